@@ -1,0 +1,51 @@
+// attention: softmax(q K^T * scale) V over a sequence's pages, causal by absolute position. One op for prefill, decode, verify.
+//
+// Reduction order: a function of absolute key positions alone. Keys are cut at multiples of kAttentionSplit; each split i gives
+// unnormalised float32
+//   m_i = max_j s_j,  l_i = sum_j exp(s_j - m_i),  o_i = sum_j Element(exp(s_j - m_i)) v_j     keys ascending
+// and the splits are merged in ascending order:
+//   m' = max(m, m_i);  l = l * exp(m - m') + l_i * exp(m_i - m');  o likewise;  finally out = o / l.
+// s_j = (q . k_j) * scale, float32. cpu-scalar: every sum is one chain, ascending. The vector paths keep the splits and fix
+// their own order inside one; they hold query rows in lanes, and a lane never sees its neighbours.
+//
+// Keys after a row's position count exactly zero: exp gives 0 and every slot of a page holds finite values (page.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/element.h"
+#include "kernels/base/row_batch.h"
+#include "kernels/page/page.h"
+
+namespace otr {
+
+class ThreadPool;
+
+inline constexpr int kAttentionSplit = 256;  // keys; a multiple of kPageTokens
+inline constexpr int kAttentionLanes = 16;   // query rows x group heads that a vector task holds
+inline constexpr int kAttentionMaxHeadDim = 256;
+
+// Query tokens of one RowTile: as many as share a vector of lanes with all heads of their group.
+OTR_HOST_DEVICE constexpr int attention_tile_rows(int num_heads, int num_kv_heads) {
+  const int group = num_heads / num_kv_heads;
+  return group >= kAttentionLanes ? 1 : kAttentionLanes / group;
+}
+
+struct AttentionParams {
+  const RowBatch* rows;
+  int32_t layer;
+  int32_t num_heads;     // a multiple of layout.num_kv_heads
+  KvLayout layout;
+  float scale;           // 1 / sqrt(head_dim)
+  const Element* q;      // [num_rows][num_heads][head_dim]
+  const Element* pages;  // [num_pages][page_elements]
+  Element* out;          // [num_rows][out_stride]; num_heads * head_dim values, the rest is left alone
+  int64_t out_stride;    // a multiple of 32
+};
+
+void attention_scalar(const AttentionParams& params, ThreadPool& pool);
+void attention_avx2(const AttentionParams& params, ThreadPool& pool);
+void attention_avx512(const AttentionParams& params, ThreadPool& pool);
+void attention_amx(const AttentionParams& params, ThreadPool& pool);
+
+}  // namespace otr

@@ -1,0 +1,131 @@
+// Our own exp and log in float32, and sin, cos and pow in float64.
+//
+// libm differs between systems and compilers vectorise it with other roundings, so the exactness contract cannot rest on it.
+// exp32 and log32 are templates over the float type F: F = float is the definition; the vector types of kernels/simd and CUDA
+// run the same sequence of +, x, fma and integer operations, lane by lane, and give the same bits.
+//
+// Accuracy (measured in tests/kernels/elementary_test.cpp): exp32 <= 2 ulp, log32 <= 2 ulp; sin and cos <= 1e-14 absolute.
+// exp32: 0 -> exactly 1; below -87 -> exactly 0 (never a denormal, so flush-to-zero modes cannot matter); above 88.37 -> inf.
+// log32: REQUIRES a positive normal argument.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/element.h"
+#include "kernels/base/macros.h"
+
+namespace otr {
+
+// ---- The operations a float type must offer (float itself here; vectors in kernels/simd) ----------------------------------
+
+OTR_INLINE float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+OTR_INLINE float broadcast(float, float value) { return value; }
+OTR_INLINE float select_less(float a, float b, float yes, float no) { return a < b ? yes : no; }
+// 2^n for the integer n that `magic_sum` = n + 1.5 * 2^23 carries in its low mantissa bits; REQUIRES -126 <= n <= 127.
+OTR_INLINE float exp2_of_magic(float magic_sum) { return float_from_bits((bits_from_float(magic_sum) + 127u) << 23); }
+// Splits x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); returns f, stores k.
+OTR_INLINE float split_exponent(float x, float* k) {
+  constexpr uint32_t kSqrtHalf = 0x3f3504f3u;
+  const uint32_t bits = bits_from_float(x);
+  const int32_t e = static_cast<int32_t>(bits - kSqrtHalf) >> 23;
+  *k = static_cast<float>(e);
+  return float_from_bits(bits - (static_cast<uint32_t>(e) << 23)) - 1.0f;
+}
+
+// ---- exp and log --------------------------------------------------------------------------------------------------------
+
+template <typename F>
+OTR_INLINE F exp32(F x) {
+  const F magic = broadcast(x, 12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  // Keep n in range; the two selects at the end restore the true limits. NaN passes both and propagates through r.
+  const F low = broadcast(x, -87.0f), high = broadcast(x, 88.37f);
+  F y = select_less(x, low, low, x);
+  y = select_less(high, y, high, y);
+  const F shifted = fma_(y, broadcast(x, 1.44269504088896341f), magic);
+  const F n = shifted - magic;
+  F r = fma_(n, broadcast(x, -0.693359375f), y);
+  r = fma_(n, broadcast(x, 2.12194440e-4f), r);
+  F p = broadcast(x, 1.9875691500e-4f);
+  p = fma_(p, r, broadcast(x, 1.3981999507e-3f));
+  p = fma_(p, r, broadcast(x, 8.3334519073e-3f));
+  p = fma_(p, r, broadcast(x, 4.1665795894e-2f));
+  p = fma_(p, r, broadcast(x, 1.6666665459e-1f));
+  p = fma_(p, r, broadcast(x, 5.0000001201e-1f));
+  p = fma_(p, r * r, r) + broadcast(x, 1.0f);
+  F result = p * exp2_of_magic(shifted);
+  result = select_less(x, low, broadcast(x, 0.0f), result);
+  return select_less(high, x, broadcast(x, __builtin_inff()), result);
+}
+
+// log(2^k (1 + f)) for f in [sqrt(1/2) - 1, sqrt(2) - 1]; keeps full relative accuracy as f -> 0 with k = 0 (log1p).
+template <typename F>
+OTR_INLINE F log_split(F f, F k) {
+  F p = broadcast(f, 7.0376836292e-2f);
+  p = fma_(p, f, broadcast(f, -1.1514610310e-1f));
+  p = fma_(p, f, broadcast(f, 1.1676998740e-1f));
+  p = fma_(p, f, broadcast(f, -1.2420140846e-1f));
+  p = fma_(p, f, broadcast(f, 1.4249322787e-1f));
+  p = fma_(p, f, broadcast(f, -1.6668057665e-1f));
+  p = fma_(p, f, broadcast(f, 2.0000714765e-1f));
+  p = fma_(p, f, broadcast(f, -2.4999993993e-1f));
+  p = fma_(p, f, broadcast(f, 3.3333331174e-1f));
+  const F f2 = f * f;
+  F y = p * (f2 * f);
+  y = fma_(k, broadcast(f, -2.12194440e-4f), y);
+  y = fma_(f2, broadcast(f, -0.5f), y);
+  return fma_(k, broadcast(f, 0.693359375f), f + y);
+}
+
+template <typename F>
+OTR_INLINE F log32(F x) {
+  F k;
+  const F f = split_exponent(x, &k);
+  return log_split(f, k);
+}
+
+// ---- float64, for rotary angles: tables of a few hundred entries a tick, and constants at load ------------------------------
+
+struct SinCos {
+  double sin, cos;
+};
+
+// REQUIRES: |angle| < 2^20. Plain +, x and fma; Taylor polynomials on [-pi/4, pi/4].
+OTR_INLINE SinCos sincos64(double angle) {
+  constexpr double kTwoOverPi = 0.63661977236758134308;
+  constexpr double kPiHalfHi = 1.57079632679489655800, kPiHalfLo = 6.12323399573676603587e-17;
+  constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52
+  const double shifted = __builtin_fma(angle, kTwoOverPi, kMagic);
+  const double n = shifted - kMagic;
+  double r = __builtin_fma(n, -kPiHalfHi, angle);
+  r = __builtin_fma(n, -kPiHalfLo, r);
+  const double r2 = r * r;
+  double s = -1.0 / 1307674368000.0;
+  s = __builtin_fma(s, r2, 1.0 / 6227020800.0);
+  s = __builtin_fma(s, r2, -1.0 / 39916800.0);
+  s = __builtin_fma(s, r2, 1.0 / 362880.0);
+  s = __builtin_fma(s, r2, -1.0 / 5040.0);
+  s = __builtin_fma(s, r2, 1.0 / 120.0);
+  s = __builtin_fma(s, r2, -1.0 / 6.0);
+  s = __builtin_fma(s * r2, r, r);
+  double c = 1.0 / 20922789888000.0;
+  c = __builtin_fma(c, r2, -1.0 / 87178291200.0);
+  c = __builtin_fma(c, r2, 1.0 / 479001600.0);
+  c = __builtin_fma(c, r2, -1.0 / 3628800.0);
+  c = __builtin_fma(c, r2, 1.0 / 40320.0);
+  c = __builtin_fma(c, r2, -1.0 / 720.0);
+  c = __builtin_fma(c, r2, 1.0 / 24.0);
+  c = __builtin_fma(c, r2, -0.5);
+  c = __builtin_fma(c, r2, 1.0);
+  switch (static_cast<int64_t>(n) & 3) {
+    case 0: return {s, c};
+    case 1: return {c, -s};
+    case 2: return {-s, -c};
+    default: return {-c, s};
+  }
+}
+
+// base^exponent for base > 0, about 1e-15 relative; REQUIRES |exponent * log(base)| < 700.
+double pow64(double base, double exponent);
+double log64(double x);
+
+}  // namespace otr

@@ -1,0 +1,15 @@
+// Compiler facts shared by host and device code.
+//
+// OTR_INLINE gives a function internal linkage and forces inlining. Kernel files are compiled for different instruction
+// sets; an ordinary inline function that two of them share could be merged by the linker into the copy that needs the
+// newer instructions, and then crash an older machine.
+#pragma once
+
+#if defined(__CUDACC__)
+#define OTR_HOST_DEVICE __host__ __device__
+#else
+#define OTR_HOST_DEVICE
+#endif
+
+#define OTR_INLINE OTR_HOST_DEVICE static inline __attribute__((always_inline, unused))
+#define OTR_RESTRICT __restrict__

@@ -1,0 +1,64 @@
+// The Gumbel noise of coupled sampling: G(noise key, position, token id), a pure function shared by target and drafters.
+//
+// Counter layout (part of the contract; the same on every backend):
+//   R = philox(key = seed;  ctr = stream_lo, stream_hi, sample, tag)                       once per sample
+//   w = word v % 4 of philox(key = R0, R1;  ctr = v / 4, position, R2, R3 ^ domain)         token id v at an absolute position
+//   u = (w + 1/2) / 2^32,  G = -log(-log u)
+// The upper tail goes through log1p so that G reaches 22.9 instead of 16.6: with u rounded to float32 first, every u above
+// 1 - 2^-25 would collapse into one value. Tokens rarer than about 1e-10 are never drawn.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/elementary.h"
+#include "kernels/base/philox.h"
+
+namespace otr {
+
+// What makes two samples' noise independent. `stream` must be unique per (step, request).
+struct NoiseKey {
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  uint32_t sample = 0;
+};
+
+inline constexpr uint32_t kNoiseTag = 0x6f747231u;     // "otr1": version of the counter layout
+inline constexpr uint32_t kNoiseDomainToken = 0u;      // draws of the target and its drafters
+
+// A sample's key expanded once (R above); then one philox call gives the words of four neighbouring token ids.
+struct NoiseStream {
+  uint32_t r[4];
+};
+
+OTR_INLINE NoiseStream noise_stream(const NoiseKey& key) {
+  const PhiloxBlock b = philox4x32(
+      PhiloxKey{static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)},
+      PhiloxBlock{{static_cast<uint32_t>(key.stream), static_cast<uint32_t>(key.stream >> 32), key.sample, kNoiseTag}});
+  return NoiseStream{{b.w[0], b.w[1], b.w[2], b.w[3]}};
+}
+
+// Words of token ids 4 * quad .. 4 * quad + 3.
+OTR_INLINE PhiloxBlock noise_words(const NoiseStream& s, uint32_t quad, uint32_t position) {
+  return philox4x32(PhiloxKey{s.r[0], s.r[1]}, PhiloxBlock{{quad, position, s.r[2], s.r[3] ^ kNoiseDomainToken}});
+}
+
+// The first word with u >= sqrt(1/2): from here on 1 - u is exact enough and log1p needs no exponent.
+inline constexpr uint32_t kNoiseUpper = 0xb504f334u;
+
+OTR_INLINE float gumbel_from_word(uint32_t w) {
+  constexpr float kTwoToMinus32 = 2.3283064365386963e-10f;
+  float f, k = 0.0f;
+  if (w >= kNoiseUpper) {
+    f = -((static_cast<float>(~w) + 0.5f) * kTwoToMinus32);
+  } else {
+    f = split_exponent((static_cast<float>(w) + 0.5f) * kTwoToMinus32, &k);
+  }
+  const float minus_log_u = -log_split(f, k);
+  return -log32(minus_log_u);
+}
+
+OTR_INLINE float gumbel(const NoiseStream& s, uint32_t token, uint32_t position) {
+  return gumbel_from_word(noise_words(s, token / 4, position).w[token % 4]);
+}
+
+}  // namespace otr

@@ -1,0 +1,40 @@
+// Row descriptors: which token, sequence and position each row of a tick is. Data, never shape: one program serves every mix of
+// prefill chunks, decode rows and drafts that fits its buffers.
+//
+// Thread safety: plain data; the owner keeps the arrays alive for the launch.
+#pragma once
+
+#include <cstdint>
+
+namespace otr {
+
+using PageId = int32_t;
+
+// Rows [first_row, first_row + num_rows) are consecutive positions of one sequence, ascending.
+struct RowSegment {
+  int32_t first_row;
+  int32_t num_rows;
+  int32_t first_page;  // index into RowBatch::page_tables of the sequence's page 0
+};
+
+// A piece of one segment that an attention task takes: few enough rows that rows x group heads fit one vector of lanes.
+struct RowTile {
+  int32_t segment;
+  int32_t first_row;
+  int32_t num_rows;
+};
+
+struct RowBatch {
+  int32_t num_rows;
+  int32_t num_segments;
+  int32_t num_tiles;
+  int32_t num_logit_rows;
+  const int32_t* token_ids;    // [num_rows]
+  const int32_t* positions;    // [num_rows], absolute
+  const RowSegment* segments;  // [num_segments], covers every row once, in order
+  const RowTile* tiles;        // [num_tiles], covers every row once
+  const PageId* page_tables;   // concatenated; a segment's table covers positions 0 … its last row's
+  const int32_t* logit_rows;   // [num_logit_rows], rows whose logits are wanted, ascending
+};
+
+}  // namespace otr

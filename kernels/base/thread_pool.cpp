@@ -1,0 +1,93 @@
+#include "kernels/base/thread_pool.h"
+
+#include <immintrin.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "kernels/base/fp_env.h"
+
+namespace otr {
+namespace {
+
+// About 50 us: longer than the gap between two launches of a tick, far shorter than a scheduling quantum. When there are more
+// threads than CPUs, spinning would only take time from the thread that has work.
+constexpr int kSpins = 4000;
+
+}  // namespace
+
+int ThreadPool::affinity_count() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+ThreadPool::ThreadPool(int num_threads, void (*thread_start)())
+    : num_threads_(num_threads > 0 ? num_threads : affinity_count()) {
+  threads_.reserve(static_cast<size_t>(num_threads_ - 1));
+  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i, thread_start] { worker_loop(i, thread_start); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_.store(true);
+  }
+  wake_.notify_all();
+  for (std::thread& t : threads_) t.join();
+}
+
+void ThreadPool::run(int num_tasks, Task task, const void* context) {
+  if (num_tasks <= 0) return;
+  if (num_threads_ == 1 || num_tasks == 1) {
+    for (int i = 0; i < num_tasks; ++i) task(context, i, 0);
+    return;
+  }
+  task_ = task;
+  context_ = context;
+  num_tasks_ = num_tasks;
+  next_task_.store(0, std::memory_order_relaxed);
+  busy_workers_.store(num_threads_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1);  // sequentially consistent: ordered against a worker's check before it sleeps
+  bool any_asleep;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    any_asleep = sleeping_ > 0;
+  }
+  if (any_asleep) wake_.notify_all();
+  work(0);
+  // Every worker passes through every launch, so that none can still be reading this launch's fields in the next one.
+  for (int spins = 0; busy_workers_.load(std::memory_order_acquire) != 0; ++spins) {
+    if (spins < kSpins) _mm_pause();
+    else std::this_thread::yield();
+  }
+}
+
+void ThreadPool::work(int thread) {
+  const int n = num_tasks_;
+  for (int i = next_task_.fetch_add(1, std::memory_order_relaxed); i < n;
+       i = next_task_.fetch_add(1, std::memory_order_relaxed)) {
+    task_(context_, i, thread);
+  }
+}
+
+void ThreadPool::worker_loop(int thread, void (*thread_start)()) {
+  pin_fp_environment();
+  if (thread_start != nullptr) thread_start();
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins) _mm_pause();
+    if (generation_.load() == seen) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      ++sleeping_;
+      wake_.wait(lock, [&] { return stop_.load() || generation_.load() != seen; });
+      --sleeping_;
+      if (stop_.load()) return;
+    }
+    seen = generation_.load(std::memory_order_acquire);
+    work(thread);
+    busy_workers_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace otr

@@ -1,0 +1,65 @@
+// A fixed set of threads that run the tasks of one launch at a time.
+//
+// Results never depend on the number of threads: a task computes whole output elements, and no reduction is split over tasks.
+// Threads spin briefly between launches (a tick is a chain of a few hundred short ones) and then sleep. They inherit the
+// creating thread's affinity, and every one of them runs with the pinned floating-point environment.
+//
+// Thread safety: run() is called by one thread at a time, which works along. A task must not call run().
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace otr {
+
+class ThreadPool {
+ public:
+  // `num_threads` counts the calling thread; 0 means one per CPU of the caller's affinity mask. `thread_start` (may be null)
+  // runs first on every pool thread, e.g. to request tile state.
+  explicit ThreadPool(int num_threads, void (*thread_start)() = nullptr);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  using Task = void (*)(const void* context, int task, int thread);
+  // Runs task 0 … num_tasks - 1, each exactly once, on any thread (0 <= thread < num_threads()); returns when all are done.
+  void run(int num_tasks, Task task, const void* context);
+
+  // `body(task, thread)` for every task.
+  template <typename Body>
+  void parallel_for(int num_tasks, const Body& body) {
+    run(num_tasks, [](const void* c, int task, int thread) { (*static_cast<const Body*>(c))(task, thread); }, &body);
+  }
+
+  // CPUs the calling thread may run on.
+  static int affinity_count();
+
+ private:
+  void worker_loop(int thread, void (*thread_start)());
+  void work(int thread);
+
+  const int num_threads_;
+  std::vector<std::thread> threads_;
+
+  // The current launch: written by run() before the generation is raised, read by workers after they saw it.
+  Task task_ = nullptr;
+  const void* context_ = nullptr;
+  int num_tasks_ = 0;
+  alignas(64) std::atomic<int> next_task_{0};
+  alignas(64) std::atomic<int> busy_workers_{0};
+  alignas(64) std::atomic<uint32_t> generation_{0};
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  int sleeping_ = 0;  // guarded by mutex_
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace otr

@@ -1,0 +1,106 @@
+#include "kernels/dispatch.h"
+
+#include "kernels/base/cpu_features.h"
+
+namespace otr {
+namespace {
+
+constexpr KernelTable kScalar = {
+    .path = "cpu-scalar",
+    .embed = embed,
+    .rmsnorm = rmsnorm_scalar,
+    .linear = linear_scalar,
+    .rope_table = rope_table,
+    .rope_append = rope_append_scalar,
+    .attention = attention_scalar,
+    .silu_mul = silu_mul_scalar,
+    .sample = sample_scalar,
+    .page_copy = page_copy,
+    .page_zero = page_zero,
+};
+
+#if !defined(OUTRIDER_ELEMENT_F32)
+constexpr KernelTable kAvx2 = {
+    .path = "cpu-avx2",
+    .embed = embed,
+    .rmsnorm = rmsnorm_avx2,
+    .linear = linear_avx2,
+    .rope_table = rope_table,
+    .rope_append = rope_append_avx2,
+    .attention = attention_avx2,
+    .silu_mul = silu_mul_avx2,
+    .sample = sample_avx2,
+    .page_copy = page_copy,
+    .page_zero = page_zero,
+};
+
+constexpr KernelTable kAvx512 = {
+    .path = "cpu-avx512",
+    .embed = embed,
+    .rmsnorm = rmsnorm_avx512,
+    .linear = linear_avx512,
+    .rope_table = rope_table,
+    .rope_append = rope_append_avx512,
+    .attention = attention_avx512,
+    .silu_mul = silu_mul_avx512,
+    .sample = sample_avx512,
+    .page_copy = page_copy,
+    .page_zero = page_zero,
+};
+
+// Every AMX machine has AVX-512: only the two matrix ops differ.
+constexpr KernelTable kAmx = {
+    .path = "cpu-amx",
+    .embed = embed,
+    .rmsnorm = rmsnorm_avx512,
+    .linear = linear_amx,
+    .rope_table = rope_table,
+    .rope_append = rope_append_avx512,
+    .attention = attention_amx,
+    .silu_mul = silu_mul_avx512,
+    .sample = sample_avx512,
+    .page_copy = page_copy,
+    .page_zero = page_zero,
+};
+#endif
+
+struct Path {
+  const KernelTable* table;
+  bool (*available)(std::string* why);
+};
+
+constexpr Path kPaths[] = {  // best first
+#if !defined(OUTRIDER_ELEMENT_F32)
+    {&kAmx, cpu_has_amx},
+    {&kAvx512, cpu_has_avx512},
+    {&kAvx2, cpu_has_avx2},
+#endif
+    {&kScalar, [](std::string*) { return true; }},
+};
+
+}  // namespace
+
+std::vector<PathInfo> list_paths() {
+  std::vector<PathInfo> paths;
+  for (const Path& p : kPaths) {
+    std::string why;
+    const bool available = p.available(&why);
+    paths.push_back({p.table, available, available ? std::string() : why});
+  }
+  return paths;
+}
+
+Result<const KernelTable*> select_kernels(std::string_view name) {
+  std::string known;
+  for (const PathInfo& p : list_paths()) {
+    if (name == "auto" && p.available) return p.table;
+    if (name == p.table->path) {
+      if (p.available) return p.table;
+      return unsupported("path " + std::string(name) + " is not available here: " + p.reason);
+    }
+    known += std::string(known.empty() ? "" : ", ") + p.table->path;
+  }
+  return invalid_argument("unknown path '" + std::string(name) + "': expected auto, " + known);
+}
+
+}  // namespace otr

@@ -1,0 +1,67 @@
+// linear: out = x W^T (+ bias) (+ residual), the matrix product of every projection and of the lm_head.
+//
+//   out[r][n] = residual[r][n] + (sum_k x[r][k] * w[n][k] + bias[n])          float32 accumulation
+//
+// Reduction order: a function of (path, in_features) alone: never of the rows, their number or the threads.
+//   cpu-scalar  one float32 chain over k ascending
+//   others      see their files
+//
+// Weight layout (all CPU paths): blocks of 32 outputs; inside a block, steps of 32 inputs; inside a step, two tiles of
+// 16 outputs; a tile is [16 input pairs][16 outputs][2] — the VNNI form that AMX takes as its right operand and VDPBF16PS as
+// a vector. Outputs and inputs are padded to 32 with zeros.
+//
+// Errors: none. Thread safety: params are read only; `out` rows must not overlap other live buffers, but may equal `residual`.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/element.h"
+
+namespace otr {
+
+class ThreadPool;
+
+inline constexpr int kLinearTileN = 16;
+inline constexpr int kLinearBlockN = 32;  // outputs of a task's smallest piece
+inline constexpr int kLinearStepK = 32;   // inputs of a step: one AMX tile row of bf16
+
+OTR_HOST_DEVICE constexpr int64_t linear_padded(int64_t n) { return (n + 31) / 32 * 32; }
+
+OTR_HOST_DEVICE constexpr int64_t linear_packed_elements(int64_t out_features, int64_t in_features) {
+  return linear_padded(out_features) * linear_padded(in_features);
+}
+
+// Element index of w[n][k] in the packed weight.
+OTR_HOST_DEVICE constexpr int64_t linear_packed_index(int64_t n, int64_t k, int64_t in_features) {
+  const int64_t block = n / kLinearBlockN, tile = n % kLinearBlockN / kLinearTileN, lane = n % kLinearTileN;
+  const int64_t step = k / kLinearStepK, pair = k % kLinearStepK / 2, half = k % 2;
+  const int64_t steps = linear_padded(in_features) / kLinearStepK;
+  return (((block * steps + step) * 2 + tile) * 16 + pair) * 32 + lane * 2 + half;
+}
+
+struct LinearWeight {
+  int32_t in_features = 0;
+  int32_t out_features = 0;
+  const Element* packed = nullptr;  // [linear_packed_elements], 64-byte aligned
+  const float* bias = nullptr;      // [out_features], may be null
+};
+
+struct LinearParams {
+  int32_t num_rows;
+  LinearWeight weight;
+  const Element* x;       // [num_rows][x_stride], zero from in_features up to the next multiple of 32; 64-byte aligned
+  int64_t x_stride;       // elements, a multiple of 32
+  const float* residual;  // [num_rows][out_stride], may be null, may equal out
+  float* out;             // [num_rows][out_stride]
+  int64_t out_stride;
+};
+
+// Packs w [out_features][in_features] row-major into `packed`, padding included.
+void linear_pack(const Element* w, int32_t out_features, int32_t in_features, Element* packed, ThreadPool& pool);
+
+void linear_scalar(const LinearParams& params, ThreadPool& pool);
+void linear_avx2(const LinearParams& params, ThreadPool& pool);
+void linear_avx512(const LinearParams& params, ThreadPool& pool);
+void linear_amx(const LinearParams& params, ThreadPool& pool);
+
+}  // namespace otr

@@ -1,0 +1,93 @@
+// sample: the token at absolute position t is argmax_v (logit_v / T + G_v), G_v the Gumbel noise of (key, t, v) (base/noise.h).
+//
+// Order of operations, per draw:
+//   raw logits -> penalties (repetition, frequency, presence) -> IEEE division by T -> top-k -> top-p on the renormalised
+//   survivors (the token that crosses is kept) -> min-p -> + G -> argmax.  Ties always go to the lowest id.
+// Filters are defined by the total order (logit descending, id ascending) and sums in fixed order; a normaliser never enters
+// the choice, except top-p's threshold. T = 0 is the argmax of the penalised logits, with logprob 0.
+//
+// Log-probs: `logprob` of the distribution sampled from (after T and filters), `raw_logprob` = log-softmax of the raw logits.
+// Sums of exponentials: 16 float32 lanes (token v in lane v % 16) over blocks of 4096 tokens, lanes added pairwise by halves,
+// blocks added in float64, ascending. Top-p's cumulative sums run in float64, down the total order.
+//
+// A forced draw (score) reports the log-probs of a given token instead of choosing one; a filtered token has logprob -inf.
+// NaN or Inf anywhere in a row's logits sets `fault` and leaves the rest undefined.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/noise.h"
+
+namespace otr {
+
+class ThreadPool;
+
+// A token that occurs in the prompt or the output before the drawn position.
+struct PenaltyEntry {
+  int32_t token;
+  int32_t output_count;  // occurrences in the output; 0: only in the prompt
+};
+
+struct SampleDraw {
+  int32_t logits_row;
+  int32_t position;          // t: absolute, 0-based over prompt + response, of the token to be drawn
+  NoiseStream noise;
+  int32_t forced_token;      // >= 0: score this token; -1: draw
+  float temperature;         // 0 or >= 0.01
+  int32_t top_k;             // 0: off
+  float top_p;               // 1: off
+  float min_p;               // 0: off
+  float repetition_penalty;  // 1: off
+  float presence_penalty;    // 0: off
+  float frequency_penalty;   // 0: off
+  int32_t num_penalties;
+  const PenaltyEntry* penalties;  // [num_penalties], each token once; null where no penalty is on
+};
+
+struct SampleResult {
+  int32_t token;
+  float logprob;
+  float raw_logprob;
+  int32_t fault;  // 1: the row's logits are not finite
+};
+
+struct SampleParams {
+  int32_t num_draws;
+  int32_t vocab_size;
+  const float* logits;      // [*][logits_stride]
+  int64_t logits_stride;
+  const SampleDraw* draws;  // [num_draws]
+  SampleResult* results;    // [num_draws]
+  float* scaled;            // workspace [num_threads][sample_workspace_stride(vocab_size)]
+  int32_t* order;           // workspace [num_threads][sample_workspace_stride(vocab_size)]
+};
+
+OTR_HOST_DEVICE constexpr int64_t sample_workspace_stride(int64_t vocab_size) { return (vocab_size + 63) / 64 * 64; }
+
+inline constexpr int kSampleSumBlock = 4096;
+
+void sample_scalar(const SampleParams& params, ThreadPool& pool);
+void sample_avx2(const SampleParams& params, ThreadPool& pool);
+void sample_avx512(const SampleParams& params, ThreadPool& pool);
+
+// ---- Steps that are the same on every CPU path (sample_filter.cpp) ----------------------------------------------------------
+
+OTR_INLINE bool sample_has_penalty(const SampleDraw& d) {
+  return d.num_penalties > 0 && (d.repetition_penalty != 1.0f || d.presence_penalty != 0.0f || d.frequency_penalty != 0.0f);
+}
+OTR_INLINE bool sample_has_filter(const SampleDraw& d, int32_t vocab_size) {
+  return (d.top_k > 0 && d.top_k < vocab_size) || d.top_p < 1.0f || d.min_p > 0.0f;
+}
+
+// Applies the penalties to `logits` [vocab_size] in place.
+void sample_penalise(const SampleDraw& draw, float* logits);
+
+// Ids that survive top-k, top-p and min-p, in the total order. REQUIRES: `max_logit` is the maximum of `scaled`, all finite.
+// `order` [vocab_size] receives them; returns how many (at least 1).
+int32_t sample_survivors(const SampleDraw& draw, const float* scaled, float max_logit, int32_t vocab_size, int32_t* order);
+
+// Draws among survivors (or scores the forced token) and sets token and logprob.
+void sample_among_survivors(const SampleDraw& draw, const float* scaled, float max_logit, const int32_t* order,
+                            int32_t num_survivors, SampleResult* result);
+
+}  // namespace otr
