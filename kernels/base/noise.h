@@ -37,25 +37,30 @@ OTR_INLINE NoiseStream noise_stream(const NoiseKey& key) {
   return NoiseStream{{b.w[0], b.w[1], b.w[2], b.w[3]}};
 }
 
-// Words of token ids 4 * quad .. 4 * quad + 3.
-OTR_INLINE PhiloxBlock noise_words(const NoiseStream& s, uint32_t quad, uint32_t position) {
-  return philox4x32(PhiloxKey{s.r[0], s.r[1]}, PhiloxBlock{{quad, position, s.r[2], s.r[3] ^ kNoiseDomainToken}});
+// Words of token ids 4 * quad .. 4 * quad + 3; U: uint32_t, or 16 quads at once.
+template <typename U>
+OTR_INLINE PhiloxWords<U> noise_words(const NoiseStream& s, U quad, uint32_t position) {
+  return philox4x32(PhiloxKey{s.r[0], s.r[1]}, PhiloxWords<U>{{quad, broadcast(quad, position), broadcast(quad, s.r[2]),
+                                                               broadcast(quad, s.r[3] ^ kNoiseDomainToken)}});
 }
 
 // The first word with u >= sqrt(1/2): from here on 1 - u is exact enough and log1p needs no exponent.
 inline constexpr uint32_t kNoiseUpper = 0xb504f334u;
 
-OTR_INLINE float gumbel_from_word(uint32_t w) {
-  constexpr float kTwoToMinus32 = 2.3283064365386963e-10f;
-  float f, k = 0.0f;
-  if (w >= kNoiseUpper) {
-    f = -((static_cast<float>(~w) + 0.5f) * kTwoToMinus32);
-  } else {
-    f = split_exponent((static_cast<float>(w) + 0.5f) * kTwoToMinus32, &k);
-  }
-  const float minus_log_u = -log_split(f, k);
-  return -log32(minus_log_u);
+OTR_INLINE float float_from_uint(uint32_t a) { return static_cast<float>(a); }
+OTR_INLINE float select_at_least(uint32_t a, uint32_t bound, float yes, float no) { return a >= bound ? yes : no; }
+
+template <typename F, typename U>
+OTR_INLINE F gumbel_from_words(U w) {
+  const F half = broadcast(F(), 0.5f), two_to_minus_32 = broadcast(F(), 2.3283064365386963e-10f);
+  F k;
+  const F low = split_exponent((float_from_uint(w) + half) * two_to_minus_32, &k);
+  const F high = -((float_from_uint(~w) + half) * two_to_minus_32);
+  const F f = select_at_least(w, kNoiseUpper, high, low);
+  k = select_at_least(w, kNoiseUpper, broadcast(half, 0.0f), k);
+  return -log32(-log_split(f, k));
 }
+OTR_INLINE float gumbel_from_word(uint32_t w) { return gumbel_from_words<float>(w); }
 
 OTR_INLINE float gumbel(const NoiseStream& s, uint32_t token, uint32_t position) {
   return gumbel_from_word(noise_words(s, token / 4, position).w[token % 4]);

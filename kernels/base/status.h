@@ -23,6 +23,7 @@ enum class StatusCode : int {
   kIoError = 8,            // the operating system refused a read or write
   kFault = 9,              // NaN or Inf in a request's own numbers
   kInternal = 10,          // a bug in the library
+  kIdle = 11,              // nothing is outstanding
 };
 
 class [[nodiscard]] Status {

@@ -1,0 +1,142 @@
+#include "graph/forward_program.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/base/thread_pool.h"
+
+namespace otr {
+
+Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const ModelWeights& weights, const KvLayout& layout,
+                                              Element* pages, ProgramBucket bucket, ThreadPool& pool) {
+  ForwardProgram program;
+  OTR_RETURN_IF_ERROR(program.allocate(weights.config(), bucket));
+  program.build(kernels, weights, layout, pages, pool);
+  return program;
+}
+
+Status ForwardProgram::allocate(const ModelConfig& c, ProgramBucket bucket) {
+  const int64_t rows = bucket.max_rows, q_size = int64_t{c.num_heads} * c.head_dim;
+  const int64_t qkv_size = q_size + 2 * int64_t{c.num_kv_heads} * c.head_dim;
+  Buffers& b = buffers_;
+  OTR_ASSIGN_OR_RETURN(b.residual, Buffer<float>::create(rows * c.hidden_size, "residual"));
+  OTR_ASSIGN_OR_RETURN(b.normed, Buffer<Element>::create(rows * linear_padded(c.hidden_size), "activations"));
+  OTR_ASSIGN_OR_RETURN(b.qkv, Buffer<float>::create(rows * qkv_size, "activations"));
+  OTR_ASSIGN_OR_RETURN(b.q, Buffer<Element>::create(rows * q_size, "activations"));
+  OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * linear_padded(q_size), "activations"));
+  OTR_ASSIGN_OR_RETURN(b.gate_up, Buffer<float>::create(rows * 2 * c.intermediate_size, "activations"));
+  OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * linear_padded(c.intermediate_size), "activations"));
+  OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
+  OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
+  OTR_ASSIGN_OR_RETURN(b.logit_normed, Buffer<Element>::create(bucket.max_logit_rows * linear_padded(c.hidden_size), "activations"));
+  OTR_ASSIGN_OR_RETURN(b.logits, Buffer<float>::create(int64_t{bucket.max_logit_rows} * c.vocab_size, "logits"));
+  OTR_ASSIGN_OR_RETURN(b.fault, Buffer<uint8_t>::create(rows, "fault flags"));
+  return {};
+}
+
+void ForwardProgram::build(const KernelTable& k, const ModelWeights& w, const KvLayout& layout, Element* pages, ThreadPool& pool) {
+  const ModelConfig& c = w.config();
+  Buffers& b = buffers_;
+  launches_.push_back([=, &pool, fault = b.fault.data(), out = b.residual.data(), table = w.embedding(), hidden = c.hidden_size,
+                       op = k.embed](const RowBatch& rows) {
+    std::memset(fault, 0, static_cast<size_t>(rows.num_rows));
+    op({rows.num_rows, hidden, rows.token_ids, table, out}, pool);
+  });
+  const RopeTableParams rope{.num_rows = 0, .half_dim = c.head_dim / 2, .positions = nullptr, .inv_freq = w.inv_freq(), .scale = 1.0f,
+                             .cos = b.cos.data(), .sin = b.sin.data()};
+  launches_.push_back([=, &pool, op = k.rope_table](const RowBatch& rows) {
+    RopeTableParams p = rope;
+    p.num_rows = rows.num_rows;
+    p.positions = rows.positions;
+    op(p, pool);
+  });
+  for (int32_t layer = 0; layer < c.num_layers; ++layer) build_layer(k, w, layer, layout, pages, pool);
+
+  const RmsNormParams norm{.num_rows = 0, .hidden_size = c.hidden_size, .eps = static_cast<float>(c.rms_norm_eps), .x = b.residual.data(),
+                           .row_index = nullptr, .weight = w.final_norm(), .out = b.logit_normed.data(),
+                           .out_stride = linear_padded(c.hidden_size)};
+  launches_.push_back([=, &pool, op = k.rmsnorm](const RowBatch& rows) {
+    RmsNormParams p = norm;
+    p.num_rows = rows.num_logit_rows;
+    p.row_index = rows.logit_rows;
+    op(p, pool);
+  });
+  const LinearParams head{.num_rows = 0, .weight = w.lm_head(), .x = b.logit_normed.data(), .x_stride = linear_padded(c.hidden_size),
+                          .residual = nullptr, .out = b.logits.data(), .out_stride = c.vocab_size};
+  launches_.push_back([=, &pool, op = k.linear](const RowBatch& rows) {
+    LinearParams p = head;
+    p.num_rows = rows.num_logit_rows;
+    op(p, pool);
+  });
+}
+
+void ForwardProgram::build_layer(const KernelTable& k, const ModelWeights& w, int32_t layer, const KvLayout& layout, Element* pages,
+                                 ThreadPool& pool) {
+  const ModelConfig& c = w.config();
+  const LayerWeights& lw = w.layers()[static_cast<size_t>(layer)];
+  Buffers& b = buffers_;
+  const float eps = static_cast<float>(c.rms_norm_eps);
+  const int64_t padded_hidden = linear_padded(c.hidden_size), q_size = int64_t{c.num_heads} * c.head_dim;
+
+  const auto rmsnorm = [&](const float* weight) {
+    const RmsNormParams base{.num_rows = 0, .hidden_size = c.hidden_size, .eps = eps, .x = b.residual.data(), .row_index = nullptr,
+                             .weight = weight, .out = b.normed.data(), .out_stride = padded_hidden};
+    launches_.push_back([base, op = k.rmsnorm, &pool](const RowBatch& rows) {
+      RmsNormParams p = base;
+      p.num_rows = rows.num_rows;
+      op(p, pool);
+    });
+  };
+  const auto linear = [&](const LinearWeight& weight, const Element* x, float* out, bool add_residual) {
+    const LinearParams base{.num_rows = 0, .weight = weight, .x = x, .x_stride = linear_padded(weight.in_features),
+                            .residual = add_residual ? out : nullptr, .out = out, .out_stride = weight.out_features};
+    launches_.push_back([base, op = k.linear, &pool](const RowBatch& rows) {
+      LinearParams p = base;
+      p.num_rows = rows.num_rows;
+      op(p, pool);
+    });
+  };
+
+  rmsnorm(lw.input_norm);
+  linear(lw.qkv, b.normed.data(), b.qkv.data(), false);
+  const RopeAppendParams append{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout, .qkv = b.qkv.data(),
+                                .q_norm = lw.q_norm, .k_norm = lw.k_norm, .norm_eps = eps, .cos = b.cos.data(), .sin = b.sin.data(),
+                                .q = b.q.data(), .pages = pages, .fault = b.fault.data()};
+  launches_.push_back([append, op = k.rope_append, &pool](const RowBatch& rows) {
+    RopeAppendParams p = append;
+    p.rows = &rows;
+    op(p, pool);
+  });
+  const AttentionParams attend{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout,
+                               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)), .q = b.q.data(), .pages = pages,
+                               .out = b.attended.data(), .out_stride = linear_padded(q_size)};
+  launches_.push_back([attend, op = k.attention, &pool](const RowBatch& rows) {
+    AttentionParams p = attend;
+    p.rows = &rows;
+    op(p, pool);
+  });
+  linear(lw.o, b.attended.data(), b.residual.data(), true);
+  rmsnorm(lw.post_norm);
+  linear(lw.gate_up, b.normed.data(), b.gate_up.data(), false);
+  const SiluMulParams silu{.num_rows = 0, .intermediate_size = c.intermediate_size, .gate_up = b.gate_up.data(),
+                           .out = b.activated.data(), .out_stride = linear_padded(c.intermediate_size)};
+  launches_.push_back([silu, op = k.silu_mul, &pool](const RowBatch& rows) {
+    SiluMulParams p = silu;
+    p.num_rows = rows.num_rows;
+    op(p, pool);
+  });
+  linear(lw.down, b.activated.data(), b.residual.data(), true);
+}
+
+void ForwardProgram::run(const RowBatch& rows) const {
+  for (const Launch& launch : launches_) launch(rows);
+}
+
+int64_t ForwardProgram::buffer_bytes() const {
+  const Buffers& b = buffers_;
+  return static_cast<int64_t>(b.residual.bytes() + b.normed.bytes() + b.qkv.bytes() + b.q.bytes() + b.attended.bytes() +
+                              b.gate_up.bytes() + b.activated.bytes() + b.cos.bytes() + b.sin.bytes() + b.logit_normed.bytes() +
+                              b.logits.bytes() + b.fault.bytes());
+}
+
+}  // namespace otr

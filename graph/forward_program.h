@@ -1,0 +1,69 @@
+// ForwardProgram: the forward pass as a fixed list of launches over preassigned buffers.
+//
+// Built once. What varies from tick to tick (which rows, of which sequences, at which positions, on which pages, whose logits)
+// is data in a RowBatch. On the CPU a program is a plain launch list and serves every row count up to its bucket.
+//
+//   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> gate_up -> silu_mul -> down (+residual) }
+//         -> rmsnorm of the logit rows -> lm_head
+//
+// Errors: create() gives kOutOfMemory. Thread safety: run() by one thread at a time.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "graph/model_weights.h"
+#include "kernels/base/row_batch.h"
+#include "kernels/dispatch.h"
+#include "kernels/page/page.h"
+#include "memory/buffer.h"
+
+namespace otr {
+
+struct ProgramBucket {
+  int32_t max_rows;
+  int32_t max_logit_rows;
+};
+
+class ForwardProgram {
+ public:
+  // `kernels`, `weights`, `pages` and `pool` outlive the program. `pages`: [num_pages][layout.page_elements()].
+  static Result<ForwardProgram> create(const KernelTable& kernels, const ModelWeights& weights, const KvLayout& layout,
+                                       Element* pages, ProgramBucket bucket, ThreadPool& pool);
+
+  // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
+  void run(const RowBatch& rows) const;
+
+  // Of the last run: one row for each of its logit rows, in order.
+  const float* logits() const { return buffers_.logits.data(); }  // [num_logit_rows][vocab_size]
+  // Of the last run: 1 where a row produced a key or value that is not finite.
+  const uint8_t* fault() const { return buffers_.fault.data(); }  // [num_rows]
+
+  int64_t buffer_bytes() const;
+
+ private:
+  using Launch = std::function<void(const RowBatch&)>;
+
+  struct Buffers {
+    Buffer<float> residual;      // [max_rows][hidden_size]
+    Buffer<Element> normed;      // [max_rows][padded hidden_size]
+    Buffer<float> qkv;           // [max_rows][(num_heads + 2 num_kv_heads) head_dim]
+    Buffer<Element> q;           // [max_rows][num_heads][head_dim]
+    Buffer<Element> attended;    // [max_rows][padded num_heads head_dim]
+    Buffer<float> gate_up;       // [max_rows][2 intermediate_size]
+    Buffer<Element> activated;   // [max_rows][padded intermediate_size]
+    Buffer<float> cos, sin;      // [max_rows][head_dim / 2]
+    Buffer<Element> logit_normed;  // [max_logit_rows][padded hidden_size]
+    Buffer<float> logits;        // [max_logit_rows][vocab_size]
+    Buffer<uint8_t> fault;       // [max_rows]
+  };
+
+  Status allocate(const ModelConfig& config, ProgramBucket bucket);
+  void build(const KernelTable& k, const ModelWeights& w, const KvLayout& layout, Element* pages, ThreadPool& pool);
+  void build_layer(const KernelTable& k, const ModelWeights& w, int32_t layer, const KvLayout& layout, Element* pages, ThreadPool& pool);
+
+  Buffers buffers_;
+  std::vector<Launch> launches_;
+};
+
+}  // namespace otr

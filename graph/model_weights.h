@@ -1,0 +1,57 @@
+// ModelWeights: a checkpoint's tensors in the layouts the kernels read, at addresses that never change.
+//
+// q, k and v are one weight of (num_heads + 2 num_kv_heads) * head_dim outputs, gate and up one of 2 * intermediate_size. Norm
+// weights and biases are float32. A tied lm_head is packed from the embedding, which itself stays row-major for lookups.
+//
+// Errors: load() passes on what the checkpoint says, or kOutOfMemory. Thread safety: immutable after load.
+#pragma once
+
+#include <vector>
+
+#include "kernels/base/element.h"
+#include "kernels/linear/linear.h"
+#include "loader/checkpoint.h"
+#include "loader/model_config.h"
+#include "memory/buffer.h"
+
+namespace otr {
+
+class ThreadPool;
+
+struct LayerWeights {
+  const float* input_norm = nullptr;  // [hidden_size]
+  LinearWeight qkv;                   // [(num_heads + 2 num_kv_heads) head_dim][hidden_size]
+  const float* q_norm = nullptr;      // [head_dim], null for Qwen2
+  const float* k_norm = nullptr;      // [head_dim], null for Qwen2
+  LinearWeight o;                     // [hidden_size][num_heads head_dim]
+  const float* post_norm = nullptr;   // [hidden_size]
+  LinearWeight gate_up;               // [2 intermediate_size][hidden_size]
+  LinearWeight down;                  // [hidden_size][intermediate_size]
+};
+
+class ModelWeights {
+ public:
+  static Result<ModelWeights> load(const ModelConfig& config, const Checkpoint& checkpoint, ThreadPool& pool);
+
+  const ModelConfig& config() const { return config_; }
+  const Element* embedding() const { return embedding_.data(); }  // [vocab_size][hidden_size]
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  const float* final_norm() const { return final_norm_; }         // [hidden_size]
+  const LinearWeight& lm_head() const { return lm_head_; }        // [vocab_size][hidden_size]
+  const float* inv_freq() const { return inv_freq_; }             // [head_dim / 2]
+  int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + floats_.bytes()); }
+
+ private:
+  class Builder;
+
+  ModelConfig config_;
+  Buffer<Element> embedding_;
+  Buffer<Element> packed_;  // every LinearWeight, one after the other
+  Buffer<float> floats_;    // norms, biases, inv_freq
+  std::vector<LayerWeights> layers_;
+  const float* final_norm_ = nullptr;
+  LinearWeight lm_head_;
+  const float* inv_freq_ = nullptr;
+};
+
+}  // namespace otr

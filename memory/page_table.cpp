@@ -1,0 +1,61 @@
+#include "memory/page_table.h"
+
+namespace otr {
+
+int32_t PageTable::pages_to_write(const PagePool& pool, int32_t begin, int32_t end) const {
+  if (begin >= end) return 0;
+  const int32_t needed = (end + kPageTokens - 1) / kPageTokens;
+  int32_t count = needed > num_pages() ? needed - num_pages() : 0;
+  const int32_t first = begin / kPageTokens;
+  if (first < num_pages() && !pool.writable(pages_[static_cast<size_t>(first)])) ++count;
+  return count;
+}
+
+void PageTable::prepare_write(PrefixCache* cache, PagePool* pool, int32_t begin, int32_t end, PageWork* work) {
+  const int32_t first = begin / kPageTokens;
+  if (begin < end && first < num_pages() && !pool->writable(pages_[static_cast<size_t>(first)])) {
+    const PageId shared = pages_[static_cast<size_t>(first)];
+    const PageId copy = cache->allocate();
+    assert(copy != kNoPage);
+    work->copy_from.push_back(shared);
+    work->copy_to.push_back(copy);
+    pages_[static_cast<size_t>(first)] = copy;
+    pool->release(shared);
+  }
+  while (num_pages() * kPageTokens < end) {
+    const PageId page = cache->allocate();
+    assert(page != kNoPage);
+    work->zero.push_back(page);
+    pages_.push_back(page);
+  }
+}
+
+int32_t PageTable::num_private(const PagePool& pool) const {
+  int32_t count = 0;
+  for (PageId page : pages_) count += pool.refcount(page) == 1;
+  return count;
+}
+
+int32_t PageTable::attach_prefix(PrefixCache* cache, std::span<const int32_t> tokens) {
+  assert(pages_.empty());
+  const int32_t most = static_cast<int32_t>((tokens.size() - 1) / kPageTokens);
+  cache->match(tokens, most, &pages_);
+  return num_pages() * kPageTokens;
+}
+
+void PageTable::share_from(const PageTable& other, PagePool* pool) {
+  assert(pages_.empty());
+  for (PageId page : other.pages_) {
+    pool->retain(page);
+    pages_.push_back(page);
+  }
+}
+
+void PageTable::release_all(PagePool* pool) {
+  while (!pages_.empty()) {
+    pool->release(pages_.back());
+    pages_.pop_back();
+  }
+}
+
+}  // namespace otr

@@ -1,0 +1,319 @@
+// The C ABI: checks handles and structs, catches everything, keeps error texts. No logic of its own.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "kernels/base/fp_env.h"
+#include "runtime/engine.h"
+#include "runtime/handle_registry.h"
+#include "runtime/outrider.h"
+
+namespace otr {
+namespace {
+
+// Leaked on purpose: calls from other threads during process exit must not meet a destroyed registry.
+auto& engines() {
+  static auto* registry = new HandleRegistry<Engine, otr_engine>();
+  return *registry;
+}
+auto& results() {
+  static auto* registry = new HandleRegistry<Sequence, otr_result>();
+  return *registry;
+}
+
+// The calling thread's last failure and the engine it concerns (null: none).
+struct LastError {
+  const otr_engine* engine = nullptr;
+  std::string text;
+};
+thread_local LastError last_error;
+
+otr_status report(const otr_engine* engine, const Status& status) {
+  if (!status.ok()) {
+    last_error.engine = engine;
+    last_error.text = status.message();
+  }
+  return static_cast<otr_status>(status.code());
+}
+
+// Runs an entry point's body: pins the floating-point environment and lets no exception out.
+template <typename Body>
+otr_status guarded(const otr_engine* engine, const Body& body) noexcept {
+  const FpEnvGuard fp;
+  try {
+    return report(engine, body());
+  } catch (const std::bad_alloc&) {
+    try {
+      return report(engine, Status(StatusCode::kOutOfMemory, "out of memory"));
+    } catch (...) {
+      return OTR_OUT_OF_MEMORY;
+    }
+  } catch (const std::exception& e) {
+    try {
+      return report(engine, Status(StatusCode::kInternal, e.what()));
+    } catch (...) {
+      return OTR_INTERNAL;
+    }
+  } catch (...) {
+    return OTR_INTERNAL;
+  }
+}
+
+// The same for a call on an engine: `body(Engine&)`.
+template <typename Body>
+otr_status on_engine(otr_engine* handle, const Body& body) noexcept {
+  return guarded(handle, [&]() -> Status {
+    const std::shared_ptr<Engine> engine = engines().lookup(handle);
+    if (engine == nullptr) return Status(StatusCode::kInvalidHandle, "not a live engine");
+    return body(*engine);
+  });
+}
+
+// Structs larger than this are not from any version.
+constexpr size_t kMaxStructSize = 4096;
+
+template <typename T>
+otr_status init_struct(T* out, size_t struct_size, const T& defaults) noexcept {
+  return guarded(nullptr, [&]() -> Status {
+    if (out == nullptr) return invalid_argument("the struct is NULL");
+    if (struct_size < sizeof(size_t) || struct_size > kMaxStructSize) return invalid_argument("struct_size is wrong: pass sizeof the struct");
+    std::memset(static_cast<void*>(out), 0, struct_size);
+    std::memcpy(static_cast<void*>(out), &defaults, std::min(struct_size, sizeof(T)));
+    out->struct_size = struct_size;
+    return {};
+  });
+}
+
+// Copies a caller's struct of any version over the defaults. A newer caller's further fields must be zero: this library would
+// not honour them.
+template <typename T>
+Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
+  if (in == nullptr) return invalid_argument(std::string(name) + " is NULL");
+  const size_t size = in->struct_size;
+  if (size < sizeof(size_t) || size > kMaxStructSize) {
+    return invalid_argument(std::string(name) + ".struct_size is wrong: fill the struct with its _init function");
+  }
+  *out = defaults;
+  std::memcpy(static_cast<void*>(out), in, std::min(size, sizeof(T)));
+  const char* bytes = reinterpret_cast<const char*>(in);
+  for (size_t i = sizeof(T); i < size; ++i) {
+    if (bytes[i] != 0) return unsupported(std::string(name) + " sets a field that this version of the library does not know");
+  }
+  return {};
+}
+
+constexpr otr_engine_options kEngineDefaults = {
+    .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "off",
+    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0};
+
+constexpr otr_sampling_params kSamplingDefaults = {
+    .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
+    .repetition_penalty = 1.0f, .presence_penalty = 0.0f, .frequency_penalty = 0.0f, .seed = 0, .max_new_tokens = 1024,
+    .ignore_eos = 0, .stop_token_ids = nullptr, .num_stop_token_ids = 0};
+
+constexpr otr_group_request kGroupDefaults = {
+    .struct_size = sizeof(otr_group_request), .prompt_token_ids = nullptr, .num_prompt_tokens = 0, .n = 1, .first_sample = 0,
+    .stream = 0, .tag = 0, .sampling = nullptr};
+
+constexpr otr_score_request kScoreDefaults = {
+    .struct_size = sizeof(otr_score_request), .prompt_token_ids = nullptr, .num_prompt_tokens = 0, .token_ids = nullptr,
+    .num_tokens = 0, .tag = 0, .sampling = nullptr};
+
+Result<EngineOptions> engine_options(const otr_engine_options& c) {
+  if (c.model_path == nullptr || *c.model_path == '\0') return invalid_argument("options.model_path is missing");
+  const auto text = [](const char* s, const char* fallback) { return std::string(s != nullptr && *s != '\0' ? s : fallback); };
+  const std::string device = text(c.device, "auto");
+  if (device != "auto" && device != "cpu") {
+    if (device.rfind("cuda:", 0) == 0) return unsupported("device " + device + ": this build has no CUDA backend");
+    return invalid_argument("unknown device '" + device + "': expected auto or cpu");
+  }
+  EngineOptions o;
+  o.worker.model_path = c.model_path;
+  o.worker.isa = text(c.isa, "auto");
+  o.worker.num_threads = c.num_threads;
+  o.worker.kv_bytes = c.kv_bytes;
+  o.policy = text(c.policy, "off");
+  o.max_batch = c.max_batch;
+  o.prefill_chunk = c.prefill_chunk;
+  return o;
+}
+
+// Widens request.sampling, if any, into `storage` and points the request at it.
+template <typename Request>
+Status widen_sampling(Request* request, otr_sampling_params* storage) {
+  if (request->sampling == nullptr) return {};
+  OTR_RETURN_IF_ERROR(read_struct(request->sampling, kSamplingDefaults, "sampling", storage));
+  request->sampling = storage;
+  return {};
+}
+
+otr_result_view view_of(const Sequence& s) {
+  const size_t prompt = static_cast<size_t>(s.num_prompt());
+  const bool logprobs = s.group->wants_logprobs;
+  // A score that failed has fewer log-probs than tokens: report only what exists.
+  const size_t count = s.group->is_score ? s.raw_logprobs.size() : s.tokens.size() - prompt;
+  return {.struct_size = sizeof(otr_result_view),
+          .group_id = s.group->id,
+          .tag = s.group->tag,
+          .sample = s.sample,
+          .finish_reason = s.finish_reason,
+          .num_tokens = count,
+          .token_ids = s.tokens.data() + prompt,
+          .logprobs = logprobs ? s.logprobs.data() : nullptr,
+          .raw_logprobs = s.raw_logprobs.data(),
+          .error = s.error.c_str()};
+}
+
+}  // namespace
+}  // namespace otr
+
+using namespace otr;
+
+#define OTR_STATUS_CHECK(name, value, text) static_assert(static_cast<int>(name) == (value));
+OTR_STATUS_LIST(OTR_STATUS_CHECK)
+#undef OTR_STATUS_CHECK
+static_assert(static_cast<int>(StatusCode::kIdle) == OTR_IDLE && static_cast<int>(StatusCode::kInternal) == OTR_INTERNAL &&
+              static_cast<int>(StatusCode::kNeverFits) == OTR_NEVER_FITS && static_cast<int>(StatusCode::kTimeout) == OTR_TIMEOUT);
+
+#define OTR_STRING_INNER(x) #x
+#define OTR_STRING(x) OTR_STRING_INNER(x)
+
+extern "C" {
+
+const char* otr_status_text(otr_status status) {
+  switch (status) {
+#define OTR_STATUS_TEXT(name, value, text) \
+  case name: return text;
+    OTR_STATUS_LIST(OTR_STATUS_TEXT)
+#undef OTR_STATUS_TEXT
+  }
+  return "unknown status";
+}
+
+const char* otr_version(void) {
+  return OTR_STRING(OTR_VERSION_MAJOR) "." OTR_STRING(OTR_VERSION_MINOR) "." OTR_STRING(OTR_VERSION_PATCH);
+}
+
+const char* otr_finish_reason_text(otr_finish_reason reason) {
+  switch (reason) {
+    case OTR_FINISH_STOP: return "stop";
+    case OTR_FINISH_LENGTH: return "length";
+    case OTR_FINISH_ABORT: return "abort";
+    case OTR_FINISH_ERROR: return "error";
+    case OTR_FINISH_SCORE: return "score";
+  }
+  return "unknown";
+}
+
+otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size) {
+  return init_struct(options, struct_size, kEngineDefaults);
+}
+otr_status otr_sampling_params_init(otr_sampling_params* params, size_t struct_size) {
+  return init_struct(params, struct_size, kSamplingDefaults);
+}
+otr_status otr_group_request_init(otr_group_request* request, size_t struct_size) {
+  return init_struct(request, struct_size, kGroupDefaults);
+}
+otr_status otr_score_request_init(otr_score_request* request, size_t struct_size) {
+  return init_struct(request, struct_size, kScoreDefaults);
+}
+
+otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine) {
+  if (engine != nullptr) *engine = nullptr;
+  return guarded(nullptr, [&]() -> Status {
+    if (engine == nullptr) return invalid_argument("engine is NULL");
+    otr_engine_options widened;
+    OTR_RETURN_IF_ERROR(read_struct(options, kEngineDefaults, "options", &widened));
+    OTR_ASSIGN_OR_RETURN(const EngineOptions o, engine_options(widened));
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> created, Engine::create(o));
+    *engine = engines().insert(std::move(created));
+    return {};
+  });
+}
+
+otr_status otr_engine_destroy(otr_engine* engine) {
+  if (engine == nullptr) return OTR_OK;
+  return guarded(engine, [&]() -> Status {
+    const std::shared_ptr<Engine> taken = engines().take(engine);
+    if (taken == nullptr) return Status(StatusCode::kInvalidHandle, "not a live engine");
+    taken->shutdown();  // wakes waiters in other threads; the last of them frees the engine
+    return {};
+  });
+}
+
+const char* otr_last_error(const otr_engine* engine) { return last_error.engine == engine ? last_error.text.c_str() : ""; }
+
+otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (group_id == nullptr) return invalid_argument("group_id is NULL");
+    otr_group_request r;
+    otr_sampling_params sampling;
+    OTR_RETURN_IF_ERROR(read_struct(request, kGroupDefaults, "request", &r));
+    OTR_RETURN_IF_ERROR(widen_sampling(&r, &sampling));
+    OTR_ASSIGN_OR_RETURN(*group_id, e.submit(r));
+    return {};
+  });
+}
+
+otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint64_t* group_id) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (group_id == nullptr) return invalid_argument("group_id is NULL");
+    otr_score_request r;
+    otr_sampling_params sampling;
+    OTR_RETURN_IF_ERROR(read_struct(request, kScoreDefaults, "request", &r));
+    OTR_RETURN_IF_ERROR(widen_sampling(&r, &sampling));
+    OTR_ASSIGN_OR_RETURN(*group_id, e.score(r));
+    return {};
+  });
+}
+
+otr_status otr_cancel(otr_engine* engine, uint64_t group_id) {
+  return on_engine(engine, [&](Engine& e) { return e.cancel(group_id); });
+}
+
+otr_status otr_wait(otr_engine* engine, int64_t timeout_ms, otr_result** result) {
+  if (result != nullptr) *result = nullptr;
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (result == nullptr) return invalid_argument("result is NULL");
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> s, e.wait(timeout_ms));
+    *result = results().insert(std::move(s));
+    return {};
+  });
+}
+
+otr_status otr_result_get(const otr_result* result, otr_result_view* view, size_t struct_size) {
+  return guarded(nullptr, [&]() -> Status {
+    const std::shared_ptr<Sequence> s = results().lookup(result);
+    if (s == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
+    if (view == nullptr) return invalid_argument("view is NULL");
+    if (struct_size < sizeof(size_t) || struct_size > kMaxStructSize) return invalid_argument("struct_size is wrong: pass sizeof the struct");
+    const otr_result_view filled = view_of(*s);
+    std::memset(static_cast<void*>(view), 0, struct_size);
+    std::memcpy(static_cast<void*>(view), &filled, std::min(struct_size, sizeof filled));
+    view->struct_size = struct_size;
+    return {};
+  });
+}
+
+otr_status otr_result_destroy(otr_result* result) {
+  if (result == nullptr) return OTR_OK;
+  return guarded(nullptr, [&]() -> Status {
+    if (results().take(result) == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
+    return {};
+  });
+}
+
+otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (size == nullptr || (buffer == nullptr && capacity > 0)) return invalid_argument("buffer or size is NULL");
+    const std::string text = e.stats_json();
+    *size = text.size() + 1;
+    if (capacity < *size) return invalid_argument("the buffer is too small: " + std::to_string(*size) + " bytes are needed");
+    std::memcpy(buffer, text.c_str(), *size);
+    return {};
+  });
+}
+
+}  // extern "C"

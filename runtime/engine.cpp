@@ -1,0 +1,262 @@
+// The engine's outside: create, requests in, results out, the thread, and the life of a sequence. Ticks are in engine_tick.cpp.
+#include "runtime/engine.h"
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+
+#include "kernels/base/fp_env.h"
+
+namespace otr {
+namespace {
+
+Status check_options(const EngineOptions& o) {
+  constexpr int32_t kMaxBatch = 65536, kMaxChunk = 1 << 20, kMaxThreads = 4096;
+  if (o.max_batch < 1 || o.max_batch > kMaxBatch) return invalid_argument("max_batch must be between 1 and 65536");
+  if (o.prefill_chunk < 1 || o.prefill_chunk > kMaxChunk) return invalid_argument("prefill_chunk must be between 1 and 1048576");
+  if (o.worker.num_threads < 0 || o.worker.num_threads > kMaxThreads) return invalid_argument("num_threads must be between 0 and 4096");
+  return parse_policy(o.policy).status();
+}
+
+BatchLimits batch_limits(const EngineOptions& o) {
+  return {.max_batch = o.max_batch, .prefill_chunk = o.prefill_chunk, .max_logit_rows = o.max_batch};
+}
+
+RequestLimits request_limits(const Worker& w) {
+  return {.vocab_size = w.config().vocab_size, .context_limit = context_limit(w.config()), .num_pages = w.page_pool().num_pages(),
+          .eos_ids = w.config().eos_ids};
+}
+
+RowLimits row_limits(const EngineOptions& o, const RequestLimits& r) {
+  const int64_t context_pages = (r.context_limit + kPageTokens - 1) / kPageTokens;
+  return {.max_rows = o.max_batch + o.prefill_chunk, .max_segments = o.max_batch, .max_logit_rows = o.max_batch,
+          .max_pages_per_sequence = static_cast<int32_t>(std::min(context_pages, r.num_pages))};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  OTR_RETURN_IF_ERROR(check_options(options));
+  EngineOptions o = options;
+  o.worker.bucket = {.max_rows = o.max_batch + o.prefill_chunk, .max_logit_rows = o.max_batch};
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));
+  std::unique_ptr<Engine> engine(new Engine(o, std::move(worker)));
+  engine->thread_ = std::thread([e = engine.get()] { e->loop(); });
+  return engine;
+}
+
+Engine::Engine(const EngineOptions& options, std::unique_ptr<Worker> worker)
+    : options_(options),
+      worker_(std::move(worker)),
+      limits_(request_limits(*worker_)),
+      batcher_(batch_limits(options_)),
+      rows_(row_limits(options_, limits_),
+            attention_tile_rows(worker_->config().num_heads, worker_->config().num_kv_heads)) {
+  const size_t batch = static_cast<size_t>(options_.max_batch), chunk = static_cast<size_t>(options_.prefill_chunk);
+  first_logits_.reserve(batch);
+  finished_.reserve(batch);
+  page_work_.copy_from.reserve(batch);
+  page_work_.copy_to.reserve(batch);
+  page_work_.zero.reserve(2 * batch + chunk / kPageTokens);
+}
+
+Engine::~Engine() {
+  shutdown();
+  for (auto& s : live_) {
+    if (s != nullptr) s->pages.release_all(&worker_->page_pool());
+  }
+}
+
+void Engine::shutdown() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  work_arrived_.notify_all();
+  result_arrived_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- Callers' threads ----------------------------------------------------------------------------------------------------
+
+Result<uint64_t> Engine::submit(const otr_group_request& request) {
+  OTR_ASSIGN_OR_RETURN(auto sequences, make_group(request, limits_));
+  return enqueue(std::move(sequences));
+}
+
+Result<uint64_t> Engine::score(const otr_score_request& request) {
+  OTR_ASSIGN_OR_RETURN(auto sequence, make_score(request, limits_));
+  std::vector<std::unique_ptr<Sequence>> one;
+  one.push_back(std::move(sequence));
+  return enqueue(std::move(one));
+}
+
+Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequences) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Group* group = sequences.front()->group.get();
+  const int64_t count = static_cast<int64_t>(sequences.size());
+  group->id = next_group_++;
+  for (auto& s : sequences) s->age = next_age_++;
+  for (size_t i = 1; i < sequences.size(); ++i) group->blocked.push_back(std::move(sequences[i]));
+  const uint64_t id = group->id;
+  unfinished_[id] = count;
+  outstanding_ += count;
+  inbox_.push_back(std::move(sequences.front()));
+  work_arrived_.notify_one();
+  return id;
+}
+
+Status Engine::cancel(uint64_t group_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (unfinished_.find(group_id) == unfinished_.end()) {
+    return invalid_argument("group " + std::to_string(group_id) + " is unknown or finished");
+  }
+  cancels_.push_back(group_id);
+  work_arrived_.notify_one();
+  return {};
+}
+
+Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto ready = [this] { return stop_ || !outbox_.empty() || outstanding_ == 0; };
+  // A year is "no limit": a larger duration would overflow the clock.
+  constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
+  const int64_t limit_ms = timeout_ms < 0 ? kYearMs : std::min(timeout_ms, kYearMs);
+  if (!result_arrived_.wait_for(lock, std::chrono::milliseconds(limit_ms), ready)) {
+    return Status(StatusCode::kTimeout, "no sample finished within " + std::to_string(timeout_ms) + " ms");
+  }
+  if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
+  if (outbox_.empty()) return Status(StatusCode::kIdle, "nothing is outstanding");
+  std::unique_ptr<Sequence> s = std::move(outbox_.front());
+  outbox_.pop_front();
+  if (--outstanding_ == 0) result_arrived_.notify_all();
+  return s;
+}
+
+std::string Engine::stats_json() const {
+  EngineStats s;
+  int64_t outstanding;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    s = stats_;
+    outstanding = outstanding_;
+  }
+  char text[1536];
+  std::snprintf(text, sizeof text,
+                "{\"version\":\"%s\",\"isa\":\"%s\",\"policy\":\"%s\",\"num_threads\":%d,\"max_batch\":%d,\"prefill_chunk\":%d,"
+                "\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,\"finished_samples\":%lld,"
+                "\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,\"batch_peak\":%d,\"kv_pages_total\":%d,"
+                "\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,\"weight_bytes\":%lld,\"converted_tensors\":%lld,"
+                "\"activation_bytes\":%lld,\"busy_seconds\":%.6f,\"kernel_seconds\":%.6f}",
+                otr_version(), worker_->isa(), options_.policy.c_str(), worker_->num_threads(), options_.max_batch,
+                options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
+                static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
+                static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding),
+                static_cast<long long>(s.preemptions), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak,
+                worker_->page_pool().num_pages(), s.kv_pages_peak, static_cast<long long>(worker_->page_bytes()),
+                static_cast<long long>(worker_->weight_bytes()), static_cast<long long>(worker_->converted_tensors()),
+                static_cast<long long>(worker_->program().buffer_bytes()), s.busy_seconds, s.kernel_seconds);
+  return text;
+}
+
+// ---- The engine thread ---------------------------------------------------------------------------------------------------
+
+void Engine::loop() {
+  pin_fp_environment();
+  for (;;) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (batcher_.empty()) work_arrived_.wait(lock, [this] { return stop_ || !inbox_.empty() || !cancels_.empty(); });
+      if (stop_) return;
+    }
+    try {
+      drain_inbox();
+      if (!step() && !batcher_.empty()) fail_all("the scheduler found nothing to run among live requests");
+    } catch (const std::exception& e) {
+      fail_all(e.what());
+    }
+    publish_finished();
+  }
+}
+
+void Engine::drain_inbox() {
+  std::vector<std::unique_ptr<Sequence>> arrived;
+  std::vector<uint64_t> cancels;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    arrived.swap(inbox_);
+    cancels.swap(cancels_);
+  }
+  for (auto& s : arrived) {
+    num_blocked_ += static_cast<int64_t>(s->group->blocked.size());
+    Sequence* sequence = s.get();
+    start(std::move(s));
+    // A score of one token without a prompt has nothing to run.
+    if (sequence->group->is_score && sequence->num_target() == 0) finish(sequence, OTR_FINISH_SCORE);
+  }
+  // One tick may draw for all its logit rows and for every blocked sample at once.
+  const size_t most_draws = static_cast<size_t>(options_.max_batch) + static_cast<size_t>(num_blocked_);
+  draws_.reserve(most_draws);
+  results_.reserve(most_draws);
+  for (uint64_t id : cancels) abort_group(id);
+}
+
+// Gives the sequence a slot and hands it to the batcher.
+void Engine::start(std::unique_ptr<Sequence> s) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<int32_t>(live_.size()));
+    live_.emplace_back();
+  }
+  s->slot = free_slots_.back();
+  free_slots_.pop_back();
+  s->in_batcher = true;
+  batcher_.add(s->slot, s->age);
+  live_[static_cast<size_t>(s->slot)] = std::move(s);
+}
+
+// Ends a live sequence. If it still had to run the prompt for others, they end the same way: their outcome is its.
+void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
+  const std::shared_ptr<Group> group = s->group;
+  std::vector<std::unique_ptr<Sequence>> blocked = std::move(group->blocked);
+  group->blocked.clear();
+  num_blocked_ -= static_cast<int64_t>(blocked.size());
+  batcher_.remove(s->slot);
+  s->pages.release_all(&worker_->page_pool());
+  free_slots_.push_back(s->slot);
+  finished_.push_back(std::move(live_[static_cast<size_t>(s->slot)]));
+  for (auto& b : blocked) finished_.push_back(std::move(b));
+  for (size_t i = finished_.size() - 1 - blocked.size(); i < finished_.size(); ++i) {
+    finished_[i]->finish_reason = reason;
+    finished_[i]->error = error;
+    ++tick_stats_.finished_samples;
+  }
+}
+
+// The counters go out with the results they count: who has received the last sample reads final numbers.
+void Engine::publish_finished() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_ = tick_stats_;
+  for (auto& s : finished_) {
+    const auto it = unfinished_.find(s->group->id);
+    if (--it->second == 0) unfinished_.erase(it);
+    outbox_.push_back(std::move(s));
+  }
+  if (!finished_.empty()) result_arrived_.notify_all();
+  finished_.clear();
+}
+
+void Engine::abort_group(uint64_t group_id) {
+  for (size_t slot = 0; slot < live_.size(); ++slot) {
+    if (live_[slot] != nullptr && live_[slot]->group->id == group_id) finish(live_[slot].get(), OTR_FINISH_ABORT);
+  }
+}
+
+void Engine::fail_all(const std::string& why) {
+  for (size_t slot = 0; slot < live_.size(); ++slot) {
+    if (live_[slot] != nullptr) finish(live_[slot].get(), OTR_FINISH_ERROR, "internal error: " + why);
+  }
+}
+
+}  // namespace otr

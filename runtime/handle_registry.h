@@ -1,0 +1,75 @@
+// HandleRegistry: handles that can be checked. What callers hold is an index and a generation in the shape of a pointer, never an
+// address: a destroyed or invented handle is found out instead of followed.
+//
+// Thread safety: every function may be called from any thread. lookup() shares ownership, so an object that another thread
+// destroys meanwhile lives until the call that uses it returns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace otr {
+
+// T: the object; Handle: the opaque C type that stands for it.
+template <typename T, typename Handle>
+class HandleRegistry {
+ public:
+  Handle* insert(std::shared_ptr<T> object) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t index = 0;
+    if (free_.empty()) {
+      index = slots_.size();
+      slots_.emplace_back();
+      free_.reserve(slots_.size());  // so that take() never allocates
+    } else {
+      index = free_.back();
+      free_.pop_back();
+    }
+    slots_[index].object = std::move(object);
+    return encode(index, slots_[index].generation);
+  }
+
+  std::shared_ptr<T> lookup(const Handle* handle) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const size_t index = find(handle);
+    return index < slots_.size() ? slots_[index].object : nullptr;
+  }
+
+  // Removes the handle and returns its object; null if it is not valid.
+  std::shared_ptr<T> take(Handle* handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const size_t index = find(handle);
+    if (index >= slots_.size()) return nullptr;
+    ++slots_[index].generation;
+    free_.push_back(index);
+    return std::exchange(slots_[index].object, nullptr);
+  }
+
+ private:
+  struct Slot {
+    std::shared_ptr<T> object;
+    uint32_t generation = 1;
+  };
+  static constexpr int kGenerationShift = 32;
+
+  static Handle* encode(size_t index, uint32_t generation) {
+    return reinterpret_cast<Handle*>(static_cast<uintptr_t>(generation) << kGenerationShift | (index + 1));
+  }
+  // The slot of a valid handle, else slots_.size(). REQUIRES: mutex_ held.
+  size_t find(const Handle* handle) const {
+    const uintptr_t value = reinterpret_cast<uintptr_t>(handle);
+    const size_t index = static_cast<size_t>(value & 0xffffffffu) - 1;
+    const uint32_t generation = static_cast<uint32_t>(value >> kGenerationShift);
+    const bool valid = index < slots_.size() && slots_[index].generation == generation && slots_[index].object != nullptr;
+    return valid ? index : slots_.size();
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<Slot> slots_;    // guarded by mutex_
+  std::vector<size_t> free_;   // guarded by mutex_
+};
+
+}  // namespace otr

@@ -1,0 +1,230 @@
+/* outrider.h — the C interface of Outrider, a rollout engine for RL post-training. This header is the manual.
+ *
+ * An engine loads a checkpoint and turns prompts (token ids) into samples: tokens, the log-probabilities of the distribution
+ * they were drawn from, and the raw log-probabilities. The engine knows token ids, not text.
+ *
+ * THE CONTRACT. A sample is a function of (weights, prompt tokens, sampling parameters, seed, stream, sample index) and of the
+ * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, or the
+ * number of threads. Tokens and log-probabilities are equal to the last bit. Not promised: equality across paths ("cpu-amx",
+ * "cpu-avx512", "cpu-avx2", "cpu-scalar") or library versions.
+ *
+ * A SESSION
+ *     otr_engine_options options;
+ *     otr_engine_options_init(&options, sizeof options);
+ *     options.model_path = "tests/data/tinymath/target";
+ *     otr_engine* engine = NULL;
+ *     if (otr_engine_create(&options, &engine) != OTR_OK) { puts(otr_last_error(NULL)); return 1; }
+ *
+ *     otr_group_request request;
+ *     otr_group_request_init(&request, sizeof request);
+ *     request.prompt_token_ids = ids;  request.num_prompt_tokens = num_ids;
+ *     request.n = 8;  request.stream = 17;             unique per (step, prompt)
+ *     uint64_t group;
+ *     otr_submit(engine, &request, &group);
+ *
+ *     otr_result* result;
+ *     while (otr_wait(engine, -1, &result) == OTR_OK) {
+ *       otr_result_view view;
+ *       otr_result_get(result, &view, sizeof view);   arrays live until otr_result_destroy
+ *       otr_result_destroy(result);
+ *     }                                               OTR_IDLE: nothing is outstanding
+ *     otr_engine_destroy(engine);
+ *
+ * CONVENTIONS
+ *   Structs    start with struct_size and are filled by their _init function, which takes sizeof the caller's struct: a program
+ *              built against an older header keeps working. Input structs and arrays are copied; nothing is kept after return.
+ *   Errors     every function returns an otr_status; after an error the call has had no effect and the engine is usable.
+ *              Nothing is thrown, printed or aborted; no function ends the process.
+ *   Handles    are checked: a destroyed or foreign handle gives OTR_INVALID_HANDLE. Destroying NULL does nothing.
+ *   Threads    every function may be called from any thread at any time; calls are serialised per engine, and one thread inside
+ *              the engine does the work. Exception: a result belongs to whoever received it.
+ *   Waits      take a time limit; none is unbounded unless asked for with a negative one.
+ */
+#ifndef OUTRIDER_H_
+#define OUTRIDER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(OUTRIDER_BUILDING) || (defined(__GNUC__) && __GNUC__ >= 4)
+#define OTR_API __attribute__((visibility("default")))
+#else
+#define OTR_API
+#endif
+
+#define OTR_VERSION_MAJOR 0
+#define OTR_VERSION_MINOR 1
+#define OTR_VERSION_PATCH 0
+
+/* ---- Status ------------------------------------------------------------------------------------------------------------ */
+
+/* X(name, value, text). The values are pinned for ever; new ones are added at the end. */
+#define OTR_STATUS_LIST(X)                                                              \
+  X(OTR_OK, 0, "ok")                                                                    \
+  X(OTR_INVALID_ARGUMENT, 1, "an argument is wrong")                                    \
+  X(OTR_INVALID_HANDLE, 2, "the handle was never created or is already destroyed")      \
+  X(OTR_BAD_INPUT, 3, "a file or its contents are wrong")                               \
+  X(OTR_UNSUPPORTED, 4, "valid, but not supported by this build or machine")            \
+  X(OTR_NEVER_FITS, 5, "larger than the engine's memory will ever allow")               \
+  X(OTR_OUT_OF_MEMORY, 6, "an allocation failed")                                       \
+  X(OTR_TIMEOUT, 7, "nothing happened within the given time")                           \
+  X(OTR_IO_ERROR, 8, "the operating system refused a read or write")                    \
+  X(OTR_FAULT, 9, "a request's own numbers are NaN or Inf")                             \
+  X(OTR_INTERNAL, 10, "an internal error: please report it")                            \
+  X(OTR_IDLE, 11, "nothing is outstanding")
+
+typedef enum otr_status {
+#define OTR_STATUS_ENUM(name, value, text) name = value,
+  OTR_STATUS_LIST(OTR_STATUS_ENUM)
+#undef OTR_STATUS_ENUM
+} otr_status;
+
+/* The text of a status; a constant string, never NULL. */
+OTR_API const char* otr_status_text(otr_status status);
+
+/* "0.1.0"; a constant string. */
+OTR_API const char* otr_version(void);
+
+/* ---- Engine ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct otr_engine otr_engine;
+
+typedef struct otr_engine_options {
+  size_t struct_size;
+  const char* model_path;  /* a Hugging Face folder: config.json, safetensors; required */
+  const char* device;      /* "auto" (default) or "cpu" */
+  const char* isa;         /* "auto" (default), "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"; a forced path that is missing
+                              is OTR_UNSUPPORTED, never replaced */
+  const char* policy;      /* "off" (default): no speculation */
+  int32_t max_batch;       /* samples decoding at the same time; default 256 */
+  int32_t prefill_chunk;   /* prompt tokens a tick; default 512 */
+  int32_t num_threads;     /* 0 (default): one per CPU of the calling thread's affinity */
+  uint64_t kv_bytes;       /* memory of the KV pages; 0 (default): a quarter of the free memory */
+} otr_engine_options;
+
+OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
+
+/* Loads the checkpoint, allocates everything the engine will ever use, and starts its thread. On failure *engine is NULL and
+ * otr_last_error(NULL) says why. */
+OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
+
+/* Abandons whatever is outstanding and frees the engine. Results already received stay valid. */
+OTR_API otr_status otr_engine_destroy(otr_engine* engine);
+
+/* The text of the calling thread's last failed call on this engine (NULL: of its last failed otr_engine_create, or of a call
+ * without an engine); "" if there is none. Valid until the calling thread's next call into the library. */
+OTR_API const char* otr_last_error(const otr_engine* engine);
+
+/* ---- Requests ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct otr_sampling_params {
+  size_t struct_size;
+  float temperature;         /* 0: argmax; else 0.01 … 100; default 1 */
+  int32_t top_k;             /* 0 (default): off */
+  float top_p;               /* (0, 1]; 1 (default): off */
+  float min_p;               /* [0, 1]; 0 (default): off */
+  float repetition_penalty;  /* > 0, over prompt and output; 1 (default): off */
+  float presence_penalty;    /* over the output; 0 (default): off */
+  float frequency_penalty;   /* over the output; 0 (default): off */
+  uint64_t seed;             /* default 0 */
+  int32_t max_new_tokens;    /* default 1024; clamped to the model's context limit */
+  int32_t ignore_eos;        /* 1: the model's own stop ids do not stop; default 0 */
+  const int32_t* stop_token_ids; /* further ids that stop; [num_stop_token_ids], may be NULL */
+  size_t num_stop_token_ids;
+} otr_sampling_params;
+
+OTR_API otr_status otr_sampling_params_init(otr_sampling_params* params, size_t struct_size);
+
+/* A group: n samples of one prompt. Sample i has index first_sample + i; (seed, stream, index) is its noise key, so `stream` must
+ * be unique per (step, prompt), or different prompts would share their noise. */
+typedef struct otr_group_request {
+  size_t struct_size;
+  const int32_t* prompt_token_ids; /* [num_prompt_tokens], at least one */
+  size_t num_prompt_tokens;
+  int32_t n;                       /* default 1 */
+  uint32_t first_sample;           /* default 0 */
+  uint64_t stream;                 /* default 0: set it */
+  uint64_t tag;                    /* yours; comes back with every result */
+  const otr_sampling_params* sampling; /* NULL: the defaults */
+} otr_group_request;
+
+OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t struct_size);
+
+/* Queues a group; *group_id names it (never 0). OTR_INVALID_ARGUMENT: an id outside the vocabulary, an empty prompt or one at or
+ * over the context limit, n < 1, a parameter out of range. OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages. */
+OTR_API otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id);
+
+/* Teacher forcing: the log-probs the engine would have reported had it drawn token_ids after the prompt, through the same kernels
+ * and so equal to a rollout's to the last bit. */
+typedef struct otr_score_request {
+  size_t struct_size;
+  const int32_t* prompt_token_ids; /* [num_prompt_tokens], may be NULL: then token 0 has no log-prob (NaN) */
+  size_t num_prompt_tokens;
+  const int32_t* token_ids;        /* [num_tokens], at least one */
+  size_t num_tokens;
+  uint64_t tag;
+  const otr_sampling_params* sampling; /* NULL: raw_logprobs only; else logprobs too (-INFINITY for a filtered token) */
+} otr_score_request;
+
+OTR_API otr_status otr_score_request_init(otr_score_request* request, size_t struct_size);
+
+/* Queues a score; one result arrives with this id as its group. Errors as otr_submit. */
+OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint64_t* group_id);
+
+/* Ends a group: its unfinished samples arrive with finish_reason abort and the tokens they have. A group that is finished or
+ * unknown is OTR_INVALID_ARGUMENT. */
+OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
+
+/* ---- Results ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct otr_result otr_result;
+
+typedef enum otr_finish_reason {
+  OTR_FINISH_STOP = 0,   /* a stop token was drawn; it is the last of token_ids */
+  OTR_FINISH_LENGTH = 1, /* max_new_tokens or the context limit was reached */
+  OTR_FINISH_ABORT = 2,  /* cancelled */
+  OTR_FINISH_ERROR = 3,  /* see error */
+  OTR_FINISH_SCORE = 4   /* the result of otr_score */
+} otr_finish_reason;
+
+/* "stop", "length", "abort", "error", "score"; a constant string. */
+OTR_API const char* otr_finish_reason_text(otr_finish_reason reason);
+
+typedef struct otr_result_view {
+  size_t struct_size;
+  uint64_t group_id;
+  uint64_t tag;
+  uint32_t sample;            /* index: first_sample … first_sample + n - 1 */
+  otr_finish_reason finish_reason;
+  size_t num_tokens;
+  const int32_t* token_ids;   /* [num_tokens] */
+  const float* logprobs;      /* [num_tokens], of the distribution sampled from; NULL for a score without sampling */
+  const float* raw_logprobs;  /* [num_tokens], log-softmax of the raw logits */
+  const char* error;          /* "" unless finish_reason is error */
+} otr_result_view;
+
+/* Takes the next finished sample, waiting up to timeout_ms (negative: as long as something is outstanding). OTR_TIMEOUT: none
+ * yet. OTR_IDLE: nothing is outstanding, so none will come. *result is NULL unless OTR_OK. */
+OTR_API otr_status otr_wait(otr_engine* engine, int64_t timeout_ms, otr_result** result);
+
+/* Fills the first struct_size bytes of *view; its pointers live until otr_result_destroy. */
+OTR_API otr_status otr_result_get(const otr_result* result, otr_result_view* view, size_t struct_size);
+OTR_API otr_status otr_result_destroy(otr_result* result);
+
+/* ---- Numbers ----------------------------------------------------------------------------------------------------------- */
+
+/* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs to
+ * *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
+ * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_peak, kv_page_bytes, busy_seconds,
+ * kernel_seconds, num_threads, … */
+OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OUTRIDER_H_ */

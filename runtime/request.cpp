@@ -1,0 +1,178 @@
+#include "runtime/request.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/page/page.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kMaxSamples = 1 << 20;
+
+// Copies the prefix of a caller's struct that it knows over this version's defaults.
+Result<SamplingParams> read_sampling(const otr_sampling_params* p, int32_t vocab_size) {
+  SamplingParams s;
+  if (p == nullptr) return s;
+  const auto within = [](float x, float low, float high) { return x >= low && x <= high; };  // false for NaN
+  if (!(p->temperature == 0.0f || within(p->temperature, 0.01f, 100.0f))) {
+    return invalid_argument("temperature must be 0 or between 0.01 and 100");
+  }
+  if (p->top_k < 0) return invalid_argument("top_k must not be negative");
+  if (!(p->top_p > 0.0f && p->top_p <= 1.0f)) return invalid_argument("top_p must be in (0, 1]");
+  if (!within(p->min_p, 0.0f, 1.0f)) return invalid_argument("min_p must be in [0, 1]");
+  if (!within(p->repetition_penalty, 1e-3f, 1e3f)) return invalid_argument("repetition_penalty must be between 0.001 and 1000");
+  if (!within(p->presence_penalty, -100.0f, 100.0f)) return invalid_argument("presence_penalty must be between -100 and 100");
+  if (!within(p->frequency_penalty, -100.0f, 100.0f)) return invalid_argument("frequency_penalty must be between -100 and 100");
+  if (p->max_new_tokens < 1) return invalid_argument("max_new_tokens must be at least 1");
+  if (p->ignore_eos != 0 && p->ignore_eos != 1) return invalid_argument("ignore_eos must be 0 or 1");
+  if (p->num_stop_token_ids > 0 && p->stop_token_ids == nullptr) return invalid_argument("stop_token_ids is NULL");
+  if (p->num_stop_token_ids > static_cast<size_t>(vocab_size)) return invalid_argument("more stop_token_ids than the vocabulary has ids");
+  for (size_t i = 0; i < p->num_stop_token_ids; ++i) {
+    if (p->stop_token_ids[i] < 0 || p->stop_token_ids[i] >= vocab_size) {
+      return invalid_argument("stop token id " + std::to_string(p->stop_token_ids[i]) + " is outside the vocabulary of " +
+                              std::to_string(vocab_size));
+    }
+    s.stop_token_ids.push_back(p->stop_token_ids[i]);
+  }
+  s.temperature = p->temperature;
+  s.top_k = p->top_k;
+  s.top_p = p->top_p;
+  s.min_p = p->min_p;
+  s.repetition_penalty = p->repetition_penalty;
+  s.presence_penalty = p->presence_penalty;
+  s.frequency_penalty = p->frequency_penalty;
+  s.seed = p->seed;
+  s.max_new_tokens = p->max_new_tokens;
+  s.ignore_eos = p->ignore_eos == 1;
+  return s;
+}
+
+Status check_tokens(const int32_t* ids, size_t count, int32_t vocab_size, const char* what) {
+  if (ids == nullptr && count > 0) return invalid_argument(std::string(what) + " is NULL");
+  for (size_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size) {
+      return invalid_argument(std::string(what) + "[" + std::to_string(i) + "] is " + std::to_string(ids[i]) +
+                              ", outside the vocabulary of " + std::to_string(vocab_size));
+    }
+  }
+  return {};
+}
+
+Status check_fits(int64_t tokens, const RequestLimits& limits) {
+  const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
+  if (pages <= limits.num_pages) return {};
+  return Status(StatusCode::kNeverFits, "prompt and response of up to " + std::to_string(tokens) + " tokens need " +
+                                            std::to_string(pages) + " KV pages; the engine has " + std::to_string(limits.num_pages));
+}
+
+std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int32_t* prompt, size_t num_prompt, int64_t max_tokens) {
+  auto s = std::make_unique<Sequence>();
+  s->group = std::move(group);
+  s->max_tokens = static_cast<int32_t>(max_tokens);
+  s->tokens.reserve(static_cast<size_t>(max_tokens));
+  s->tokens.assign(prompt, prompt + num_prompt);
+  s->logprobs.reserve(static_cast<size_t>(max_tokens) - num_prompt);
+  s->raw_logprobs.reserve(static_cast<size_t>(max_tokens) - num_prompt);
+  s->pages.reserve(static_cast<int32_t>((max_tokens + kPageTokens - 1) / kPageTokens));
+  if (s->group->sampling.penalised()) {
+    s->penalties.reserve(static_cast<size_t>(max_tokens));
+    for (size_t i = 0; i < num_prompt; ++i) s->note_penalty(prompt[i], false);
+  }
+  return s;
+}
+
+}  // namespace
+
+int32_t Sequence::logits_from() const {
+  return group->is_score ? std::max(0, num_prompt() - 1) : num_tokens() - 1;
+}
+
+void Sequence::note_penalty(int32_t token, bool in_output) {
+  if (!group->sampling.penalised()) return;
+  const int32_t count = in_output ? 1 : 0;
+  for (PenaltyEntry& e : penalties) {
+    if (e.token == token) {
+      e.output_count += count;
+      return;
+    }
+  }
+  penalties.push_back({token, count});
+}
+
+SampleDraw Sequence::draw(int32_t logits_row, int32_t position, int32_t forced_token) const {
+  const SamplingParams& s = group->sampling;
+  return {.logits_row = logits_row,
+          .position = position,
+          .noise = noise,
+          .forced_token = forced_token,
+          .temperature = s.temperature,
+          .top_k = s.top_k,
+          .top_p = s.top_p,
+          .min_p = s.min_p,
+          .repetition_penalty = s.repetition_penalty,
+          .presence_penalty = s.presence_penalty,
+          .frequency_penalty = s.frequency_penalty,
+          .num_penalties = static_cast<int32_t>(penalties.size()),
+          .penalties = penalties.data()};
+}
+
+Result<std::vector<std::unique_ptr<Sequence>>> make_group(const otr_group_request& r, const RequestLimits& limits) {
+  if (r.num_prompt_tokens == 0) return invalid_argument("the prompt is empty");
+  OTR_RETURN_IF_ERROR(check_tokens(r.prompt_token_ids, r.num_prompt_tokens, limits.vocab_size, "prompt_token_ids"));
+  if (r.n < 1 || r.n > kMaxSamples) return invalid_argument("n must be between 1 and " + std::to_string(kMaxSamples));
+  if (r.first_sample > UINT32_MAX - static_cast<uint32_t>(r.n)) return invalid_argument("first_sample + n exceeds 32 bits");
+  if (static_cast<int64_t>(r.num_prompt_tokens) >= limits.context_limit) {
+    return invalid_argument("the prompt has " + std::to_string(r.num_prompt_tokens) + " tokens; the model's context limit is " +
+                            std::to_string(limits.context_limit));
+  }
+  auto group = std::make_shared<Group>();
+  OTR_ASSIGN_OR_RETURN(group->sampling, read_sampling(r.sampling, limits.vocab_size));
+  const int64_t num_prompt = static_cast<int64_t>(r.num_prompt_tokens);
+  const int64_t max_tokens = std::min(num_prompt + group->sampling.max_new_tokens, limits.context_limit);
+  OTR_RETURN_IF_ERROR(check_fits(max_tokens, limits));
+
+  group->tag = r.tag;
+  group->num_prompt = static_cast<int32_t>(num_prompt);
+  group->stop_ids = group->sampling.stop_token_ids;
+  if (!group->sampling.ignore_eos) group->stop_ids.insert(group->stop_ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
+  std::sort(group->stop_ids.begin(), group->stop_ids.end());
+
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int32_t i = 0; i < r.n; ++i) {
+    auto s = make_sequence(group, r.prompt_token_ids, r.num_prompt_tokens, max_tokens);
+    s->sample = r.first_sample + static_cast<uint32_t>(i);
+    s->noise = noise_stream({.seed = group->sampling.seed, .stream = r.stream, .sample = s->sample});
+    sequences.push_back(std::move(s));
+  }
+  return sequences;
+}
+
+Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& r, const RequestLimits& limits) {
+  if (r.num_tokens == 0) return invalid_argument("there are no tokens to score");
+  OTR_RETURN_IF_ERROR(check_tokens(r.prompt_token_ids, r.num_prompt_tokens, limits.vocab_size, "prompt_token_ids"));
+  OTR_RETURN_IF_ERROR(check_tokens(r.token_ids, r.num_tokens, limits.vocab_size, "token_ids"));
+  const int64_t total = static_cast<int64_t>(r.num_prompt_tokens) + static_cast<int64_t>(r.num_tokens);
+  if (static_cast<int64_t>(r.num_prompt_tokens) > limits.context_limit || static_cast<int64_t>(r.num_tokens) > limits.context_limit ||
+      total > limits.context_limit) {
+    return invalid_argument("prompt and tokens are " + std::to_string(total) + "; the model's context limit is " +
+                            std::to_string(limits.context_limit));
+  }
+  OTR_RETURN_IF_ERROR(check_fits(total - 1, limits));
+  auto group = std::make_shared<Group>();
+  OTR_ASSIGN_OR_RETURN(group->sampling, read_sampling(r.sampling, limits.vocab_size));
+  group->tag = r.tag;
+  group->num_prompt = static_cast<int32_t>(r.num_prompt_tokens);
+  group->is_score = true;
+  group->wants_logprobs = r.sampling != nullptr;
+  auto s = make_sequence(group, r.prompt_token_ids, r.num_prompt_tokens, total);
+  s->tokens.insert(s->tokens.end(), r.token_ids, r.token_ids + r.num_tokens);
+  if (r.num_prompt_tokens == 0) {  // nothing precedes token 0
+    s->logprobs.push_back(std::nanf(""));
+    s->raw_logprobs.push_back(std::nanf(""));
+    s->note_penalty(r.token_ids[0], true);
+  }
+  return s;
+}
+
+}  // namespace otr

@@ -1,0 +1,94 @@
+// Requests inside the engine: what the C ABI's structs become once checked, and a sample's life from submit to result.
+//
+// A Group is one prompt; its Sequences are the samples, or the one sequence of a score. The group's first sequence runs the
+// prompt; the others are blocked until its last row, from whose logits all first tokens are drawn, and then share its pages.
+// Thread safety: built by the caller's thread, then owned by the engine thread, then by whoever takes the result.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/base/noise.h"
+#include "kernels/base/status.h"
+#include "kernels/sample/sample.h"
+#include "memory/page_table.h"
+#include "runtime/outrider.h"
+
+namespace otr {
+
+struct SamplingParams {
+  float temperature = 1.0f;
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  uint64_t seed = 0;
+  int32_t max_new_tokens = 1024;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;
+
+  bool penalised() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
+};
+
+// What requests are checked against.
+struct RequestLimits {
+  int32_t vocab_size;
+  int64_t context_limit;
+  int64_t num_pages;
+  std::vector<int32_t> eos_ids;
+};
+
+struct Sequence;
+
+struct Group {
+  uint64_t id = 0;
+  uint64_t tag = 0;
+  SamplingParams sampling;
+  std::vector<int32_t> stop_ids;  // ascending: the model's and the request's
+  int32_t num_prompt = 0;
+  bool is_score = false;
+  bool wants_logprobs = true;     // a score without sampling parameters reports raw_logprobs only
+  std::vector<std::unique_ptr<Sequence>> blocked;  // samples that wait for the prompt's last row
+};
+
+struct Sequence {
+  std::shared_ptr<Group> group;
+  uint32_t sample = 0;
+  uint64_t age = 0;   // order of arrival
+  int32_t slot = -1;  // index in the engine's table while live
+  bool in_batcher = false;
+
+  std::vector<int32_t> tokens;  // prompt and response; capacity for max_tokens
+  int32_t max_tokens = 0;       // prompt + response at most
+  std::vector<float> logprobs, raw_logprobs;  // of tokens[num_prompt …]
+  PageTable pages;
+  int32_t num_computed = 0;     // positions whose keys and values are in `pages`
+
+  NoiseStream noise = {};
+  std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
+
+  otr_finish_reason finish_reason = OTR_FINISH_ABORT;
+  std::string error;
+
+  int32_t num_prompt() const { return group->num_prompt; }
+  int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
+  // Positions to compute: a score needs no row for its last token.
+  int32_t num_target() const { return group->is_score ? num_tokens() - 1 : num_tokens(); }
+  // First position whose logits are wanted.
+  int32_t logits_from() const;
+  // Records that `token` is now part of the history that penalties look at.
+  void note_penalty(int32_t token, bool in_output);
+  // The draw of position `position`, on `logits_row`; forced_token < 0 draws freely.
+  SampleDraw draw(int32_t logits_row, int32_t position, int32_t forced_token) const;
+};
+
+// Checks a caller's struct (already widened to this version's size) against the limits and builds the group and its sequences,
+// the prompt's runner first. Errors: kInvalidArgument, kNeverFits.
+Result<std::vector<std::unique_ptr<Sequence>>> make_group(const otr_group_request& request, const RequestLimits& limits);
+Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& request, const RequestLimits& limits);
+
+}  // namespace otr

@@ -1,0 +1,141 @@
+#include "sched/batcher.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace otr {
+namespace {
+
+// Heap order: the top is the oldest.
+constexpr auto kYounger = [](const auto& a, const auto& b) { return a.age > b.age; };
+
+// A joining sequence leaves this many pages a running sequence untouched, so that joining does not itself cause preemption in
+// the very next ticks: each running sequence asks for a page once in 64 ticks.
+constexpr int32_t kRunningPerSparePage = 8;
+
+int32_t logit_rows(const SequenceView& v, int32_t begin, int32_t end) {
+  return std::max(0, end - std::max(begin, v.logits_from));
+}
+
+}  // namespace
+
+Batcher::Batcher(const BatchLimits& limits) : limits_(limits) {
+  running_.reserve(static_cast<size_t>(limits.max_batch));
+  plan_.reserve(static_cast<size_t>(limits.max_batch));
+}
+
+void Batcher::push_waiting(Entry e) {
+  waiting_.push_back(e);
+  std::push_heap(waiting_.begin(), waiting_.end(), kYounger);
+}
+
+void Batcher::add(int32_t slot, uint64_t age) {
+  // Room for every sequence to wait at once, so that preemption never allocates.
+  const size_t most = waiting_.size() + running_.size() + 1;
+  if (waiting_.capacity() < most) waiting_.reserve(std::max(most, 2 * waiting_.capacity()));
+  push_waiting({slot, age});
+}
+
+void Batcher::remove(int32_t slot) {
+  const auto is_slot = [slot](const Entry& e) { return e.slot == slot; };
+  if (auto it = std::find_if(running_.begin(), running_.end(), is_slot); it != running_.end()) {
+    running_.erase(it);
+    return;
+  }
+  auto it = std::find_if(waiting_.begin(), waiting_.end(), is_slot);
+  assert(it != waiting_.end());
+  waiting_.erase(it);
+  std::make_heap(waiting_.begin(), waiting_.end(), kYounger);
+}
+
+int32_t Batcher::rows_wanted(const SequenceView& v, int32_t chunk_left, int32_t logit_rows_left) const {
+  const int32_t behind = v.num_target - v.num_computed;
+  int32_t rows = behind == 1 ? 1 : std::min(behind, chunk_left);
+  if (logit_rows(v, v.num_computed, v.num_computed + rows) > logit_rows_left) {
+    rows = std::max(v.logits_from, v.num_computed) - v.num_computed + logit_rows_left;
+  }
+  return rows;
+}
+
+int32_t Batcher::pages_wanted(const BatchHost& host) const {
+  int32_t chunk_left = limits_.prefill_chunk, logits_left = limits_.max_logit_rows, pages = 0;
+  for (const Entry& e : running_) {
+    const SequenceView v = host.view(e.slot);
+    const int32_t rows = rows_wanted(v, chunk_left, logits_left);
+    if (v.num_target - v.num_computed > 1) chunk_left -= rows;
+    logits_left -= logit_rows(v, v.num_computed, v.num_computed + rows);
+    pages += host.pages_to_write(e.slot, v.num_computed, v.num_computed + rows);
+  }
+  return pages;
+}
+
+// Sends the sequence with the most left to do back to wait; among those that hold pages, one whose pages would really come
+// free. False if only the oldest running sequence holds any.
+bool Batcher::preempt_one(BatchHost* host) {
+  int32_t best = -1, best_remaining = -1;
+  bool best_frees = false, best_runs = false;
+  const auto consider = [&](const Entry& e, bool runs) {
+    const int32_t remaining = host->view(e.slot).remaining;
+    const bool frees = host->pages_private(e.slot) > 0;
+    if (best < 0 || frees > best_frees || (frees == best_frees && remaining > best_remaining)) {
+      best = e.slot;
+      best_remaining = remaining;
+      best_frees = frees;
+      best_runs = runs;
+    }
+  };
+  for (size_t i = 1; i < running_.size(); ++i) consider(running_[i], true);
+  for (const Entry& e : waiting_) {
+    if (host->pages_held(e.slot) > 0) consider(e, false);
+  }
+  if (best < 0) return false;
+  host->drop_pages(best, best_runs);
+  if (best_runs) {
+    const auto it = std::find_if(running_.begin(), running_.end(), [best](const Entry& e) { return e.slot == best; });
+    push_waiting(*it);
+    running_.erase(it);
+  }
+  return true;
+}
+
+void Batcher::admit(BatchHost* host) {
+  while (!waiting_.empty() && num_running() < limits_.max_batch) {
+    const Entry e = waiting_.front();
+    if (host->pages_held(e.slot) == 0) host->attach_prefix(e.slot);
+    const SequenceView v = host->view(e.slot);
+    const int32_t pages = host->pages_to_write(e.slot, v.num_computed, v.num_target);
+    const int32_t spare = num_running() / kRunningPerSparePage;
+    if (!running_.empty() && pages + pages_wanted(*host) + spare > host->pages_available()) {
+      if (v.num_computed > 0 && host->pages_private(e.slot) == 0) return;  // a shared beginning costs nothing to keep
+      host->drop_pages(e.slot, false);
+      return;
+    }
+    std::pop_heap(waiting_.begin(), waiting_.end(), kYounger);
+    waiting_.pop_back();
+    running_.insert(std::upper_bound(running_.begin(), running_.end(), e, [](const Entry& a, const Entry& b) { return a.age < b.age; }),
+                    e);
+  }
+}
+
+const std::vector<RowRun>& Batcher::schedule(BatchHost* host) {
+  plan_.clear();
+  bool preempted = false;
+  while (pages_wanted(*host) > host->pages_available() && preempt_one(host)) preempted = true;
+  if (!preempted) admit(host);
+  int32_t chunk_left = limits_.prefill_chunk, logits_left = limits_.max_logit_rows;
+  for (const Entry& e : running_) {
+    const SequenceView v = host->view(e.slot);
+    const int32_t rows = rows_wanted(v, chunk_left, logits_left);
+    if (rows == 0) continue;
+    const int32_t end = v.num_computed + rows;
+    // Two holders of one shared page both count a copy, though the last one writes in place: more was asked than is used.
+    if (host->pages_to_write(e.slot, v.num_computed, end) > host->pages_available()) continue;
+    host->take_pages(e.slot, v.num_computed, end);
+    if (v.num_target - v.num_computed > 1) chunk_left -= rows;
+    logits_left -= logit_rows(v, v.num_computed, end);
+    plan_.push_back({e.slot, v.num_computed, end});
+  }
+  return plan_;
+}
+
+}  // namespace otr
