@@ -48,7 +48,8 @@ constexpr KernelTable kAvx512 = {
     .page_zero = page_zero,
 };
 
-// Every AMX machine has AVX-512: only the two matrix ops differ.
+// Every AMX machine has AVX-512: only the two matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the same
+// algorithm on TDPBF16PS computed by AVX-512, to the bit of its definition (kernels/amx/tile_soft.h).
 constexpr KernelTable kAmx = {
     .path = "cpu-amx",
     .embed = embed,
@@ -71,7 +72,11 @@ struct Path {
 
 constexpr Path kPaths[] = {  // best first
 #if !defined(OUTRIDER_ELEMENT_F32)
+#if defined(OUTRIDER_SOFT_TILES)
+    {&kAmx, cpu_has_avx512},
+#else
     {&kAmx, cpu_has_amx},
+#endif
     {&kAvx512, cpu_has_avx512},
     {&kAvx2, cpu_has_avx2},
 #endif

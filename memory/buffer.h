@@ -35,10 +35,12 @@ class Buffer {
   static Result<Buffer> create(int64_t size, const char* what) {
     Buffer b;
     if (size <= 0) return b;
-    b.data_ = static_cast<T*>(internal::map_zeroed(static_cast<size_t>(size) * sizeof(T)));
+    // A product that would wrap around must not end up as a small block.
+    const bool countable = static_cast<size_t>(size) <= SIZE_MAX / sizeof(T);
+    if (countable) b.data_ = static_cast<T*>(internal::map_zeroed(static_cast<size_t>(size) * sizeof(T)));
     if (b.data_ == nullptr) {
-      return Status(StatusCode::kOutOfMemory, std::string(what) + ": cannot allocate " +
-                                                  std::to_string(static_cast<size_t>(size) * sizeof(T)) + " bytes");
+      return Status(StatusCode::kOutOfMemory, std::string(what) + ": cannot allocate " + std::to_string(size) + " times " +
+                                                  std::to_string(sizeof(T)) + " bytes");
     }
     b.size_ = static_cast<size_t>(size);
     return b;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "kernels/base/fp_env.h"
 #include "runtime/engine.h"
@@ -23,17 +24,24 @@ auto& results() {
   return *registry;
 }
 
-// The calling thread's last failure and the engine it concerns (null: none).
+// The calling thread's last failure on each engine (null: of calls without one), the newest last. A thread that fails on more
+// engines than this forgets the oldest failure.
+constexpr size_t kMostLastErrors = 16;
 struct LastError {
-  const otr_engine* engine = nullptr;
+  const otr_engine* engine;
   std::string text;
 };
-thread_local LastError last_error;
+thread_local std::vector<LastError> last_errors;
+
+auto last_error_of(const otr_engine* engine) {
+  return std::find_if(last_errors.begin(), last_errors.end(), [engine](const LastError& e) { return e.engine == engine; });
+}
 
 otr_status report(const otr_engine* engine, const Status& status) {
   if (!status.ok()) {
-    last_error.engine = engine;
-    last_error.text = status.message();
+    if (const auto it = last_error_of(engine); it != last_errors.end()) last_errors.erase(it);
+    else if (last_errors.size() == kMostLastErrors) last_errors.erase(last_errors.begin());
+    last_errors.push_back({engine, status.message()});
   }
   return static_cast<otr_status>(status.code());
 }
@@ -71,14 +79,18 @@ otr_status on_engine(otr_engine* handle, const Body& body) noexcept {
   });
 }
 
-// Structs larger than this are not from any version.
-constexpr size_t kMaxStructSize = 4096;
+// The size of a struct of some version: they begin with a size_t, so that they end on its alignment, and none is huge. (A size that
+// cut a pointer in two would otherwise make half an address of it.)
+bool is_struct_size(size_t size) {
+  constexpr size_t kMaxStructSize = 4096;
+  return size >= sizeof(size_t) && size <= kMaxStructSize && size % alignof(size_t) == 0;
+}
 
 template <typename T>
 otr_status init_struct(T* out, size_t struct_size, const T& defaults) noexcept {
   return guarded(nullptr, [&]() -> Status {
     if (out == nullptr) return invalid_argument("the struct is NULL");
-    if (struct_size < sizeof(size_t) || struct_size > kMaxStructSize) return invalid_argument("struct_size is wrong: pass sizeof the struct");
+    if (!is_struct_size(struct_size)) return invalid_argument("struct_size is wrong: pass sizeof the struct");
     std::memset(static_cast<void*>(out), 0, struct_size);
     std::memcpy(static_cast<void*>(out), &defaults, std::min(struct_size, sizeof(T)));
     out->struct_size = struct_size;
@@ -92,7 +104,7 @@ template <typename T>
 Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
   if (in == nullptr) return invalid_argument(std::string(name) + " is NULL");
   const size_t size = in->struct_size;
-  if (size < sizeof(size_t) || size > kMaxStructSize) {
+  if (!is_struct_size(size)) {
     return invalid_argument(std::string(name) + ".struct_size is wrong: fill the struct with its _init function");
   }
   *out = defaults;
@@ -243,7 +255,10 @@ otr_status otr_engine_destroy(otr_engine* engine) {
   });
 }
 
-const char* otr_last_error(const otr_engine* engine) { return last_error.engine == engine ? last_error.text.c_str() : ""; }
+const char* otr_last_error(const otr_engine* engine) {
+  const auto it = last_error_of(engine);
+  return it != last_errors.end() ? it->text.c_str() : "";
+}
 
 otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id) {
   return on_engine(engine, [&](Engine& e) -> Status {
@@ -288,7 +303,7 @@ otr_status otr_result_get(const otr_result* result, otr_result_view* view, size_
     const std::shared_ptr<Sequence> s = results().lookup(result);
     if (s == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
     if (view == nullptr) return invalid_argument("view is NULL");
-    if (struct_size < sizeof(size_t) || struct_size > kMaxStructSize) return invalid_argument("struct_size is wrong: pass sizeof the struct");
+    if (!is_struct_size(struct_size)) return invalid_argument("struct_size is wrong: pass sizeof the struct");
     const otr_result_view filled = view_of(*s);
     std::memset(static_cast<void*>(view), 0, struct_size);
     std::memcpy(static_cast<void*>(view), &filled, std::min(struct_size, sizeof filled));

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cassert>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <utility>
 
 #include "kernels/base/fp_env.h"
 
@@ -20,8 +22,11 @@ Status check_options(const EngineOptions& o) {
   return parse_policy(o.policy).status();
 }
 
+// Every running sample wants one row of logits a tick; scores want one for every token, so a small batch gets some more.
+int32_t max_logit_rows(const EngineOptions& o) { return std::max(o.max_batch, 64); }
+
 BatchLimits batch_limits(const EngineOptions& o) {
-  return {.max_batch = o.max_batch, .prefill_chunk = o.prefill_chunk, .max_logit_rows = o.max_batch};
+  return {.max_batch = o.max_batch, .prefill_chunk = o.prefill_chunk, .max_logit_rows = max_logit_rows(o)};
 }
 
 RequestLimits request_limits(const Worker& w) {
@@ -31,8 +36,14 @@ RequestLimits request_limits(const Worker& w) {
 
 RowLimits row_limits(const EngineOptions& o, const RequestLimits& r) {
   const int64_t context_pages = (r.context_limit + kPageTokens - 1) / kPageTokens;
-  return {.max_rows = o.max_batch + o.prefill_chunk, .max_segments = o.max_batch, .max_logit_rows = o.max_batch,
+  return {.max_rows = o.max_batch + o.prefill_chunk, .max_segments = o.max_batch, .max_logit_rows = max_logit_rows(o),
           .max_pages_per_sequence = static_cast<int32_t>(std::min(context_pages, r.num_pages))};
+}
+
+// JSON's spelling of seconds; printf's follows the caller's locale.
+std::string decimal(double seconds) {
+  char text[64];
+  return std::string(text, std::to_chars(text, text + sizeof text, seconds, std::chars_format::fixed, 6).ptr);
 }
 
 }  // namespace
@@ -40,7 +51,7 @@ RowLimits row_limits(const EngineOptions& o, const RequestLimits& r) {
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
   EngineOptions o = options;
-  o.worker.bucket = {.max_rows = o.max_batch + o.prefill_chunk, .max_logit_rows = o.max_batch};
+  o.worker.bucket = {.max_rows = o.max_batch + o.prefill_chunk, .max_logit_rows = max_logit_rows(o)};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));
   std::unique_ptr<Engine> engine(new Engine(o, std::move(worker)));
   engine->thread_ = std::thread([e = engine.get()] { e->loop(); });
@@ -66,6 +77,12 @@ Engine::~Engine() {
   shutdown();
   for (auto& s : live_) {
     if (s != nullptr) s->pages.release_all(&worker_->page_pool());
+  }
+  // A group and the samples that wait in it own each other.
+  for (auto* sequences : {&live_, &inbox_}) {
+    for (auto& s : *sequences) {
+      if (s != nullptr) std::exchange(s->group->blocked, {}).clear();
+    }
   }
 }
 
@@ -97,13 +114,14 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   std::lock_guard<std::mutex> lock(mutex_);
   Group* group = sequences.front()->group.get();
   const int64_t count = static_cast<int64_t>(sequences.size());
-  group->id = next_group_++;
+  const uint64_t id = group->id = next_group_++;
   for (auto& s : sequences) s->age = next_age_++;
-  for (size_t i = 1; i < sequences.size(); ++i) group->blocked.push_back(std::move(sequences[i]));
-  const uint64_t id = group->id;
+  group->blocked.reserve(sequences.size() - 1);
   unfinished_[id] = count;
-  outstanding_ += count;
   inbox_.push_back(std::move(sequences.front()));
+  // From here on nothing throws: a call that runs out of memory has queued nothing.
+  for (size_t i = 1; i < sequences.size(); ++i) group->blocked.push_back(std::move(sequences[i]));
+  outstanding_ += count;
   work_arrived_.notify_one();
   return id;
 }
@@ -148,16 +166,17 @@ std::string Engine::stats_json() const {
                 "{\"version\":\"%s\",\"isa\":\"%s\",\"policy\":\"%s\",\"num_threads\":%d,\"max_batch\":%d,\"prefill_chunk\":%d,"
                 "\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,\"finished_samples\":%lld,"
                 "\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,\"batch_peak\":%d,\"kv_pages_total\":%d,"
-                "\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,\"weight_bytes\":%lld,\"converted_tensors\":%lld,"
-                "\"activation_bytes\":%lld,\"busy_seconds\":%.6f,\"kernel_seconds\":%.6f}",
+                "\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,\"weight_bytes\":%lld,\"converted_tensors\":%lld,"
+                "\"activation_bytes\":%lld,\"busy_seconds\":%s,\"kernel_seconds\":%s}",
                 otr_version(), worker_->isa(), options_.policy.c_str(), worker_->num_threads(), options_.max_batch,
                 options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
                 static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
                 static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding),
                 static_cast<long long>(s.preemptions), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak,
-                worker_->page_pool().num_pages(), s.kv_pages_peak, static_cast<long long>(worker_->page_bytes()),
+                worker_->page_pool().num_pages(), s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(worker_->page_bytes()),
                 static_cast<long long>(worker_->weight_bytes()), static_cast<long long>(worker_->converted_tensors()),
-                static_cast<long long>(worker_->program().buffer_bytes()), s.busy_seconds, s.kernel_seconds);
+                static_cast<long long>(worker_->program().buffer_bytes()), decimal(s.busy_seconds).c_str(),
+                decimal(s.kernel_seconds).c_str());
   return text;
 }
 
@@ -197,7 +216,7 @@ void Engine::drain_inbox() {
     if (sequence->group->is_score && sequence->num_target() == 0) finish(sequence, OTR_FINISH_SCORE);
   }
   // One tick may draw for all its logit rows and for every blocked sample at once.
-  const size_t most_draws = static_cast<size_t>(options_.max_batch) + static_cast<size_t>(num_blocked_);
+  const size_t most_draws = static_cast<size_t>(max_logit_rows(options_)) + static_cast<size_t>(num_blocked_);
   draws_.reserve(most_draws);
   results_.reserve(most_draws);
   for (uint64_t id : cancels) abort_group(id);
@@ -228,6 +247,8 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
   finished_.push_back(std::move(live_[static_cast<size_t>(s->slot)]));
   for (auto& b : blocked) finished_.push_back(std::move(b));
   for (size_t i = finished_.size() - 1 - blocked.size(); i < finished_.size(); ++i) {
+    // How far a score had come when it failed depends on the chunks it ran in.
+    if (reason == OTR_FINISH_ERROR && group->is_score) finished_[i]->raw_logprobs.clear();
     finished_[i]->finish_reason = reason;
     finished_[i]->error = error;
     ++tick_stats_.finished_samples;
@@ -236,6 +257,7 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
 
 // The counters go out with the results they count: who has received the last sample reads final numbers.
 void Engine::publish_finished() {
+  tick_stats_.kv_pages_in_use = worker_->page_pool().num_in_use();
   std::lock_guard<std::mutex> lock(mutex_);
   stats_ = tick_stats_;
   for (auto& s : finished_) {

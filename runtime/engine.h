@@ -37,6 +37,7 @@ struct EngineStats {
   int64_t finished_samples = 0;
   int64_t preemptions = 0;
   int64_t prefix_hit_tokens = 0;
+  int32_t kv_pages_in_use = 0;    // held by live sequences
   int32_t kv_pages_peak = 0;
   int32_t batch_peak = 0;
   double busy_seconds = 0;        // inside step()

@@ -7,10 +7,17 @@
 #include "spec/verify.h"
 
 namespace otr {
+namespace {
+
+// One text for both places a fault can show: which of them sees it first depends on the chunks.
+constexpr const char* kNotFinite = "a key, value or logit is NaN or Inf";
+
+}  // namespace
 
 // One tick. False if there was nothing to run.
 bool Engine::step() {
   const Stopwatch tick;
+  page_work_.clear();
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
   if (runs.empty()) return false;
   assemble(runs);
@@ -19,7 +26,6 @@ bool Engine::step() {
   draw(runs);                               // verify: the target's own draw at every row that wants one …
   tick_stats_.kernel_seconds += kernels.seconds();
   commit(runs);                             // commit: … kept, with its pages; finished samples leave
-  page_work_.clear();
   ++tick_stats_.ticks;
   tick_stats_.busy_seconds += tick.seconds();
 #ifndef NDEBUG
@@ -76,7 +82,7 @@ void Engine::commit(const std::vector<RowRun>& runs) {
       worker_->prefix_cache().insert(s->tokens, s->pages.pages(), s->num_prompt() / kPageTokens);
     }
     if (faulted) {
-      finish(s, OTR_FINISH_ERROR, "a key or value is NaN or Inf");
+      finish(s, OTR_FINISH_ERROR, kNotFinite);
     } else if (s->group->is_score) {
       for (int32_t d = 0; d < num_draws; ++d) record_score(s, drawn[d]);
       commit_score(s, run, first_logits_[i]);
@@ -105,7 +111,7 @@ bool Engine::rows_faulted(int32_t first_row, int32_t num_rows) const {
 // Appends what the target drew; `drawn` is the draw after the sequence's newest token.
 void Engine::commit_sequence(Sequence* s, const SampleResult& drawn) {
   if (drawn.fault != 0) {
-    finish(s, OTR_FINISH_ERROR, "a logit is NaN or Inf");
+    finish(s, OTR_FINISH_ERROR, kNotFinite);
     return;
   }
   const std::vector<int32_t>& stops = s->group->stop_ids;
@@ -119,7 +125,7 @@ void Engine::commit_sequence(Sequence* s, const SampleResult& drawn) {
 }
 
 void Engine::record_score(Sequence* s, const SampleResult& scored) {
-  if (scored.fault != 0 && s->error.empty()) s->error = "a logit is NaN or Inf";
+  if (scored.fault != 0 && s->error.empty()) s->error = kNotFinite;
   s->logprobs.push_back(scored.logprob);
   s->raw_logprobs.push_back(scored.raw_logprob);
   s->note_penalty(scored.token, true);
@@ -152,14 +158,16 @@ SequenceView Engine::view(int32_t slot) const {
 void Engine::attach_prefix(int32_t slot) {
   Sequence& s = live(slot);
   if (s.group->is_score) return;  // a score recomputes everything
-  s.num_computed = s.pages.attach_prefix(&worker_->prefix_cache(), s.tokens);
-  tick_stats_.prefix_hit_tokens += s.num_computed;
+  s.num_computed = s.prefix_hit = s.pages.attach_prefix(&worker_->prefix_cache(), s.tokens);
+  tick_stats_.prefix_hit_tokens += s.prefix_hit;
 }
 
 void Engine::drop_pages(int32_t slot, bool counted) {
   Sequence& s = live(slot);
   s.pages.release_all(&worker_->page_pool());
   s.num_computed = 0;
+  if (!counted) tick_stats_.prefix_hit_tokens -= s.prefix_hit;  // it could not join after all: the hit saved nothing
+  s.prefix_hit = 0;
   tick_stats_.preemptions += counted;
 }
 

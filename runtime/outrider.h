@@ -219,7 +219,7 @@ OTR_API otr_status otr_result_destroy(otr_result* result);
 
 /* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs to
  * *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
- * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_peak, kv_page_bytes, busy_seconds,
+ * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak, kv_page_bytes, busy_seconds,
  * kernel_seconds, num_threads, … */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 

@@ -85,7 +85,8 @@ std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int3
 }  // namespace
 
 int32_t Sequence::logits_from() const {
-  return group->is_score ? std::max(0, num_prompt() - 1) : num_tokens() - 1;
+  // Row p scores token p + 1; what is recorded already (before a preemption, too) is not scored again.
+  return group->is_score ? num_prompt() + static_cast<int32_t>(raw_logprobs.size()) - 1 : num_tokens() - 1;
 }
 
 void Sequence::note_penalty(int32_t token, bool in_output) {
@@ -119,13 +120,14 @@ SampleDraw Sequence::draw(int32_t logits_row, int32_t position, int32_t forced_t
 
 Result<std::vector<std::unique_ptr<Sequence>>> make_group(const otr_group_request& r, const RequestLimits& limits) {
   if (r.num_prompt_tokens == 0) return invalid_argument("the prompt is empty");
-  OTR_RETURN_IF_ERROR(check_tokens(r.prompt_token_ids, r.num_prompt_tokens, limits.vocab_size, "prompt_token_ids"));
   if (r.n < 1 || r.n > kMaxSamples) return invalid_argument("n must be between 1 and " + std::to_string(kMaxSamples));
   if (r.first_sample > UINT32_MAX - static_cast<uint32_t>(r.n)) return invalid_argument("first_sample + n exceeds 32 bits");
-  if (static_cast<int64_t>(r.num_prompt_tokens) >= limits.context_limit) {
+  // Lengths before contents: a length that is wrong must not be followed.
+  if (r.num_prompt_tokens >= static_cast<size_t>(limits.context_limit)) {
     return invalid_argument("the prompt has " + std::to_string(r.num_prompt_tokens) + " tokens; the model's context limit is " +
                             std::to_string(limits.context_limit));
   }
+  OTR_RETURN_IF_ERROR(check_tokens(r.prompt_token_ids, r.num_prompt_tokens, limits.vocab_size, "prompt_token_ids"));
   auto group = std::make_shared<Group>();
   OTR_ASSIGN_OR_RETURN(group->sampling, read_sampling(r.sampling, limits.vocab_size));
   const int64_t num_prompt = static_cast<int64_t>(r.num_prompt_tokens);
@@ -150,14 +152,14 @@ Result<std::vector<std::unique_ptr<Sequence>>> make_group(const otr_group_reques
 
 Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& r, const RequestLimits& limits) {
   if (r.num_tokens == 0) return invalid_argument("there are no tokens to score");
+  const size_t most = static_cast<size_t>(limits.context_limit);
+  if (r.num_prompt_tokens > most || r.num_tokens > most || r.num_prompt_tokens + r.num_tokens > most) {
+    return invalid_argument("prompt and tokens are " + std::to_string(r.num_prompt_tokens) + " + " + std::to_string(r.num_tokens) +
+                            "; the model's context limit is " + std::to_string(limits.context_limit));
+  }
   OTR_RETURN_IF_ERROR(check_tokens(r.prompt_token_ids, r.num_prompt_tokens, limits.vocab_size, "prompt_token_ids"));
   OTR_RETURN_IF_ERROR(check_tokens(r.token_ids, r.num_tokens, limits.vocab_size, "token_ids"));
-  const int64_t total = static_cast<int64_t>(r.num_prompt_tokens) + static_cast<int64_t>(r.num_tokens);
-  if (static_cast<int64_t>(r.num_prompt_tokens) > limits.context_limit || static_cast<int64_t>(r.num_tokens) > limits.context_limit ||
-      total > limits.context_limit) {
-    return invalid_argument("prompt and tokens are " + std::to_string(total) + "; the model's context limit is " +
-                            std::to_string(limits.context_limit));
-  }
+  const int64_t total = static_cast<int64_t>(r.num_prompt_tokens + r.num_tokens);
   OTR_RETURN_IF_ERROR(check_fits(total - 1, limits));
   auto group = std::make_shared<Group>();
   OTR_ASSIGN_OR_RETURN(group->sampling, read_sampling(r.sampling, limits.vocab_size));

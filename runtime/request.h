@@ -67,6 +67,7 @@ struct Sequence {
   std::vector<float> logprobs, raw_logprobs;  // of tokens[num_prompt …]
   PageTable pages;
   int32_t num_computed = 0;     // positions whose keys and values are in `pages`
+  int32_t prefix_hit = 0;       // of these, what the prefix cache gave
 
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on

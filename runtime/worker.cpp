@@ -3,22 +3,23 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <optional>
 
 namespace otr {
 namespace {
 
-// MemAvailable of /proc/meminfo in bytes; 1 GiB where that cannot be read.
-uint64_t free_memory() {
-  uint64_t kib = uint64_t{1} << 20;
+// MemAvailable of /proc/meminfo in bytes, where that can be read.
+std::optional<uint64_t> free_memory() {
+  std::optional<uint64_t> bytes;
   if (std::FILE* f = std::fopen("/proc/meminfo", "re"); f != nullptr) {
     char line[256];
     unsigned long long value;
     while (std::fgets(line, sizeof line, f) != nullptr) {
-      if (std::sscanf(line, "MemAvailable: %llu kB", &value) == 1) kib = value;
+      if (std::sscanf(line, "MemAvailable: %llu kB", &value) == 1) bytes = uint64_t{value} * 1024;
     }
     std::fclose(f);
   }
-  return kib * 1024;
+  return bytes;
 }
 
 }  // namespace
@@ -43,7 +44,14 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options) {
 }
 
 Status Worker::create_pages(uint64_t kv_bytes) {
-  const uint64_t bytes = kv_bytes != 0 ? kv_bytes : free_memory() / 4;
+  constexpr uint64_t kUnknownFree = uint64_t{1} << 30;
+  const std::optional<uint64_t> free = free_memory();
+  const uint64_t bytes = kv_bytes != 0 ? kv_bytes : free.value_or(kUnknownFree) / 4;
+  // Pages cost memory only once they are touched: the system would grant far too many, and kill the process much later.
+  if (free && bytes > *free) {
+    return Status(StatusCode::kOutOfMemory, "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " +
+                                                std::to_string(*free));
+  }
   const uint64_t page_bytes = static_cast<uint64_t>(layout_.page_bytes());
   const uint64_t num_pages = std::min<uint64_t>(bytes / page_bytes, std::numeric_limits<int32_t>::max() / 2);
   if (num_pages == 0) {

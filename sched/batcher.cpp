@@ -84,7 +84,9 @@ bool Batcher::preempt_one(BatchHost* host) {
       best_runs = runs;
     }
   };
-  for (size_t i = 1; i < running_.size(); ++i) consider(running_[i], true);
+  for (size_t i = 1; i < running_.size(); ++i) {
+    if (host->pages_held(running_[i].slot) > 0) consider(running_[i], true);
+  }
   for (const Entry& e : waiting_) {
     if (host->pages_held(e.slot) > 0) consider(e, false);
   }
@@ -121,7 +123,12 @@ const std::vector<RowRun>& Batcher::schedule(BatchHost* host) {
   plan_.clear();
   bool preempted = false;
   while (pages_wanted(*host) > host->pages_available() && preempt_one(host)) preempted = true;
-  if (!preempted) admit(host);
+  if (!preempted) {
+    const bool was_idle = running_.empty();
+    admit(host);
+    // Whoever joins an empty batch joins unconditionally: those who wait with pages give them up for it.
+    while (was_idle && pages_wanted(*host) > host->pages_available() && preempt_one(host)) {}
+  }
   int32_t chunk_left = limits_.prefill_chunk, logits_left = limits_.max_logit_rows;
   for (const Entry& e : running_) {
     const SequenceView v = host->view(e.slot);

@@ -6,7 +6,12 @@
 // and the splits are merged in ascending order:
 //   m' = max(m, m_i);  l = l * exp(m - m') + l_i * exp(m_i - m');  o likewise;  finally out = o / l.
 // s_j = (q . k_j) * scale, float32. cpu-scalar: every sum is one chain, ascending. The vector paths keep the splits and fix
-// their own order inside one; they hold query rows in lanes, and a lane never sees its neighbours.
+// their own order inside one (attention_tile.h, common to them); they hold query rows in lanes, and a lane never sees its
+// neighbours. Inside a split, with j counted from its first key:
+//               q . k_j                            l_i                                   o_i
+//   cpu-avx2    one fma chain                      four chains, j % 4, (0 + 1) + (2 + 3)  one fma chain over j
+//   cpu-avx512  one chain of VDPBF16PS over pairs  likewise                              one chain of VDPBF16PS over pairs of j
+//   cpu-amx     TDPBF16PS over steps of 32         likewise                              TDPBF16PS over steps of 32 keys
 //
 // Keys after a row's position count exactly zero: exp gives 0 and every slot of a page holds finite values (page.h).
 #pragma once
@@ -31,6 +36,7 @@ OTR_HOST_DEVICE constexpr int attention_tile_rows(int num_heads, int num_kv_head
   return group >= kAttentionLanes ? 1 : kAttentionLanes / group;
 }
 
+// REQUIRES: head_dim even and at most kAttentionMaxHeadDim; tiles of at most attention_tile_rows rows.
 struct AttentionParams {
   const RowBatch* rows;
   int32_t layer;

@@ -45,10 +45,8 @@ void ThreadPool::run(int num_tasks, Task task, const void* context) {
   }
   task_ = task;
   context_ = context;
-  num_tasks_ = num_tasks;
-  next_task_.store(0, std::memory_order_relaxed);
-  busy_workers_.store(num_threads_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1);  // sequentially consistent: ordered against a worker's check before it sleeps
+  done_.store(0, std::memory_order_relaxed);
+  launch_.store(static_cast<uint64_t>(num_tasks) << kCountBits);  // ordered against a worker's check before it sleeps
   bool any_asleep;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -56,37 +54,35 @@ void ThreadPool::run(int num_tasks, Task task, const void* context) {
   }
   if (any_asleep) wake_.notify_all();
   work(0);
-  // Every worker passes through every launch, so that none can still be reading this launch's fields in the next one.
-  for (int spins = 0; busy_workers_.load(std::memory_order_acquire) != 0; ++spins) {
+  for (int spins = 0; done_.load(std::memory_order_acquire) != num_tasks; ++spins) {
     if (spins < kSpins) _mm_pause();
     else std::this_thread::yield();
   }
 }
 
 void ThreadPool::work(int thread) {
-  const int n = num_tasks_;
-  for (int i = next_task_.fetch_add(1, std::memory_order_relaxed); i < n;
-       i = next_task_.fetch_add(1, std::memory_order_relaxed)) {
-    task_(context_, i, thread);
+  uint64_t launch = launch_.load(std::memory_order_acquire);
+  while (has_task(launch)) {
+    if (!launch_.compare_exchange_weak(launch, launch + 1, std::memory_order_acq_rel)) continue;
+    task_(context_, static_cast<int>(launch & kNextMask), thread);
+    done_.fetch_add(1, std::memory_order_release);
+    launch = launch_.load(std::memory_order_acquire);
   }
 }
 
 void ThreadPool::worker_loop(int thread, void (*thread_start)()) {
   pin_fp_environment();
   if (thread_start != nullptr) thread_start();
-  uint32_t seen = 0;
   for (;;) {
-    for (int spins = 0; generation_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins) _mm_pause();
-    if (generation_.load() == seen) {
+    for (int spins = 0; !has_task(launch_.load(std::memory_order_acquire)) && spins < kSpins; ++spins) _mm_pause();
+    if (!has_task(launch_.load())) {
       std::unique_lock<std::mutex> lock(mutex_);
       ++sleeping_;
-      wake_.wait(lock, [&] { return stop_.load() || generation_.load() != seen; });
+      wake_.wait(lock, [&] { return stop_.load() || has_task(launch_.load()); });
       --sleeping_;
       if (stop_.load()) return;
     }
-    seen = generation_.load(std::memory_order_acquire);
     work(thread);
-    busy_workers_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -1,6 +1,8 @@
 // A fixed set of threads that run the tasks of one launch at a time.
 //
 // Results never depend on the number of threads: a task computes whole output elements, and no reduction is split over tasks.
+// A launch is over when its tasks are done, whether or not every thread has noticed it: a thread that the system has put aside
+// holds nobody up unless it holds a task.
 // Threads spin briefly between launches (a tick is a chain of a few hundred short ones) and then sleep. They inherit the
 // creating thread's affinity, and every one of them runs with the pinned floating-point environment.
 //
@@ -42,19 +44,22 @@ class ThreadPool {
   static int affinity_count();
 
  private:
+  // The launch as one word, so that a task is claimed against exactly the launch it belongs to: whoever claims one keeps run() from
+  // returning, and may then read task_ and context_.
+  static constexpr int kCountBits = 32;
+  static constexpr uint64_t kNextMask = (uint64_t{1} << kCountBits) - 1;
+  static bool has_task(uint64_t launch) { return (launch & kNextMask) < launch >> kCountBits; }
+
   void worker_loop(int thread, void (*thread_start)());
   void work(int thread);
 
   const int num_threads_;
   std::vector<std::thread> threads_;
 
-  // The current launch: written by run() before the generation is raised, read by workers after they saw it.
-  Task task_ = nullptr;
-  const void* context_ = nullptr;
-  int num_tasks_ = 0;
-  alignas(64) std::atomic<int> next_task_{0};
-  alignas(64) std::atomic<int> busy_workers_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};
+  Task task_ = nullptr;            // written by run() while no task can be claimed
+  const void* context_ = nullptr;  // likewise
+  alignas(64) std::atomic<uint64_t> launch_{0};  // number of tasks << 32 | next task
+  alignas(64) std::atomic<int> done_{0};         // tasks finished
 
   std::mutex mutex_;
   std::condition_variable wake_;

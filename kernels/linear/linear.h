@@ -4,7 +4,10 @@
 //
 // Reduction order: a function of (path, in_features) alone: never of the rows, their number or the threads.
 //   cpu-scalar  one float32 chain over k ascending
-//   others      see their files
+//   cpu-avx2    the same chain, one fma a step
+//   cpu-avx512  one float32 chain over input pairs ascending, each added by VDPBF16PS
+//   cpu-amx     one float32 chain over steps of 32 inputs ascending, each summed and added by TDPBF16PS
+// The files have the details. Zero padding takes part; bias, then residual, are added last.
 //
 // Weight layout (all CPU paths): blocks of 32 outputs; inside a block, steps of 32 inputs; inside a step, two tiles of
 // 16 outputs; a tile is [16 input pairs][16 outputs][2] — the VNNI form that AMX takes as its right operand and VDPBF16PS as

@@ -2,16 +2,17 @@
 //
 // Order of operations, per draw:
 //   raw logits -> penalties (repetition, frequency, presence) -> IEEE division by T -> top-k -> top-p on the renormalised
-//   survivors (the token that crosses is kept) -> min-p -> + G -> argmax.  Ties always go to the lowest id.
+//   survivors (the token that crosses is kept) -> min-p (the end of the order, while its weight is below min_p times the
+//   first one's) -> + G -> argmax.  Ties always go to the lowest id.
 // Filters are defined by the total order (logit descending, id ascending) and sums in fixed order; a normaliser never enters
 // the choice, except top-p's threshold. T = 0 is the argmax of the penalised logits, with logprob 0.
 //
 // Log-probs: `logprob` of the distribution sampled from (after T and filters), `raw_logprob` = log-softmax of the raw logits.
 // Sums of exponentials: 16 float32 lanes (token v in lane v % 16) over blocks of 4096 tokens, lanes added pairwise by halves,
-// blocks added in float64, ascending. Top-p's cumulative sums run in float64, down the total order.
+// blocks added in float64, ascending. Sums over survivors and top-p's cumulative sums run in float64, down the total order.
 //
 // A forced draw (score) reports the log-probs of a given token instead of choosing one; a filtered token has logprob -inf.
-// NaN or Inf anywhere in a row's logits sets `fault` and leaves the rest undefined.
+// NaN or Inf anywhere in a row's logits, raw or after penalties and temperature, sets `fault` and leaves the rest undefined.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct PenaltyEntry {
 
 struct SampleDraw {
   int32_t logits_row;
-  int32_t position;          // t: absolute, 0-based over prompt + response, of the token to be drawn
+  int32_t position;  // t: absolute, 0-based over prompt + response, of the token to be drawn
   NoiseStream noise;
   int32_t forced_token;      // >= 0: score this token; -1: draw
   float temperature;         // 0 or >= 0.01
@@ -54,7 +55,7 @@ struct SampleResult {
 struct SampleParams {
   int32_t num_draws;
   int32_t vocab_size;
-  const float* logits;      // [*][logits_stride]
+  const float* logits;  // [*][logits_stride]
   int64_t logits_stride;
   const SampleDraw* draws;  // [num_draws]
   SampleResult* results;    // [num_draws]
@@ -82,9 +83,15 @@ OTR_INLINE bool sample_has_filter(const SampleDraw& d, int32_t vocab_size) {
 // Applies the penalties to `logits` [vocab_size] in place.
 void sample_penalise(const SampleDraw& draw, float* logits);
 
-// Ids that survive top-k, top-p and min-p, in the total order. REQUIRES: `max_logit` is the maximum of `scaled`, all finite.
-// `order` [vocab_size] receives them; returns how many (at least 1).
-int32_t sample_survivors(const SampleDraw& draw, const float* scaled, float max_logit, int32_t vocab_size, int32_t* order);
+// True if sample_survivors reads `sum`: top-p over the whole vocabulary.
+OTR_INLINE bool sample_needs_sum(const SampleDraw& d, int32_t vocab_size) {
+  return d.top_p < 1.0f && !(d.top_k > 0 && d.top_k < vocab_size);
+}
+
+// Ids that survive top-k, top-p and min-p, in the total order. REQUIRES: `max_logit` is the maximum of `scaled`, all finite;
+// `sum` is their sum of exponentials if sample_needs_sum. `order` [vocab_size] receives the ids; returns how many (at least 1).
+int32_t sample_survivors(const SampleDraw& draw, const float* scaled, float max_logit, double sum, int32_t vocab_size,
+                         int32_t* order);
 
 // Draws among survivors (or scores the forced token) and sets token and logprob.
 void sample_among_survivors(const SampleDraw& draw, const float* scaled, float max_logit, const int32_t* order,

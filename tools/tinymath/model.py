@@ -58,12 +58,31 @@ class Attention(nn.Module):
         if cache is None:
             y = causal_attention(q.to(v.dtype), k.to(v.dtype), v)
         else:
-            keys, values, mask = cache.extend(self, k, v)
-            # One KV head: its query heads are rows of one matrix product.
-            y = F.scaled_dot_product_attention(
-                q.reshape(rows, 1, self.heads * length, HEAD_DIM), keys, values, attn_mask=mask
-            ).view(rows, self.heads, length, HEAD_DIM)
+            keys, values = cache.append(self, k[:, 0], v[:, 0])
+            weights = (q[:, :, 0] @ keys.transpose(1, 2) * HEAD_DIM**-0.5).softmax(-1)
+            y = (weights @ values)[:, :, None]
         return self.o_proj(y.transpose(1, 2).reshape(rows, length, hidden))
+
+
+class Cache:
+    """Keys and values of rows that all stand at one position and gain one token at a time."""
+
+    def __init__(self):
+        self.length = 0
+        self.pairs = {}
+
+    def append(self, attention, k, v):
+        pair = self.pairs.get(attention)
+        if pair is None or self.length == pair.shape[2]:
+            room = k.new_empty(2, k.shape[0], max(32, self.length), HEAD_DIM)
+            pair = room if pair is None else torch.cat((pair, room), 2)
+            self.pairs[attention] = pair
+        pair[0, :, self.length] = k[:, 0]
+        pair[1, :, self.length] = v[:, 0]
+        return pair[:, :, : self.length + 1]
+
+    def keep(self, rows):
+        self.pairs = {attention: pair[:, rows] for attention, pair in self.pairs.items()}
 
 
 class MLP(nn.Module):
@@ -99,7 +118,7 @@ class Body(nn.Module):
 
 
 class Qwen2(nn.Module):
-    """Maps token ids (rows, length) to logits; the embedding is the output head too."""
+    """Maps token ids (rows, length) to logits; the embedding is the output head too. With a Cache, length is 1."""
 
     def __init__(self, vocabulary, hidden, intermediate, layers):
         super().__init__()
@@ -115,14 +134,14 @@ class Qwen2(nn.Module):
                 nn.init.normal_(p, std=0.02 / (2 * layers) ** 0.5 if "o_proj" in name or "down_proj" in name else 0.02)
 
     def forward(self, ids, cache=None):
-        if cache is None:
-            cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
-        else:
-            at = cache.positions(ids.shape[1])
-            cos, sin = self.cos[at][:, None], self.sin[at][:, None]
+        start = cache.length if cache else 0
+        at = slice(start, start + ids.shape[1])
+        cos, sin = self.cos[at], self.sin[at]
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
             x = layer(x, cos, sin, cache)
+        if cache:
+            cache.length += 1
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
 
 
@@ -161,6 +180,7 @@ def save_folder(model, folder, eos):
         (folder / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in model.named_parameters()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # save_file leaves it to the owner alone
 
 
 def load_folder(folder):

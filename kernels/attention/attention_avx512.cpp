@@ -1,0 +1,74 @@
+// cpu-avx512: attention_tile.h with VDPBF16PS.
+//
+// Product tile: 16 rows (keys, or rows of V^T) x 16 lanes: 16 accumulators; a pair of a row is broadcast from the page and multiplied with
+// the [16 lanes][2] vector of q or P. Both products come to one VDPBF16PS and one broadcast load a pair.
+// Reduction order: dot, one float32 chain over pairs of head_dim ascending; O, one chain a split over pairs of keys ascending; inside
+// a pair VDPBF16PS's own (denormals are zero). The rest as in attention_tile.h.
+// Roofline: with all lanes used, 64 flop per 4 bytes of K or V: bound by VDPBF16PS. One decoded token of a group of 7 uses 7 lanes, and
+// comes within a factor of two of memory speed.
+#include "kernels/attention/attention_tile.h"
+#include "kernels/simd/vec_avx512.h"
+
+namespace otr {
+namespace {
+
+constexpr int kRowBlock = 16;
+
+OTR_INLINE __m512bh load_lanes(const Element* b) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b)); }
+
+OTR_INLINE __m512bh broadcast_pair(const Element* a) {
+  int pair;
+  __builtin_memcpy(&pair, a, sizeof pair);
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+}
+
+template <int kRows>
+__attribute__((noinline)) void product_rows(const AttentionProduct& t, int first_row) {
+  __m512 acc[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
+  const Element* b = t.b;
+  for (int done = 0, piece = 0; done < t.depth; done += t.piece_depth, ++piece) {
+    const Element* a = t.pieces[piece] + t.offset + first_row * t.stride;
+    // Rows lie one after the other in a page, but 16 at a time in steps of 16 bytes is no pattern that the hardware prefetches.
+    const char* ahead = reinterpret_cast<const char*>(a + kRows * t.stride);
+    const int pairs = (t.depth - done < t.piece_depth ? t.depth - done : t.piece_depth) / 2;
+    int pair = 0;
+    for (; pair + 4 <= pairs; pair += 4, a += 8, b += 128) {  // four at a time: one row pointer serves four products
+#pragma GCC unroll 4
+      for (int line = 0; line < kRows / 4; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T0);
+      const __m512bh b0 = load_lanes(b), b1 = load_lanes(b + 32), b2 = load_lanes(b + 64), b3 = load_lanes(b + 96);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Element* row = a + r * t.stride;
+        acc[r] = _mm512_dpbf16_ps(acc[r], b0, broadcast_pair(row));
+        acc[r] = _mm512_dpbf16_ps(acc[r], b1, broadcast_pair(row + 2));
+        acc[r] = _mm512_dpbf16_ps(acc[r], b2, broadcast_pair(row + 4));
+        acc[r] = _mm512_dpbf16_ps(acc[r], b3, broadcast_pair(row + 6));
+      }
+    }
+    for (; pair < pairs; ++pair, a += 2, b += 32) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbf16_ps(acc[r], load_lanes(b), broadcast_pair(a + r * t.stride));
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(t.c + (first_row + r) * kAttentionLanes, acc[r]);
+}
+
+struct Isa {
+  using Vec = VecAvx512;
+  OTR_INLINE void begin() {}
+  OTR_INLINE void end() {}
+  OTR_INLINE void product(const AttentionProduct& t) {
+    int row = 0;
+    for (; row + kRowBlock <= t.rows; row += kRowBlock) product_rows<kRowBlock>(t, row);
+    for (; row < t.rows; row += 2) product_rows<2>(t, row);
+  }
+};
+
+}  // namespace
+
+void attention_avx512(const AttentionParams& params, ThreadPool& pool) { attention_tiles<Isa>(params, pool); }
+
+}  // namespace otr

@@ -1,0 +1,84 @@
+#include "loader/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace otr {
+namespace {
+
+// Linux transfers at most 2^31 - 4096 bytes a call anyway.
+constexpr size_t kMostPerCall = size_t{1} << 30;
+
+Status system_error(const std::string& path, const char* what) {
+  return io_error(path + ": " + what + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+Result<File> File::open(const std::string& path) {
+  // O_NONBLOCK: opening a pipe without a writer would wait for one. It has no effect on regular files.
+  int fd;
+  do {
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return system_error(path, "cannot open");
+  File file(path, fd, 0);
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return system_error(path, "cannot stat");
+  if (!S_ISREG(info.st_mode)) return bad_input(path + ": not a regular file");
+  file.size_ = static_cast<uint64_t>(info.st_size);
+  return file;
+}
+
+File& File::operator=(File&& other) noexcept {
+  path_.swap(other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status File::read_exact(uint64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t got = ::pread(fd_, bytes.data(), std::min(bytes.size(), kMostPerCall), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error(path_, ("cannot read at offset " + std::to_string(offset)).c_str());
+    if (got == 0) {
+      return bad_input(path_ + ": the file ends at offset " + std::to_string(offset) + ", " + std::to_string(bytes.size()) +
+                       " bytes early (it had " + std::to_string(size_) + " bytes when it was opened)");
+    }
+    offset += static_cast<uint64_t>(got);
+    bytes = bytes.subspan(static_cast<size_t>(got));
+  }
+  return {};
+}
+
+Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes) {
+  OTR_ASSIGN_OR_RETURN(const File file, File::open(path));
+  if (file.size() > max_bytes) {
+    return bad_input(path + ": " + std::to_string(file.size()) + " bytes are more than the " + std::to_string(max_bytes) +
+                     " such a file may have");
+  }
+  std::string text(file.size(), '\0');
+  OTR_RETURN_IF_ERROR(file.read_exact(0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+bool path_exists(const std::string& path) {
+  struct stat info;
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
+std::string join_path(const std::string& folder, const std::string& name) {
+  return folder.empty() || folder.back() == '/' ? folder + name : folder + "/" + name;
+}
+
+}  // namespace otr

@@ -1,0 +1,48 @@
+// File: a regular file opened for reading with pread, never mapped: a file that shrinks gives an error, not a signal.
+//
+// Thread safety: immutable after open; reads may run from any number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/base/status.h"
+
+namespace otr {
+
+class File {
+ public:
+  // Anything but a regular file (after symbolic links) is refused; opening never blocks on a pipe.
+  static Result<File> open(const std::string& path);
+
+  File(File&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }  // at open
+
+  // Fills `bytes` from `offset`, or fails naming file and offset: kBadInput where the file ends too early.
+  Status read_exact(uint64_t offset, std::span<std::byte> bytes) const;
+
+ private:
+  File(std::string path, int fd, uint64_t size) : path_(std::move(path)), fd_(fd), size_(size) {}
+
+  std::string path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
+
+// The whole contents. A file larger than `max_bytes` is kBadInput.
+Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes);
+
+// True if `path` names something, a dangling symbolic link included.
+bool path_exists(const std::string& path);
+
+// folder + "/" + name.
+std::string join_path(const std::string& folder, const std::string& name);
+
+}  // namespace otr

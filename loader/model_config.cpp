@@ -1,0 +1,236 @@
+#include "loader/model_config.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "loader/file.h"
+#include "loader/item_status.h"
+#include "loader/json_document.h"
+
+namespace otr {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+
+// Reads keys of one object; null counts as missing, unless asked for. The first error stays in `status`.
+class KeyReader {
+ public:
+  KeyReader(const std::string& file, JsonValue object) : file_(file), object_(object) {}
+
+  Status status;
+
+  JsonValue find(std::string_view key) const {
+    const JsonValue value = object_.find(key);
+    return value && !value.is_null() ? value : JsonValue();
+  }
+
+  bool is_null(std::string_view key) const {
+    const JsonValue value = object_.find(key);
+    return value && value.is_null();
+  }
+
+  int32_t size(std::string_view key, int32_t fallback, int32_t most) {
+    const JsonValue value = find(key);
+    if (!value) return fallback;
+    const auto number = value.as_int();
+    if (!number) {
+      fail(key,
+           value.is(JsonKind::kUint) ? "too large" : "must be an integer, not " + std::string(json_kind_name(value.kind())));
+    } else if (*number <= 0 || *number > most) {
+      fail(key, std::to_string(*number) + " is outside 1.." + std::to_string(most));
+    } else {
+      return static_cast<int32_t>(*number);
+    }
+    return 0;
+  }
+
+  // A number in [least, most].
+  double real(std::string_view key, double fallback, double least, double most) {
+    const JsonValue value = find(key);
+    if (!value) return fallback;
+    const auto number = value.as_double();
+    if (!number) {
+      fail(key, "must be a number, not " + std::string(json_kind_name(value.kind())));
+    } else if (!(*number >= least && *number <= most)) {
+      char text[128];
+      std::snprintf(text, sizeof text, "%g is outside %g..%g", *number, least, most);
+      fail(key, text);
+    } else {
+      return *number;
+    }
+    return fallback;
+  }
+
+  bool flag(std::string_view key, bool fallback) {
+    const JsonValue value = find(key);
+    if (!value) return fallback;
+    if (value.is(JsonKind::kBool)) return value.as_bool();
+    fail(key, "must be true or false, not " + std::string(json_kind_name(value.kind())));
+    return fallback;
+  }
+
+  std::string text(std::string_view key, std::string_view fallback) {
+    const JsonValue value = find(key);
+    if (!value) return std::string(fallback);
+    if (value.is(JsonKind::kString)) return std::string(value.as_string());
+    fail(key, "must be a string, not " + std::string(json_kind_name(value.kind())));
+    return std::string(fallback);
+  }
+
+  void fail(std::string_view key, std::string_view reason) {
+    if (status.ok()) status = bad_item(file_, key, reason);
+  }
+  void refuse(std::string_view key, std::string_view reason) {
+    if (status.ok()) status = unsupported_item(file_, key, reason);
+  }
+
+  const std::string& file() const { return file_; }
+
+ private:
+  const std::string& file_;
+  JsonValue object_;
+};
+
+void read_architecture(KeyReader& keys, ModelConfig& config) {
+  const std::string type = keys.text("model_type", "");
+  if (type == "qwen2" || type == "qwen3") {
+    config.architecture = type == "qwen2" ? Architecture::kQwen2 : Architecture::kQwen3;
+  } else if (type.empty()) {
+    keys.fail("model_type", "missing");
+  } else if (type.ends_with("_moe")) {
+    keys.refuse("model_type", quoted(type) + " is a mixture of experts, which is not supported");
+  } else {
+    keys.refuse("model_type", quoted(type) + " is not supported (qwen2 and qwen3 are)");
+  }
+  config.qkv_bias = config.architecture == Architecture::kQwen2;
+  config.qk_norm = config.architecture == Architecture::kQwen3;
+}
+
+void read_sizes(KeyReader& keys, ModelConfig& config) {
+  config.vocab_size = keys.size("vocab_size", 151936, kMaxVocabSize);
+  config.hidden_size = keys.size("hidden_size", 4096, kMaxHiddenSize);
+  config.intermediate_size = keys.size("intermediate_size", 22016, kMaxIntermediateSize);
+  config.num_layers = keys.size("num_hidden_layers", 32, kMaxLayers);
+  config.num_heads = keys.size("num_attention_heads", 32, kMaxHeads);
+  config.max_position_embeddings = keys.size("max_position_embeddings", 32768, kMaxPositions);
+  if (!keys.status.ok()) return;
+
+  // transformers' default of 32 is for a missing key; null means one KV head for every head.
+  config.num_kv_heads =
+      keys.size("num_key_value_heads", keys.is_null("num_key_value_heads") ? config.num_heads : 32, kMaxHeads);
+  if (config.num_kv_heads > 0 && config.num_heads % config.num_kv_heads != 0) {
+    keys.fail("num_key_value_heads",
+              std::to_string(config.num_kv_heads) + " does not divide num_attention_heads " + std::to_string(config.num_heads));
+  }
+  const bool is_derived = config.architecture == Architecture::kQwen2 && !keys.find("head_dim");
+  if (is_derived && config.hidden_size % config.num_heads != 0) {
+    keys.fail("num_attention_heads", "does not divide hidden_size, and head_dim is missing");
+  }
+  config.head_dim = keys.size("head_dim", is_derived ? config.hidden_size / config.num_heads : 128, kMaxHeadDim);
+  if (config.head_dim > kMaxHeadDim) {
+    keys.fail("head_dim",
+              std::to_string(config.head_dim) + " (hidden_size / num_attention_heads) is above " + std::to_string(kMaxHeadDim));
+  }
+  if (config.head_dim % 2 != 0) keys.fail("head_dim", std::to_string(config.head_dim) + " is odd");
+}
+
+// One of transformers' two spellings: rope_parameters, or the older rope_scaling beside a top-level rope_theta.
+void read_rope_object(KeyReader& keys, std::string_view name, ModelConfig& config) {
+  const JsonValue value = keys.find(name);
+  if (!value) return;
+  if (!value.is(JsonKind::kObject))
+    return keys.fail(name, "must be an object, not " + std::string(json_kind_name(value.kind())));
+  KeyReader rope(keys.file(), value);
+  const std::string type = rope.text("rope_type", rope.text("type", "default"));
+  if (rope.status.ok() && type != "default") {
+    keys.refuse(name, "rope type " + quoted(type) + " is not supported (default is)");
+  }
+  if (rope.real("partial_rotary_factor", 1, 0, 1) != 1) keys.refuse(name, "a partial_rotary_factor is not supported");
+  config.rope_theta = rope.real("rope_theta", config.rope_theta, 1, 1e15);
+  if (keys.status.ok()) keys.status = rope.status;
+}
+
+void read_rope(KeyReader& keys, ModelConfig& config) {
+  config.rope_theta = keys.real("rope_theta", 10000, 1, 1e15);
+  read_rope_object(keys, "rope_scaling", config);
+  read_rope_object(keys, "rope_parameters", config);
+}
+
+// What would change the forward pass and is not known to it.
+void refuse_variants(KeyReader& keys, const ModelConfig& config) {
+  if (const std::string act = keys.text("hidden_act", "silu"); act != "silu") {
+    keys.refuse("hidden_act", quoted(act) + " is not supported (silu is)");
+  }
+  if (keys.flag("use_sliding_window", false)) keys.refuse("use_sliding_window", "sliding windows are not supported");
+  if (config.architecture == Architecture::kQwen3 && keys.flag("attention_bias", false)) {
+    keys.refuse("attention_bias", "attention biases are not supported for qwen3");
+  }
+  if (keys.find("quantization_config")) keys.refuse("quantization_config", "quantised checkpoints are not supported");
+  const JsonValue layer_types = keys.find("layer_types");
+  if (!layer_types) return;
+  for (JsonValue type = layer_types.first(); type; type = type.next()) {
+    if (!type.is(JsonKind::kString)) return keys.fail("layer_types", "holds something other than strings");
+    if (type.as_string() != "full_attention") {
+      return keys.refuse("layer_types", quoted(type.as_string()) + " is not supported (full_attention is)");
+    }
+  }
+}
+
+// eos_token_id: a number or a list. Nothing is read where the key is missing or null.
+void read_eos(KeyReader& keys, ModelConfig& config) {
+  constexpr std::string_view kKey = "eos_token_id";
+  const JsonValue value = keys.find(kKey);
+  if (!value) return;
+  config.eos_ids.clear();
+  const bool is_list = value.is(JsonKind::kArray);
+  for (JsonValue id = is_list ? value.first() : value; id; id = is_list ? id.next() : JsonValue()) {
+    const auto number = id.as_int();
+    if (!number)
+      return keys.fail(kKey, "must be an integer or a list of integers, not " + std::string(json_kind_name(id.kind())));
+    if (*number < 0 || *number >= config.vocab_size) {
+      return keys.fail(kKey, std::to_string(*number) + " is outside the vocabulary of " + std::to_string(config.vocab_size));
+    }
+    config.eos_ids.push_back(static_cast<int32_t>(*number));
+  }
+  std::sort(config.eos_ids.begin(), config.eos_ids.end());
+  config.eos_ids.erase(std::unique(config.eos_ids.begin(), config.eos_ids.end()), config.eos_ids.end());
+}
+
+Result<JsonDocument> load_object(const std::string& path) {
+  OTR_ASSIGN_OR_RETURN(JsonDocument document, JsonDocument::load(path, kMaxConfigBytes));
+  if (!document.root().is(JsonKind::kObject)) return bad_input(path + ": not a JSON object");
+  return document;
+}
+
+}  // namespace
+
+std::string_view architecture_name(Architecture architecture) {
+  return architecture == Architecture::kQwen2 ? "qwen2" : "qwen3";
+}
+
+Result<ModelConfig> load_model_config(const std::string& folder) {
+  const std::string path = join_path(folder, "config.json");
+  OTR_ASSIGN_OR_RETURN(const JsonDocument document, load_object(path));
+  KeyReader keys(path, document.root());
+  ModelConfig config;
+  read_architecture(keys, config);
+  read_sizes(keys, config);
+  config.rms_norm_eps = keys.real("rms_norm_eps", 1e-6, 1e-30, 0.1);
+  config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
+  read_rope(keys, config);
+  refuse_variants(keys, config);
+  read_eos(keys, config);
+  OTR_RETURN_IF_ERROR(keys.status);
+
+  const std::string generation_path = join_path(folder, "generation_config.json");
+  if (!path_exists(generation_path)) return config;
+  OTR_ASSIGN_OR_RETURN(const JsonDocument generation, load_object(generation_path));
+  KeyReader generation_keys(generation_path, generation.root());
+  read_eos(generation_keys, config);
+  OTR_RETURN_IF_ERROR(generation_keys.status);
+  return config;
+}
+
+int64_t context_limit(const ModelConfig& config) { return config.max_position_embeddings; }
+
+}  // namespace otr

@@ -1,0 +1,58 @@
+// ModelConfig: the shape of a model, read from a Hugging Face folder's config.json and generation_config.json.
+//
+// Known: Qwen2 and Qwen2.5 (model_type qwen2) and Qwen3 dense (qwen3). A missing key has transformers' default. Everything a
+// forward pass would have to treat differently (other rope types, active sliding windows, other activations, quantised
+// weights, other model types) is refused by name. From generation_config.json only the end-of-sequence ids are read.
+//
+// Errors: kBadInput "<file>: <key>: <reason>" for wrong contents, kUnsupported likewise for what this build does not do,
+// kIoError where a file cannot be read. Thread safety: values, no shared state.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/status.h"
+
+namespace otr {
+
+enum class Architecture { kQwen2, kQwen3 };
+
+std::string_view architecture_name(Architecture architecture);  // as in config.json's model_type
+
+// Invariants of a loaded config: every size is positive and at most kMax* below; num_heads % num_kv_heads == 0; head_dim is
+// even; 0 < rms_norm_eps < 1; rope_theta >= 1; every eos id is in [0, vocab_size), ascending, no duplicates.
+struct ModelConfig {
+  Architecture architecture = Architecture::kQwen2;
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t vocab_size = 0;
+  int32_t max_position_embeddings = 0;
+  double rms_norm_eps = 0;
+  double rope_theta = 0;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;         // q_proj, k_proj and v_proj have biases (Qwen2)
+  bool qk_norm = false;          // every head of q and k passes an RMSNorm before RoPE (Qwen3)
+  std::vector<int32_t> eos_ids;  // may be empty
+};
+
+inline constexpr int32_t kMaxHiddenSize = 1 << 16;
+inline constexpr int32_t kMaxIntermediateSize = 1 << 18;
+inline constexpr int32_t kMaxLayers = 1024;
+inline constexpr int32_t kMaxHeads = 1024;
+inline constexpr int32_t kMaxHeadDim = 256;
+inline constexpr int32_t kMaxVocabSize = 1 << 21;
+inline constexpr int32_t kMaxPositions = 1 << 24;
+
+// Reads and checks `folder`/config.json and, where there is one, `folder`/generation_config.json.
+Result<ModelConfig> load_model_config(const std::string& folder);
+
+// Positions a sequence (prompt + response) may occupy: a prompt of this many tokens or more is refused.
+int64_t context_limit(const ModelConfig& config);
+
+}  // namespace otr

@@ -1,0 +1,226 @@
+#include "loader/otr_file.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstring>
+#include <mutex>
+
+#include "kernels/base/thread_pool.h"
+#include "loader/item_status.h"
+#include "loader/json_document.h"
+#include "loader/otr_planes.h"
+#include "loader/xxh64.h"
+
+namespace otr {
+namespace {
+
+constexpr char kMagic[8] = {'O', 'U', 'T', 'R', 'I', 'D', 'E', 'R'};
+constexpr uint64_t kMaxHeaderBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
+
+struct Preamble {
+  char magic[8];
+  uint32_t version;
+  uint32_t flags;
+  uint64_t header_offset;
+  uint64_t header_stored;
+  uint64_t header_raw;
+  uint64_t header_hash;
+  uint64_t zero;
+  uint64_t preamble_hash;
+};
+static_assert(sizeof(Preamble) == kOtrPreambleBytes);
+
+// Decompresses exactly `raw` bytes; false for anything else, a second frame or a wrong declared size included.
+bool decompress(const uint8_t* stored, size_t stored_size, uint8_t* out, size_t raw) {
+  if (ZSTD_getFrameContentSize(stored, stored_size) != raw) return false;
+  if (ZSTD_findFrameCompressedSize(stored, stored_size) != stored_size) return false;
+  return ZSTD_decompress(out, raw, stored, stored_size) == raw;
+}
+
+// An unsigned integer of a header; nothing where it is not one.
+std::optional<uint64_t> unsigned_number(JsonValue v) {
+  if (!v) return std::nullopt;
+  const auto number = v.as_int();
+  if (!number || *number < 0) return std::nullopt;
+  return static_cast<uint64_t>(*number);
+}
+
+std::optional<uint64_t> hex_number(JsonValue v) {
+  if (!v || !v.is(JsonKind::kString)) return std::nullopt;
+  const std::string_view text = v.as_string();
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<OtrFrame> parse_frame(JsonValue v) {
+  if (!v || !v.is(JsonKind::kArray) || v.size() != 4) return std::nullopt;
+  const JsonValue offset = v.first(), stored = offset.next(), raw = stored.next(), hash = raw.next();
+  const auto o = unsigned_number(offset), s = unsigned_number(stored), r = unsigned_number(raw), h = hex_number(hash);
+  if (!o || !s || !r || !h) return std::nullopt;
+  return OtrFrame{*o, *s, *r, *h};
+}
+
+// "" if the item is well-formed, else the reason.
+std::string parse_item(JsonValue v, OtrItem* item) {
+  if (!v.is(JsonKind::kObject)) return "is not an object";
+  const auto bytes = unsigned_number(v.find("bytes"));
+  const JsonValue planes = v.find("planes"), frames = v.find("frames");
+  if (!bytes || !planes || !planes.is(JsonKind::kBool) || !frames || !frames.is(JsonKind::kArray) || v.size() != 3) {
+    return "does not have bytes, planes and frames";
+  }
+  item->bytes = *bytes;
+  item->planes = planes.as_bool();
+  uint64_t sum = 0;
+  for (JsonValue f = frames.first(); f; f = f.next()) {
+    const auto frame = parse_frame(f);
+    if (!frame) return "has a malformed frame";
+    if (frame->raw == 0 || frame->raw > kOtrFrameBytes || frame->stored == 0 || frame->stored > frame->raw) {
+      return "has a frame of an impossible size";
+    }
+    if (item->planes && frame->raw % 2 != 0) return "has planes in a frame of odd size";
+    sum += frame->raw;
+    item->frames.push_back(*frame);
+  }
+  return sum == item->bytes ? "" : "has frames that do not add up to its bytes";
+}
+
+}  // namespace
+
+bool looks_like_otr(const std::string& path) {
+  const auto file = File::open(path);
+  char magic[8];
+  return file.ok() && file.value().size() >= sizeof magic &&
+         file.value().read_exact(0, std::as_writable_bytes(std::span(magic))).ok() && std::memcmp(magic, kMagic, sizeof magic) == 0;
+}
+
+Result<OtrFile> OtrFile::open(const std::string& path) {
+  OTR_ASSIGN_OR_RETURN(File file, File::open(path));
+  OtrFile otr(std::move(file));
+  OTR_RETURN_IF_ERROR(otr.read_header());
+  return otr;
+}
+
+Status OtrFile::read_header() {
+  Preamble p;
+  if (file_.size() < sizeof p) return bad_input(path() + ": too short for an .otr file");
+  OTR_RETURN_IF_ERROR(file_.read_exact(0, std::as_writable_bytes(std::span(&p, 1))));
+  if (std::memcmp(p.magic, kMagic, sizeof kMagic) != 0) return bad_input(path() + ": not an .otr file");
+  if (xxh64(&p, offsetof(Preamble, preamble_hash)) != p.preamble_hash) return bad_item(path(), "preamble", "checksum mismatch");
+  if (p.version != kOtrVersion) {
+    return unsupported(path() + ": .otr version " + std::to_string(p.version) + "; this build reads " + std::to_string(kOtrVersion));
+  }
+  if (p.flags != 0 || p.zero != 0) return bad_item(path(), "preamble", "reserved bytes are not zero");
+  if (p.header_offset < sizeof p || p.header_offset > file_.size() || p.header_stored != file_.size() - p.header_offset ||
+      p.header_stored > kMaxHeaderBytes || p.header_raw > kMaxHeaderBytes) {
+    return bad_item(path(), "header", "its place or size is impossible in a file of " + std::to_string(file_.size()) + " bytes");
+  }
+  std::string stored(p.header_stored, '\0'), text(p.header_raw, '\0');
+  OTR_RETURN_IF_ERROR(file_.read_exact(p.header_offset, std::as_writable_bytes(std::span(stored.data(), stored.size()))));
+  if (xxh64(stored.data(), stored.size()) != p.header_hash) return bad_item(path(), "header", "checksum mismatch");
+  if (!decompress(reinterpret_cast<const uint8_t*>(stored.data()), stored.size(), reinterpret_cast<uint8_t*>(text.data()), text.size())) {
+    return bad_item(path(), "header", "does not decompress");
+  }
+  return parse_header(text, p.header_offset);
+}
+
+Status OtrFile::parse_header(std::string_view text, uint64_t data_end) {
+  OTR_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(path() + ": header", text));
+  const JsonValue layout = document.root().find("layout");
+  if (!layout || !layout.is(JsonKind::kString)) return bad_item(path(), "header", "no layout");
+  if (layout.as_string() != kOtrLayout) return unsupported_item(path(), "layout", std::string(layout.as_string()) + " is not known");
+  std::vector<OtrFrame> all;
+  for (const auto& [section, items] : {std::pair{"files", &files_}, std::pair{"weights", &weights_}}) {
+    const JsonValue object = document.root().find(section);
+    if (!object || !object.is(JsonKind::kObject)) return bad_item(path(), "header", std::string("no ") + section);
+    for (JsonValue v = object.first(); v; v = v.next()) {
+      OtrItem item;
+      if (const std::string reason = parse_item(v, &item); !reason.empty()) return bad_item(path(), v.key(), reason);
+      all.insert(all.end(), item.frames.begin(), item.frames.end());
+      items->emplace(std::string(v.key()), std::move(item));
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const OtrFrame& a, const OtrFrame& b) { return a.offset < b.offset; });
+  uint64_t at = kOtrPreambleBytes;
+  for (const OtrFrame& f : all) {
+    if (f.offset != at) return bad_item(path(), "frames", "overlap or leave a hole at byte " + std::to_string(at));
+    at += f.stored;  // both bounded by the header's size: no overflow
+  }
+  if (at != data_end) return bad_item(path(), "frames", "end at byte " + std::to_string(at) + ", the header begins at " + std::to_string(data_end));
+  return {};
+}
+
+const OtrItem* OtrFile::file_item(const std::string& name) const {
+  const auto it = files_.find(name);
+  return it == files_.end() ? nullptr : &it->second;
+}
+
+const OtrItem* OtrFile::weight_item(const std::string& piece) const {
+  const auto it = weights_.find(piece);
+  return it == weights_.end() ? nullptr : &it->second;
+}
+
+Status OtrFile::read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out) const {
+  // Per thread and kept: loading a model reads thousands of frames.
+  thread_local std::vector<uint8_t> stored, raw;
+  stored.resize(frame.stored);
+  OTR_RETURN_IF_ERROR(file_.read_exact(frame.offset, std::as_writable_bytes(std::span(stored))));
+  if (xxh64(stored.data(), stored.size()) != frame.hash) {
+    return bad_item(path(), what, "checksum mismatch in the frame at byte " + std::to_string(frame.offset));
+  }
+  const bool compressed = frame.stored != frame.raw;
+  const uint8_t* data = stored.data();
+  if (compressed) {
+    uint8_t* target = static_cast<uint8_t*>(out);
+    if (planes) {
+      raw.resize(frame.raw);
+      target = raw.data();
+    }
+    if (!decompress(stored.data(), stored.size(), target, frame.raw)) {
+      return bad_item(path(), what, "the frame at byte " + std::to_string(frame.offset) + " does not decompress");
+    }
+    data = target;
+  }
+  if (planes) join_planes(data, frame.raw, static_cast<uint8_t*>(out));
+  else if (!compressed) std::memcpy(out, data, frame.raw);
+  return {};
+}
+
+Status OtrFile::read(const OtrItem& item, std::string_view what, void* out, ThreadPool& pool) const {
+  std::vector<uint64_t> starts;
+  uint64_t at = 0;
+  for (const OtrFrame& f : item.frames) {
+    starts.push_back(at);
+    at += f.raw;
+  }
+  std::mutex mutex;
+  Status first_error;
+  pool.parallel_for(static_cast<int>(item.frames.size()), [&](int i, int) {
+    const size_t index = static_cast<size_t>(i);
+    Status status = read_frame(item.frames[index], item.planes, what, static_cast<uint8_t*>(out) + starts[index]);
+    if (status.ok()) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (first_error.ok()) first_error = std::move(status);
+  });
+  return first_error;
+}
+
+Result<std::string> OtrFile::read_text(const std::string& name) const {
+  const OtrItem* item = file_item(name);
+  if (item == nullptr) return std::string();
+  if (item->bytes > kMaxTextBytes) return bad_item(path(), name, "larger than " + std::to_string(kMaxTextBytes) + " bytes");
+  std::string text(item->bytes, '\0');
+  uint64_t at = 0;
+  for (const OtrFrame& f : item->frames) {
+    OTR_RETURN_IF_ERROR(read_frame(f, item->planes, name, text.data() + at));
+    at += f.raw;
+  }
+  return text;
+}
+
+}  // namespace otr

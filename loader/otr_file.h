@@ -1,0 +1,101 @@
+// The .otr container: a model in one file, its weights in the layout the CPU kernels read.
+//
+//   [0, 64)             preamble: "OUTRIDER", u32 version, u32 0, u64 header offset, u64 header size (compressed),
+//                       u64 header size (raw), u64 XXH64 of the compressed header, 8 zero bytes, u64 XXH64 of the 56 bytes before
+//   [64, header offset) frames, one after the other without holes
+//   [header offset, …)  the header: JSON, zstd-compressed, up to the end of the file
+//
+// Header: {"layout": "vnni32", "files": {name: item}, "weights": {piece name: item}}, an item being
+//   {"bytes": raw size, "planes": bool, "frames": [[offset, stored size, raw size, "XXH64 of the stored bytes"], …]}
+// "files" holds config.json, generation_config.json and tokenizer.json as they were; "weights" the pieces of the weight plan.
+//
+// A frame is up to 4 MiB of raw bytes. For 16-bit weights it is first split into planes: all high bytes, then all low bytes.
+// (High bytes are sign and exponent, and compress to about a third; low bytes are noise.) Then it is zstd, or, where that does not
+// help, stored: stored size == raw size. Every byte of the file is under one of the checksums or has one correct value.
+//
+// Little-endian. Thread safety: immutable after open.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "loader/file.h"
+
+namespace otr {
+
+class ThreadPool;
+
+inline constexpr uint32_t kOtrVersion = 1;
+inline constexpr std::string_view kOtrLayout = "vnni32";
+inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;
+inline constexpr uint64_t kOtrPreambleBytes = 64;
+
+struct OtrFrame {
+  uint64_t offset;  // in the file
+  uint64_t stored;  // bytes there
+  uint64_t raw;     // bytes after decompression
+  uint64_t hash;    // XXH64 of the stored bytes
+};
+
+struct OtrItem {
+  uint64_t bytes = 0;
+  bool planes = false;
+  std::vector<OtrFrame> frames;
+};
+
+class OtrFile {
+ public:
+  // Reads and checks preamble and header: sizes, sums, frames that tile the file, nothing missing and nothing left over.
+  static Result<OtrFile> open(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  // Null if there is none.
+  const OtrItem* file_item(const std::string& name) const;
+  const OtrItem* weight_item(const std::string& piece) const;
+  size_t num_weights() const { return weights_.size(); }
+
+  // Decompresses an item into out [item.bytes], frames in parallel. Errors name the file, `what` and the reason.
+  Status read(const OtrItem& item, std::string_view what, void* out, ThreadPool& pool) const;
+  // A small item as text; "" if the file has no such item.
+  Result<std::string> read_text(const std::string& name) const;
+
+ private:
+  explicit OtrFile(File file) : file_(std::move(file)) {}
+  Status read_header();
+  Status parse_header(std::string_view text, uint64_t data_end);
+  Status read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out) const;
+
+  File file_;
+  std::map<std::string, OtrItem, std::less<>> files_, weights_;
+};
+
+// True if the file begins like an .otr file.
+bool looks_like_otr(const std::string& path);
+
+// Writes an .otr file: to a temporary name beside it, made durable and renamed over `path` by finish(); until then nothing is at
+// `path`, and the temporary goes away with an unfinished writer.
+class OtrWriter {
+ public:
+  static Result<OtrWriter> create(const std::string& path, bool compress);
+  OtrWriter(OtrWriter&&) noexcept;
+  OtrWriter& operator=(OtrWriter&&) noexcept;
+  ~OtrWriter();
+
+  Status add_file(const std::string& name, std::string_view contents, ThreadPool& pool);
+  // `planes`: the data are 16-bit values.
+  Status add_weight(const std::string& piece, const void* data, uint64_t bytes, bool planes, ThreadPool& pool);
+  Status finish();
+  uint64_t bytes_written() const;
+
+ private:
+  struct Impl;
+  explicit OtrWriter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace otr

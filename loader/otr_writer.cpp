@@ -1,0 +1,165 @@
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/base/thread_pool.h"
+#include "loader/otr_file.h"
+#include "loader/otr_planes.h"
+#include "loader/xxh64.h"
+
+namespace otr {
+namespace {
+
+// Level 1: what there is to win is the entropy of the exponents, and that Huffman coding finds at every level.
+constexpr int kCompressionLevel = 1;
+
+struct EncodedFrame {
+  std::vector<uint8_t> stored;
+  uint64_t raw;
+};
+
+EncodedFrame encode_frame(const uint8_t* data, size_t size, bool planes, bool compress) {
+  EncodedFrame frame{{}, size};
+  std::vector<uint8_t> split;
+  if (planes) {
+    split.resize(size);
+    split_planes(data, size, split.data());
+    data = split.data();
+  }
+  if (compress) {
+    frame.stored.resize(ZSTD_compressBound(size));
+    const size_t stored = ZSTD_compress(frame.stored.data(), frame.stored.size(), data, size, kCompressionLevel);
+    if (!ZSTD_isError(stored) && stored < size) {
+      frame.stored.resize(stored);
+      return frame;
+    }
+  }
+  frame.stored.assign(data, data + size);
+  return frame;
+}
+
+void append_item(std::string* json, const std::string& name, const OtrItem& item) {
+  if (json->back() != '{') *json += ',';
+  *json += "\"" + name + "\":{\"bytes\":" + std::to_string(item.bytes) + ",\"planes\":" + (item.planes ? "true" : "false") + ",\"frames\":[";
+  for (size_t i = 0; i < item.frames.size(); ++i) {
+    const OtrFrame& f = item.frames[i];
+    char text[128];
+    std::snprintf(text, sizeof text, "%s[%llu,%llu,%llu,\"%016llx\"]", i == 0 ? "" : ",", static_cast<unsigned long long>(f.offset),
+                  static_cast<unsigned long long>(f.stored), static_cast<unsigned long long>(f.raw), static_cast<unsigned long long>(f.hash));
+    *json += text;
+  }
+  *json += "]}";
+}
+
+}  // namespace
+
+struct OtrWriter::Impl {
+  std::string path, temporary;
+  bool compress = true;
+  int fd = -1;
+  uint64_t at = kOtrPreambleBytes;
+  std::string files = "{", weights = "{";  // JSON objects under construction
+
+  ~Impl() {
+    if (fd >= 0) ::close(fd);
+    if (!temporary.empty()) ::unlink(temporary.c_str());
+  }
+
+  Status system_error(const char* what) const {
+    return io_error(temporary + ": " + what + ": " + std::strerror(errno));
+  }
+
+  Status write_at(uint64_t offset, const void* data, size_t size) const {
+    const char* p = static_cast<const char*>(data);
+    while (size > 0) {
+      const ssize_t n = ::pwrite(fd, p, size, static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return system_error("cannot write");
+      p += n;
+      offset += static_cast<uint64_t>(n);
+      size -= static_cast<size_t>(n);
+    }
+    return {};
+  }
+
+  // Frames are encoded a few at a time in parallel and written in order, so that the file does not depend on the threads.
+  Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, bool planes, ThreadPool& pool) {
+    OtrItem item{bytes, planes, {}};
+    const uint8_t* p = static_cast<const uint8_t*>(data);
+    const uint64_t count = (bytes + kOtrFrameBytes - 1) / kOtrFrameBytes;
+    const uint64_t batch = static_cast<uint64_t>(pool.num_threads()) * 2;
+    for (uint64_t first = 0; first < count; first += batch) {
+      std::vector<EncodedFrame> encoded(std::min(batch, count - first));
+      pool.parallel_for(static_cast<int>(encoded.size()), [&](int i, int) {
+        const uint64_t begin = (first + static_cast<uint64_t>(i)) * kOtrFrameBytes;
+        encoded[static_cast<size_t>(i)] = encode_frame(p + begin, std::min(kOtrFrameBytes, bytes - begin), planes, compress);
+      });
+      for (const EncodedFrame& f : encoded) {
+        OTR_RETURN_IF_ERROR(write_at(at, f.stored.data(), f.stored.size()));
+        item.frames.push_back({at, f.stored.size(), f.raw, xxh64(f.stored.data(), f.stored.size())});
+        at += f.stored.size();
+      }
+    }
+    append_item(section, name, item);
+    return {};
+  }
+
+  Status write_header() {
+    const std::string text =
+        "{\"layout\":\"" + std::string(kOtrLayout) + "\",\"files\":" + files + "},\"weights\":" + weights + "}}";
+    std::vector<uint8_t> stored(ZSTD_compressBound(text.size()));
+    const size_t size = ZSTD_compress(stored.data(), stored.size(), text.data(), text.size(), kCompressionLevel);
+    if (ZSTD_isError(size)) return Status(StatusCode::kOutOfMemory, std::string("cannot compress the header: ") + ZSTD_getErrorName(size));
+    OTR_RETURN_IF_ERROR(write_at(at, stored.data(), size));
+    const uint64_t fields[] = {kOtrVersion, at, size, text.size(), xxh64(stored.data(), size), 0};
+    char preamble[kOtrPreambleBytes];
+    std::memcpy(preamble, "OUTRIDER", 8);
+    std::memcpy(preamble + 8, fields, sizeof fields);  // version and flags share the first word
+    const uint64_t hash = xxh64(preamble, sizeof preamble - sizeof(uint64_t));
+    std::memcpy(preamble + sizeof preamble - sizeof hash, &hash, sizeof hash);
+    return write_at(0, preamble, sizeof preamble);
+  }
+};
+
+OtrWriter::OtrWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+OtrWriter::OtrWriter(OtrWriter&&) noexcept = default;
+OtrWriter& OtrWriter::operator=(OtrWriter&&) noexcept = default;
+OtrWriter::~OtrWriter() = default;
+
+Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress) {
+  auto impl = std::make_unique<Impl>();
+  impl->path = path;
+  impl->compress = compress;
+  std::string name = path + ".XXXXXX";
+  impl->fd = ::mkstemp(name.data());
+  if (impl->fd < 0) return io_error(path + ": cannot create a temporary file beside it: " + std::strerror(errno));
+  impl->temporary = name;
+  ::fchmod(impl->fd, 0644);
+  return OtrWriter(std::move(impl));
+}
+
+Status OtrWriter::add_file(const std::string& name, std::string_view contents, ThreadPool& pool) {
+  return impl_->add(&impl_->files, name, contents.data(), contents.size(), false, pool);
+}
+
+Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_t bytes, bool planes, ThreadPool& pool) {
+  return impl_->add(&impl_->weights, piece, data, bytes, planes, pool);
+}
+
+Status OtrWriter::finish() {
+  OTR_RETURN_IF_ERROR(impl_->write_header());
+  if (::fsync(impl_->fd) != 0) return impl_->system_error("cannot make durable");
+  if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) return impl_->system_error("cannot rename");
+  impl_->temporary.clear();
+  return {};
+}
+
+uint64_t OtrWriter::bytes_written() const { return impl_->at; }
+
+}  // namespace otr

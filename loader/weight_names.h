@@ -1,0 +1,37 @@
+// Weight names: which tensors a model of a given config consists of, and the check that a checkpoint holds exactly those.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "loader/model_config.h"
+
+namespace otr {
+
+class Checkpoint;
+
+inline constexpr std::string_view kEmbeddingWeight = "model.embed_tokens.weight";
+inline constexpr std::string_view kFinalNormWeight = "model.norm.weight";
+inline constexpr std::string_view kLmHeadWeight = "lm_head.weight";
+
+// "model.layers.<layer>.<suffix>", for example layer_weight(3, "self_attn.q_proj.weight").
+std::string layer_weight(int32_t layer, std::string_view suffix);
+
+struct ExpectedTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // matrices are [out_features, in_features]
+};
+
+// Every tensor the model needs, in the order of the forward pass; lm_head.weight only where embeddings are not tied.
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
+
+// Refuses a missing, unexpected or mis-shaped tensor, and one whose dtype cannot be loaded. Accepted and never read: a tied
+// model's lm_head.weight, and rotary_emb.inv_freq buffers.
+Status validate_tensors(const ModelConfig& config, const Checkpoint& checkpoint);
+
+}  // namespace otr

@@ -1,0 +1,83 @@
+#include "loader/weight_plan.h"
+
+#include <cassert>
+
+#include "kernels/linear/linear.h"
+#include "loader/weight_names.h"
+
+namespace otr {
+namespace {
+
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(const ModelConfig& config) : c_(config) {}
+
+  WeightPlan build() {
+    const int32_t hidden = c_.hidden_size;
+    matrix("embedding", hidden, {{std::string(kEmbeddingWeight), c_.vocab_size}});
+    for (int32_t layer = 0; layer < c_.num_layers; ++layer) add_layer(layer);
+    vector("final_norm", {{std::string(kFinalNormWeight), hidden}});
+    if (!c_.tie_word_embeddings) linear("lm_head", hidden, {{std::string(kLmHeadWeight), c_.vocab_size}});
+    return std::move(plan_);
+  }
+
+ private:
+  void add_layer(int32_t layer) {
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const auto tensor = [layer](const char* suffix) { return layer_weight(layer, suffix); };
+    const int32_t hidden = c_.hidden_size, q = c_.num_heads * c_.head_dim, kv = c_.num_kv_heads * c_.head_dim;
+    vector(prefix + "input_norm", {{tensor("input_layernorm.weight"), hidden}});
+    linear(prefix + "qkv", hidden,
+           {{tensor("self_attn.q_proj.weight"), q}, {tensor("self_attn.k_proj.weight"), kv}, {tensor("self_attn.v_proj.weight"), kv}});
+    if (c_.qkv_bias) {
+      vector(prefix + "qkv_bias",
+             {{tensor("self_attn.q_proj.bias"), q}, {tensor("self_attn.k_proj.bias"), kv}, {tensor("self_attn.v_proj.bias"), kv}});
+    }
+    if (c_.qk_norm) {
+      vector(prefix + "q_norm", {{tensor("self_attn.q_norm.weight"), c_.head_dim}});
+      vector(prefix + "k_norm", {{tensor("self_attn.k_norm.weight"), c_.head_dim}});
+    }
+    linear(prefix + "o", q, {{tensor("self_attn.o_proj.weight"), hidden}});
+    vector(prefix + "post_norm", {{tensor("post_attention_layernorm.weight"), hidden}});
+    linear(prefix + "gate_up", hidden,
+           {{tensor("mlp.gate_proj.weight"), c_.intermediate_size}, {tensor("mlp.up_proj.weight"), c_.intermediate_size}});
+    linear(prefix + "down", c_.intermediate_size, {{tensor("mlp.down_proj.weight"), hidden}});
+  }
+
+  void add(PieceKind kind, std::string name, int32_t in_features, std::vector<PiecePart> parts, int64_t* arena) {
+    int32_t rows = 0;
+    for (const PiecePart& part : parts) rows += part.out_features;
+    plan_.pieces.push_back({std::move(name), kind, rows, in_features, *arena, std::move(parts)});
+    *arena += plan_.pieces.back().elements();
+  }
+  void linear(std::string name, int32_t in_features, std::vector<PiecePart> parts) {
+    add(PieceKind::kLinear, std::move(name), in_features, std::move(parts), &plan_.packed_elements);
+  }
+  void matrix(std::string name, int32_t in_features, std::vector<PiecePart> parts) {
+    add(PieceKind::kMatrix, std::move(name), in_features, std::move(parts), &plan_.matrix_elements);
+  }
+  void vector(std::string name, std::vector<PiecePart> parts) {
+    add(PieceKind::kVector, std::move(name), 1, std::move(parts), &plan_.vector_elements);
+  }
+
+  const ModelConfig& c_;
+  WeightPlan plan_;
+};
+
+}  // namespace
+
+int64_t WeightPiece::elements() const {
+  return kind == PieceKind::kLinear ? linear_packed_elements(out_features, in_features) : int64_t{out_features} * in_features;
+}
+
+const WeightPiece& WeightPlan::piece(const std::string& name) const {
+  for (const WeightPiece& p : pieces) {
+    if (p.name == name) return p;
+  }
+  assert(false && "no such piece");
+  __builtin_unreachable();
+}
+
+WeightPlan weight_plan(const ModelConfig& config) { return PlanBuilder(config).build(); }
+
+}  // namespace otr

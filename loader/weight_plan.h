@@ -1,0 +1,49 @@
+// The weight plan: what the engine's weight memory consists of, piece by piece, as a function of the config alone.
+//
+// The three arenas are what ModelWeights allocates: `packed` (linear weights in the kernels' layout), `matrix` (the embedding,
+// row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from. Whoever fills
+// the arenas (a Hugging Face folder, an .otr file) or writes them out (convert) walks the same plan.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "loader/model_config.h"
+
+namespace otr {
+
+enum class PieceKind { kLinear, kMatrix, kVector };
+
+struct PiecePart {
+  std::string tensor;    // checkpoint name
+  int32_t out_features;  // rows of the piece it fills
+};
+
+struct WeightPiece {
+  std::string name;  // "layers.3.qkv", "embedding", …
+  PieceKind kind;
+  int32_t out_features;  // of a vector: its length
+  int32_t in_features;   // of a vector: 1
+  int64_t offset;        // in elements of its arena
+  std::vector<PiecePart> parts;
+
+  int64_t elements() const;  // in its arena, padding included
+};
+
+struct WeightPlan {
+  std::vector<WeightPiece> pieces;
+  int64_t packed_elements = 0;
+  int64_t matrix_elements = 0;
+  int64_t vector_elements = 0;
+
+  // REQUIRES: there is such a piece.
+  const WeightPiece& piece(const std::string& name) const;
+};
+
+// A tied model has no piece "lm_head": it is packed from the embedding.
+WeightPlan weight_plan(const ModelConfig& config);
+
+}  // namespace otr

@@ -1,0 +1,386 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/kernels/kernel_test_util.h"
+
+namespace otr {
+namespace {
+
+using namespace testing_util;
+
+int64_t padded(int64_t columns) { return (columns + 31) / 32 * 32; }
+
+struct Heads {
+  int num_heads, num_kv_heads, head_dim;
+};
+constexpr Heads kHeads[] = {{2, 1, 32},  {7, 1, 32},  {14, 2, 64}, {28, 4, 128}, {6, 6, 16},  {4, 2, 48},   {3, 1, 80},
+                            {20, 1, 32}, {64, 1, 16}, {2, 2, 256}, {34, 2, 64},  {16, 1, 96}, {5, 1, 2},    {3, 1, 18}};
+
+// Consecutive positions of one sequence, processed in one segment.
+struct Span {
+  int sequence, first, count;
+};
+
+// Sequences with all their keys in pages, in one layer of three; pages nobody owns and the other layers hold NaN, slots past a sequence's
+// end large finite numbers. Queries exist for every position.
+class Problem {
+ public:
+  static constexpr int kLayers = 3, kLayer = 1;
+  const Heads heads;
+  const KvLayout layout;
+  float scale;
+  std::vector<int> lengths;
+  std::vector<std::vector<PageId>> tables;
+  std::vector<std::vector<Element>> q;  // [sequence][position][num_heads][head_dim]
+  std::vector<Element> pages;
+
+  Problem(Heads h, std::vector<int> sequence_lengths, uint32_t seed = 1)
+      : heads(h), layout{kLayers, h.num_kv_heads, h.head_dim}, scale(1.0f / std::sqrt(static_cast<float>(h.head_dim))),
+        lengths(std::move(sequence_lengths)) {
+    std::vector<PageId> ids;
+    for (const int length : lengths) ids.resize(ids.size() + static_cast<size_t>(length + kPageTokens - 1) / kPageTokens);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<PageId>(2 * i + 1);  // every other page is nobody's
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(seed));
+    pages.assign((2 * ids.size() + 1) * page_size(), nan_element());
+    size_t next = 0;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      const size_t count = static_cast<size_t>(lengths[s] + kPageTokens - 1) / kPageTokens;
+      tables.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(next), ids.begin() + static_cast<std::ptrdiff_t>(next + count));
+      next += count;
+      const size_t token = static_cast<size_t>(h.num_heads) * h.head_dim;
+      q.push_back(random_elements(lengths[s] * token, 1.5f, seed + 17 + static_cast<uint32_t>(s)));
+    }
+    const std::vector<Element> noise = random_elements(8191, 1.0f, seed + 5);
+    size_t at = 0;
+    for_each_slot([&](int, int, int, int, Element* k, Element* v) {
+      *k = noise[at++ % 8191];
+      *v = noise[at++ % 8191];
+    });
+    fill_beyond(1e30f);
+  }
+
+  size_t page_size() const { return static_cast<size_t>(layout.page_elements()); }
+  Element* k_at(int sequence, int kv_head, int position, int d) {
+    return head_of(sequence, position) + layout.k_offset(kLayer, kv_head) + position % kPageTokens * layout.head_dim + d;
+  }
+  Element* v_at(int sequence, int kv_head, int position, int d) {
+    return head_of(sequence, position) + layout.v_offset(kLayer, kv_head) + int64_t{d} * kPageTokens + position % kPageTokens;
+  }
+
+  // visit(sequence, kv_head, position, d, k, v) for every written key.
+  template <typename Visit>
+  void for_each_slot(const Visit& visit) {
+    for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
+      for (int head = 0; head < layout.num_kv_heads; ++head) {
+        for (int j = 0; j < lengths[static_cast<size_t>(s)]; ++j) {
+          for (int d = 0; d < layout.head_dim; ++d) visit(s, head, j, d, k_at(s, head, j, d), v_at(s, head, j, d));
+        }
+      }
+    }
+  }
+
+  // The slots of each last page past the sequence's end: finite, of any size.
+  void fill_beyond(float value) {
+    for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
+      const int length = lengths[static_cast<size_t>(s)];
+      for (int head = 0; head < layout.num_kv_heads; ++head) {
+        for (int j = length; j < (length + kPageTokens - 1) / kPageTokens * kPageTokens; ++j) {
+          for (int d = 0; d < layout.head_dim; ++d) {
+            *k_at(s, head, j, d) = to_element((j + d) % 3 == 0 ? -value : value);
+            *v_at(s, head, j, d) = to_element((j + d) % 2 == 0 ? -value : value);
+          }
+        }
+      }
+    }
+  }
+
+  // Rows of the spans in order, [num_heads * head_dim] each, without what lies between rows (which must stay poisoned).
+  // Every operand ends, or starts, at inaccessible memory.
+  std::vector<Element> run(const KernelTable& kernels, const std::vector<Span>& spans, int threads = 1,
+                           Guard guard = Guard::kAtEnd) const {
+    const size_t token = static_cast<size_t>(heads.num_heads) * heads.head_dim;
+    std::vector<int32_t> positions;
+    std::vector<RowSegment> segments;
+    std::vector<RowTile> tiles;
+    std::vector<PageId> page_tables;
+    std::vector<Element> q_rows;
+    const int tile_rows = attention_tile_rows(heads.num_heads, heads.num_kv_heads);
+    for (const Span& span : spans) {
+      const size_t s = static_cast<size_t>(span.sequence);
+      const int32_t first_row = static_cast<int32_t>(positions.size());
+      for (int i = 0; i < span.count; i += tile_rows) {
+        tiles.push_back({static_cast<int32_t>(segments.size()), first_row + i, std::min(tile_rows, span.count - i)});
+      }
+      segments.push_back({first_row, span.count, static_cast<int32_t>(page_tables.size())});
+      const int used = (span.first + span.count + kPageTokens - 1) / kPageTokens;
+      page_tables.insert(page_tables.end(), tables[s].begin(), tables[s].begin() + used);
+      for (int i = 0; i < span.count; ++i) positions.push_back(span.first + i);
+      q_rows.insert(q_rows.end(), q[s].begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(span.first) * token),
+                    q[s].begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(span.first + span.count) * token));
+    }
+    const GuardedBuffer<Element> q_guarded(q_rows, guard), pages_guarded(pages, guard);
+    const GuardedBuffer<int32_t> positions_guarded(positions, guard);
+    const GuardedBuffer<PageId> tables_guarded(page_tables, guard);
+    const size_t stride = (token + 31) / 32 * 32 + 32;
+    GuardedBuffer<Element> out(untouched(positions.size() * stride), guard);
+    RowBatch batch = {};
+    batch.num_rows = static_cast<int32_t>(positions.size());
+    batch.num_segments = static_cast<int32_t>(segments.size());
+    batch.num_tiles = static_cast<int32_t>(tiles.size());
+    batch.positions = positions_guarded.data();
+    batch.segments = segments.data();
+    batch.tiles = tiles.data();
+    batch.page_tables = tables_guarded.data();
+    ThreadPool pool(threads);
+    kernels.attention({&batch, kLayer, heads.num_heads, layout, scale, q_guarded.data(), pages_guarded.data(), out.data(),
+                       static_cast<int64_t>(stride)},
+                      pool);
+    std::vector<Element> rows;
+    for (size_t r = 0; r < positions.size(); ++r) {
+      rows.insert(rows.end(), out.data() + r * stride, out.data() + r * stride + token);
+      for (size_t i = token; i < stride; ++i) EXPECT_EQ(bits_of(out.data()[r * stride + i]), bits_of(untouched(1)[0])) << "padding";
+    }
+    return rows;
+  }
+
+  // Float64 row of one position, and its tolerance: P is rounded to bf16 (2^-8 of every term at most), the output too; scores are
+  // float32 sums of head_dim products, and their error is relative in exp.
+  void reference(int sequence, int position, std::vector<double>* value, std::vector<double>* tolerance) {
+    const int hd = heads.head_dim, group = heads.num_heads / heads.num_kv_heads;
+    for (int head = 0; head < heads.num_heads; ++head) {
+      const Element* query = q[static_cast<size_t>(sequence)].data() + (int64_t{position} * heads.num_heads + head) * hd;
+      std::vector<double> s(static_cast<size_t>(position) + 1);
+      double m = -1e300, l = 0.0, absolute = 0.0;
+      for (int j = 0; j <= position; ++j) {
+        double dot = 0.0, sizes = 0.0;
+        for (int d = 0; d < hd; ++d) {
+          const double term = static_cast<double>(to_float(query[d])) * static_cast<double>(to_float(*k_at(sequence, head / group, j, d)));
+          dot += term;
+          sizes += std::fabs(term);
+        }
+        s[static_cast<size_t>(j)] = dot * scale;
+        m = std::max(m, dot * scale);
+        absolute = std::max(absolute, sizes * scale);
+      }
+      for (double& x : s) l += x = std::exp(x - m);
+      const double score_error = (std::sqrt(static_cast<double>(hd)) + 4) * 0x1p-23 * absolute;
+      for (int d = 0; d < hd; ++d) {
+        double sum = 0.0, sizes = 0.0;
+        for (int j = 0; j <= position; ++j) {
+          const double v = to_float(*v_at(sequence, head / group, j, d));
+          sum += s[static_cast<size_t>(j)] * v;
+          sizes += s[static_cast<size_t>(j)] * std::fabs(v);
+        }
+        value->push_back(sum / l);
+        tolerance->push_back((kBf16Rounding + 2 * score_error + 1e-6) * sizes / l + 1.01 * kBf16Rounding * std::fabs(sum / l) + 1e-30);
+      }
+    }
+  }
+
+ private:
+  Element* head_of(int sequence, int position) {
+    return pages.data() + static_cast<size_t>(tables[static_cast<size_t>(sequence)][static_cast<size_t>(position / kPageTokens)]) * page_size();
+  }
+};
+
+class Attention : public PathTest {};
+OTR_TEST_ALL_PATHS(Attention);
+
+constexpr int kBorders[] = {0, 1, 2, 30, 31, 32, 33, 62, 63, 64, 65, 127, 128, 254, 255, 256, 257, 319, 320, 510, 511, 512, 513, 600};
+
+TEST_P(Attention, IsNearTheFloat64Softmax) {
+  for (const Heads& h : kHeads) {
+    Problem problem(h, {601});
+    std::vector<Element> actual;
+    std::vector<double> value, tolerance;
+    for (const int position : kBorders) {
+      const std::vector<Element> row = problem.run(*kernels, {{0, position, 1}});
+      actual.insert(actual.end(), row.begin(), row.end());
+      problem.reference(0, position, &value, &tolerance);
+    }
+    EXPECT_TRUE(within(actual, value, tolerance)) << h.num_heads << " heads, " << h.num_kv_heads << " KV heads of " << h.head_dim;
+  }
+}
+
+// With q = 0 every weight is exactly 1 and all sums are of small integers: one key too many, too few or twice shows in the bits.
+TEST_P(Attention, EqualScoresAverageTheValuesExactly) {
+  for (const Heads& h : kHeads) {
+    Problem problem(h, {601});
+    std::fill(problem.q[0].begin(), problem.q[0].end(), Element{});
+    problem.for_each_slot([](int, int head, int j, int d, Element*, Element* v) {
+      *v = to_element(static_cast<float>((j * 37 + d * 11 + head * 5) % 128));
+    });
+    for (const int position : kBorders) {
+      std::vector<Element> expected;
+      for (int head = 0; head < h.num_heads; ++head) {
+        for (int d = 0; d < h.head_dim; ++d) {
+          int sum = 0;
+          for (int j = 0; j <= position; ++j) sum += (j * 37 + d * 11 + head / (h.num_heads / h.num_kv_heads) * 5) % 128;
+          expected.push_back(to_element(static_cast<float>(sum) / static_cast<float>(position + 1)));
+        }
+      }
+      ASSERT_TRUE(same_bits(problem.run(*kernels, {{0, position, 1}}), expected)) << h.head_dim << " at " << position;
+    }
+  }
+}
+
+// Each query is 128 times one key of +-1: all other scores are at least 256 lower, and the output is that key's value.
+TEST_P(Attention, AQueryThatPointsToAKeyGetsItsValue) {
+  for (const Heads& h : kHeads) {
+    if (h.head_dim < 32) continue;  // too few bits for distinct keys
+    Problem problem(h, {601});
+    problem.scale = 1.0f;
+    std::mt19937 bits(3);
+    problem.for_each_slot([&](int, int, int, int, Element* k, Element*) { *k = to_element(bits() % 2 != 0 ? 1.0f : -1.0f); });
+    const int group = h.num_heads / h.num_kv_heads;
+    for (const int position : kBorders) {
+      std::vector<Element> expected;
+      for (int head = 0; head < h.num_heads; ++head) {
+        const int target = static_cast<int>(bits() % static_cast<uint32_t>(position + 1));
+        for (int d = 0; d < h.head_dim; ++d) {
+          const float k = to_float(*problem.k_at(0, head / group, target, d));
+          problem.q[0][static_cast<size_t>((position * h.num_heads + head) * h.head_dim + d)] = to_element(128.0f * k);
+          expected.push_back(*problem.v_at(0, head / group, target, d));
+        }
+      }
+      ASSERT_TRUE(same_bits(problem.run(*kernels, {{0, position, 1}}), expected)) << h.head_dim << " at " << position;
+    }
+  }
+}
+
+// Bits of every position of sequence 0, each computed alone.
+std::vector<Element> one_by_one(const KernelTable& kernels, const Problem& problem, int first, int count) {
+  std::vector<Element> all;
+  for (int i = 0; i < count; ++i) {
+    const std::vector<Element> row = problem.run(kernels, {{0, first + i, 1}});
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
+TEST_P(Attention, ATokenIsTheSameAloneAndInEveryChunk) {
+  for (const Heads& h : {Heads{7, 1, 32}, Heads{2, 1, 80}, Heads{4, 2, 64}, Heads{16, 1, 16}, Heads{20, 1, 32}}) {
+    if (kSanitized && h.head_dim == 64) break;
+    const Problem problem(h, {540});
+    for (const auto& [first, count] : {std::pair{0, 70}, std::pair{246, 24}, std::pair{500, 24}}) {
+      const std::vector<Element> alone = one_by_one(*kernels, problem, first, count);
+      int threads = 0;
+      for (const int chunk : {2, 3, 5, 8, 13, 16, 17, 31, 70}) {
+        for (int shift = 0; shift < 2; ++shift) {  // other lanes for the same token
+          std::vector<Span> spans;
+          if (shift != 0) spans.push_back({0, first, 1});
+          for (int at = shift; at < count; at += chunk) spans.push_back({0, first + at, std::min(chunk, count - at)});
+          ASSERT_TRUE(same_bits(problem.run(*kernels, spans, 1 + threads++ % 3), alone))
+              << h.head_dim << " from " << first << " in chunks of " << chunk;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Attention, SequencesOfABatchDoNotSeeEachOther) {
+  const std::vector<int> lengths = {1, 64, 65, 256, 257, 300, 513};
+  const Problem problem({14, 2, 64}, lengths);
+  std::vector<Span> spans;
+  std::vector<Element> apart;
+  for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
+    const int length = lengths[static_cast<size_t>(s)];
+    const Span span = {s, std::max(0, length - 1 - 3 * s), std::min(length, 1 + 3 * s)};
+    spans.push_back(span);
+    const std::vector<Element> rows = problem.run(*kernels, {span});
+    apart.insert(apart.end(), rows.begin(), rows.end());
+  }
+  for (int threads = 1; threads <= 3; ++threads) EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads), apart)) << threads;
+}
+
+TEST_P(Attention, WhatLiesPastTheEndCountsNothing) {
+  for (const Heads& h : {Heads{7, 1, 32}, Heads{4, 2, 48}, Heads{3, 1, 80}}) {
+    for (const int length : {1, 31, 33, 65, 200, 257, 300}) {
+      Problem problem(h, {length});
+      const Span last = {0, std::max(0, length - 5), std::min(length, 5)};
+      problem.fill_beyond(0.0f);
+      const std::vector<Element> zeros = problem.run(*kernels, {last});
+      for (const float garbage : {1.0f, 3e38f}) {
+        problem.fill_beyond(garbage);
+        EXPECT_TRUE(same_bits(problem.run(*kernels, {last}), zeros)) << h.head_dim << ", " << length << " keys, " << garbage;
+      }
+    }
+  }
+}
+
+TEST_P(Attention, PagesMayLieAnywhere) {
+  const Problem a({7, 1, 32}, {330}, 1);
+  Problem b({7, 1, 32}, {330}, 1);
+  std::reverse(b.tables[0].begin(), b.tables[0].end());
+  b.for_each_slot([&](int s, int head, int j, int d, Element* k, Element* v) {
+    *k = *const_cast<Problem&>(a).k_at(s, head, j, d);
+    *v = *const_cast<Problem&>(a).v_at(s, head, j, d);
+  });
+  b.fill_beyond(1e30f);
+  EXPECT_TRUE(same_bits(a.run(*kernels, {{0, 300, 30}}), b.run(*kernels, {{0, 300, 30}})));
+}
+
+// The pages of a one-sequence problem end with an unowned one; without it, and with the last KV head of the last layer in use, the
+// page's own end meets inaccessible memory.
+TEST_P(Attention, NothingOutsideTheOperandsIsTouched) {
+  for (const Guard guard : {Guard::kAtStart, Guard::kAtEnd}) {
+    for (const Heads& h : kHeads) {
+      Problem problem(h, {64});
+      const KvLayout layout = {1, h.num_kv_heads, h.head_dim};
+      const size_t size = static_cast<size_t>(layout.page_elements());
+      const GuardedBuffer<Element> page(random_elements(size, 1.0f, 6), guard);
+      const GuardedBuffer<Element> q(random_elements(static_cast<size_t>(h.num_heads) * h.head_dim, 1.0f, 7), guard);
+      GuardedBuffer<Element> out(static_cast<size_t>(padded(h.num_heads * h.head_dim)), guard);
+      const int32_t position = 63;
+      const PageId id = 0;
+      const RowSegment segment = {0, 1, 0};
+      const RowTile tile = {0, 0, 1};
+      RowBatch batch = {};
+      batch.num_rows = batch.num_segments = batch.num_tiles = 1;
+      batch.positions = &position;
+      batch.segments = &segment;
+      batch.tiles = &tile;
+      batch.page_tables = &id;
+      ThreadPool pool(1);
+      kernels->attention({&batch, 0, h.num_heads, layout, 0.1f, q.data(), page.data(), out.data(), padded(h.num_heads * h.head_dim)},
+                         pool);
+      for (int i = 0; i < h.num_heads * h.head_dim; ++i) ASSERT_TRUE(is_finite_bits(to_float(out.data()[i]))) << i;
+      problem.run(*kernels, {{0, 40, 24}}, 1, guard);
+    }
+  }
+}
+
+TEST_P(Attention, ANaNKeyReachesTheRowsFromItsPositionOn) {
+  for (const Heads& h : {Heads{7, 1, 32}, Heads{4, 2, 48}}) {
+    Problem problem(h, {300, 40});
+    const std::vector<Span> spans = {{0, 270, 20}, {1, 20, 20}};
+    const std::vector<Element> clean = problem.run(*kernels, spans);
+    *problem.k_at(0, h.num_kv_heads - 1, 281, 7) = nan_element();
+    const std::vector<Element> dirty = problem.run(*kernels, spans);
+    const int token = h.num_heads * h.head_dim, group = h.num_heads / h.num_kv_heads;
+    for (int r = 0; r < 40; ++r) {
+      for (int i = 0; i < token; ++i) {
+        const size_t at = static_cast<size_t>(r * token + i);
+        if (r >= 11 && r < 20 && i / h.head_dim / group == h.num_kv_heads - 1) {
+          ASSERT_TRUE(is_nan(to_float(dirty[at]))) << r << " " << i;
+        } else {
+          ASSERT_EQ(bits_of(dirty[at]), bits_of(clean[at])) << r << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Attention, TheToleranceSeesOneMovedKey) {
+  Problem problem({7, 1, 32}, {100});
+  std::vector<double> value, tolerance;
+  problem.reference(0, 99, &value, &tolerance);
+  ASSERT_TRUE(within(problem.run(*kernels, {{0, 99, 1}}), value, tolerance));
+  for (int d = 0; d < 32; ++d) std::swap(*problem.k_at(0, 0, 50, d), *problem.k_at(0, 0, 51, d));
+  EXPECT_FALSE(within(problem.run(*kernels, {{0, 99, 1}}), value, tolerance));
+}
+
+}  // namespace
+}  // namespace otr

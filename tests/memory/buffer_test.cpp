@@ -1,0 +1,61 @@
+#include "memory/buffer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace otr {
+namespace {
+
+TEST(Buffer, IsZeroedAlignedAndWritable) {
+  for (const int64_t size : {int64_t{1}, int64_t{1000}, int64_t{3} << 20}) {  // the last asks for huge pages
+    auto buffer = Buffer<int32_t>::create(size, "test");
+    ASSERT_TRUE(buffer.ok());
+    Buffer<int32_t>& b = buffer.value();
+    EXPECT_EQ(b.size(), static_cast<size_t>(size));
+    EXPECT_EQ(b.bytes(), 4 * static_cast<size_t>(size));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(b.data()) % 64, 0u);
+    for (const int64_t i : {int64_t{0}, size / 2, size - 1}) EXPECT_EQ(b.data()[i], 0);
+    for (const int64_t i : {int64_t{0}, size / 2, size - 1}) b.data()[i] = 7;
+    EXPECT_EQ(b.data()[size - 1], 7);
+  }
+}
+
+TEST(Buffer, NothingWantedIsNothingAllocated) {
+  for (const int64_t size : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min()}) {
+    auto buffer = Buffer<float>::create(size, "test");
+    ASSERT_TRUE(buffer.ok());
+    EXPECT_EQ(buffer.value().data(), nullptr);
+    EXPECT_EQ(buffer.value().size(), 0u);
+  }
+}
+
+// Sizes that no machine has; the last two times four would wrap around to 0 and to 64 bytes.
+TEST(Buffer, AbsurdSizesAreOutOfMemory) {
+  for (const int64_t size : {int64_t{1} << 60, std::numeric_limits<int64_t>::max(), int64_t{1} << 62, (int64_t{1} << 62) + 16}) {
+    auto buffer = Buffer<float>::create(size, "KV pages");
+    ASSERT_FALSE(buffer.ok()) << size;
+    EXPECT_EQ(buffer.status().code(), StatusCode::kOutOfMemory);
+    EXPECT_NE(buffer.status().message().find("KV pages"), std::string::npos);
+  }
+}
+
+TEST(Buffer, MovesItsMemory) {
+  auto made = Buffer<int32_t>::create(10, "test");
+  ASSERT_TRUE(made.ok());
+  Buffer<int32_t> a = std::move(made.value());
+  int32_t* data = a.data();
+  data[9] = 5;
+  Buffer<int32_t> b = std::move(a);
+  EXPECT_EQ(a.data(), nullptr);
+  EXPECT_EQ(a.size(), 0u);
+  Buffer<int32_t> c;
+  c = std::move(b);
+  EXPECT_EQ(c.data(), data);
+  EXPECT_EQ(c.data()[9], 5);
+}
+
+}  // namespace
+}  // namespace otr

@@ -1,0 +1,195 @@
+// What engine tests share: requests as values, an engine that is destroyed with its object, outputs that compare bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/dispatch.h"
+#include "runtime/outrider.h"
+#include "tests/runtime/tiny_model.h"
+
+namespace otr {
+
+struct Request {
+  Request() { otr_sampling_params_init(&sampling, sizeof sampling); }
+
+  std::vector<int32_t> prompt;
+  int32_t n = 1;
+  uint32_t first_sample = 0;
+  uint64_t stream = 0;
+  otr_sampling_params sampling;
+  std::vector<int32_t> stop_ids;
+};
+
+// A sample or a score, its floats as bits.
+struct Output {
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> logprobs, raw_logprobs;
+  otr_finish_reason reason = OTR_FINISH_ERROR;
+  std::string error;
+
+  bool operator==(const Output&) const = default;
+};
+
+using Outputs = std::map<std::pair<uint64_t, uint32_t>, Output>;  // by (tag, sample)
+
+inline std::vector<uint32_t> bits_of(const float* x, size_t n) {
+  std::vector<uint32_t> bits(x == nullptr ? 0 : n);
+  if (!bits.empty()) std::memcpy(bits.data(), x, n * sizeof(float));
+  return bits;
+}
+
+// Says where two runs differ; "" if nowhere.
+inline std::string difference(const Outputs& a, const Outputs& b) {
+  if (a.size() != b.size()) return std::to_string(a.size()) + " and " + std::to_string(b.size()) + " outputs";
+  for (const auto& [key, x] : a) {
+    const auto it = b.find(key);
+    const std::string where = "request " + std::to_string(key.first) + " sample " + std::to_string(key.second) + ": ";
+    if (it == b.end()) return where + "missing";
+    const Output& y = it->second;
+    if (x == y) continue;
+    if (x.reason != y.reason || x.error != y.error) {
+      return where + otr_finish_reason_text(x.reason) + " '" + x.error + "' and " + otr_finish_reason_text(y.reason) + " '" + y.error + "'";
+    }
+    size_t t = 0;
+    while (t < x.tokens.size() && t < y.tokens.size() && x.tokens[t] == y.tokens[t] && x.logprobs[t] == y.logprobs[t] &&
+           x.raw_logprobs[t] == y.raw_logprobs[t]) {
+      ++t;
+    }
+    return where + "from token " + std::to_string(t) + " of " + std::to_string(x.tokens.size()) + " and " + std::to_string(y.tokens.size());
+  }
+  return "";
+}
+
+struct EngineSetup {
+  std::string isa = "auto";
+  int32_t max_batch = 64;
+  int32_t prefill_chunk = 512;
+  int32_t num_threads = 1;
+  int64_t num_pages = 2048;
+};
+
+class TestEngine {
+ public:
+  explicit TestEngine(const TinyModel& model, const EngineSetup& setup = {}) {
+    otr_engine_options options;
+    otr_engine_options_init(&options, sizeof options);
+    options.model_path = model.path().c_str();
+    options.isa = setup.isa.c_str();
+    options.max_batch = setup.max_batch;
+    options.prefill_chunk = setup.prefill_chunk;
+    options.num_threads = setup.num_threads;
+    options.kv_bytes = model.kv_bytes(setup.num_pages);
+    EXPECT_EQ(otr_engine_create(&options, &engine_), OTR_OK) << otr_last_error(nullptr);
+  }
+  ~TestEngine() { otr_engine_destroy(engine_); }
+  TestEngine(const TestEngine&) = delete;
+  TestEngine& operator=(const TestEngine&) = delete;
+
+  otr_engine* get() const { return engine_; }
+
+  otr_status try_submit(const Request& request, uint64_t tag, uint64_t* group) const {
+    otr_group_request r;
+    otr_group_request_init(&r, sizeof r);
+    otr_sampling_params sampling = request.sampling;
+    sampling.stop_token_ids = request.stop_ids.data();
+    sampling.num_stop_token_ids = request.stop_ids.size();
+    r.prompt_token_ids = request.prompt.data();
+    r.num_prompt_tokens = request.prompt.size();
+    r.n = request.n;
+    r.first_sample = request.first_sample;
+    r.stream = request.stream;
+    r.tag = tag;
+    r.sampling = &sampling;
+    return otr_submit(engine_, &r, group);
+  }
+  uint64_t submit(const Request& request, uint64_t tag) const {
+    uint64_t group = 0;
+    EXPECT_EQ(try_submit(request, tag, &group), OTR_OK) << otr_last_error(engine_);
+    return group;
+  }
+  // `sampling` null: raw_logprobs only.
+  uint64_t score(const std::vector<int32_t>& prompt, const std::vector<int32_t>& tokens, const otr_sampling_params* sampling,
+                 uint64_t tag) const {
+    otr_score_request r;
+    otr_score_request_init(&r, sizeof r);
+    r.prompt_token_ids = prompt.data();
+    r.num_prompt_tokens = prompt.size();
+    r.token_ids = tokens.data();
+    r.num_tokens = tokens.size();
+    r.tag = tag;
+    r.sampling = sampling;
+    uint64_t group = 0;
+    EXPECT_EQ(otr_score(engine_, &r, &group), OTR_OK) << otr_last_error(engine_);
+    return group;
+  }
+
+  // Takes every result until nothing is outstanding.
+  Outputs collect() const {
+    Outputs outputs;
+    otr_result* result = nullptr;
+    otr_status status;
+    while ((status = otr_wait(engine_, 120'000, &result)) == OTR_OK) {
+      otr_result_view view;
+      EXPECT_EQ(otr_result_get(result, &view, sizeof view), OTR_OK);
+      Output output{std::vector<int32_t>(view.token_ids, view.token_ids + view.num_tokens), bits_of(view.logprobs, view.num_tokens),
+                    bits_of(view.raw_logprobs, view.num_tokens), view.finish_reason, view.error};
+      EXPECT_TRUE(outputs.emplace(std::pair(view.tag, view.sample), std::move(output)).second) << "a sample came twice";
+      EXPECT_EQ(otr_result_destroy(result), OTR_OK);
+    }
+    EXPECT_EQ(status, OTR_IDLE) << otr_last_error(engine_);
+    return outputs;
+  }
+
+  // Submits all, tag = index, and collects.
+  Outputs run(const std::vector<Request>& requests) const {
+    for (size_t i = 0; i < requests.size(); ++i) submit(requests[i], i);
+    return collect();
+  }
+
+  nlohmann::json stats() const {
+    size_t size = 0;
+    EXPECT_EQ(otr_stats(engine_, nullptr, 0, &size), OTR_INVALID_ARGUMENT);
+    std::string text(size + 64, '\0');  // counters may have grown meanwhile
+    EXPECT_EQ(otr_stats(engine_, text.data(), text.size(), &size), OTR_OK) << otr_last_error(engine_);
+    return nlohmann::json::parse(text.c_str());
+  }
+  int64_t count(const char* key) const { return stats().at(key).get<int64_t>(); }
+
+ private:
+  otr_engine* engine_ = nullptr;
+};
+
+// `size` tokens that depend on `seed`, none below `low`.
+inline std::vector<int32_t> random_tokens(uint32_t seed, size_t size, int32_t vocab_size, int32_t low = 0) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(size);
+  for (int32_t& t : tokens) t = low + static_cast<int32_t>(random() % static_cast<uint32_t>(vocab_size - low));
+  return tokens;
+}
+
+// A fixture for every instruction-set path by name; a path that is not there is reported as skipped.
+class EveryPath : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const Result<const KernelTable*> table = select_kernels(GetParam());
+    if (!table.ok()) GTEST_SKIP() << table.status().message();
+  }
+  EngineSetup setup() const { return {.isa = GetParam()}; }
+};
+
+inline std::string path_name(const testing::TestParamInfo<const char*>& info) {
+  return std::string(info.param).substr(std::strlen("cpu-"));
+}
+
+#define OTR_INSTANTIATE_EVERY_PATH(Suite) \
+  INSTANTIATE_TEST_SUITE_P(Path, Suite, testing::Values("cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"), path_name)
+
+}  // namespace otr

@@ -1,0 +1,286 @@
+#include "sched/batcher.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "tests/runtime/sanitized.h"
+#include "tests/sched/fake_host.h"
+
+namespace otr {
+namespace {
+
+using Slots = std::vector<int32_t>;
+
+BatchLimits limits(int32_t max_batch, int32_t chunk, int32_t logit_rows = 1000) {
+  return {.max_batch = max_batch, .prefill_chunk = chunk, .max_logit_rows = logit_rows};
+}
+
+FakeSequence prompt(int32_t num_prompt, int32_t response = 10) {
+  return {.num_prompt = num_prompt, .max_tokens = num_prompt + response};
+}
+
+FakeSequence score(int32_t num_prompt, int32_t num_tokens) {
+  return {.num_prompt = num_prompt, .max_tokens = num_prompt + num_tokens, .is_score = true};
+}
+
+TEST(Batcher, NothingToDoIsAnEmptyPlan) {
+  FakeHost host(limits(4, 16), 10);
+  EXPECT_TRUE(host.batcher().empty());
+  EXPECT_FALSE(host.tick());
+}
+
+TEST(Batcher, TheOldestTakesTheChunkFirst) {
+  FakeHost host(limits(4, 100), 10);
+  const int32_t a = host.add(prompt(150)), b = host.add(prompt(30)), c = host.add(prompt(40));
+  host.tick();
+  ASSERT_EQ(host.planned_slots(), (Slots{a}));
+  EXPECT_EQ(host.plan()[0].end, 100);
+  EXPECT_EQ(host.batcher().num_running(), 3);
+  host.tick();
+  ASSERT_EQ(host.planned_slots(), (Slots{a, b, c}));
+  EXPECT_EQ(host.plan()[0].end, 150);
+  EXPECT_EQ(host.plan()[1].end, 30);
+  EXPECT_EQ(host.plan()[2].end, 20);
+}
+
+TEST(Batcher, DecodingCostsNoChunk) {
+  FakeHost host(limits(4, 8), 10);
+  const int32_t a = host.add(prompt(1)), b = host.add(prompt(1)), c = host.add(prompt(50));
+  host.tick();
+  ASSERT_EQ(host.planned_slots(), (Slots{a, b, c}));
+  EXPECT_EQ(host.plan()[2].end, 8);
+  host.tick();
+  ASSERT_EQ(host.planned_slots(), (Slots{a, b, c}));
+  EXPECT_EQ(host.plan()[2].end, 16);
+}
+
+TEST(Batcher, AgeGoesBeforeOrderOfArrival) {
+  class Host final : public BatchHost {
+   public:
+    SequenceView view(int32_t) const override { return {.num_target = 1, .num_computed = 0, .remaining = 1, .logits_from = 0}; }
+    int32_t pages_available() const override { return 100; }
+    int32_t pages_held(int32_t) const override { return 0; }
+    int32_t pages_private(int32_t) const override { return 0; }
+    int32_t pages_to_write(int32_t, int32_t, int32_t) const override { return 1; }
+    void attach_prefix(int32_t) override {}
+    void drop_pages(int32_t, bool) override {}
+    void take_pages(int32_t, int32_t, int32_t) override {}
+  } host;
+  Batcher batcher(limits(3, 8));
+  for (const int32_t slot : {4, 1, 3, 0, 2}) batcher.add(slot, static_cast<uint64_t>(slot) + 10);
+  Slots slots;
+  for (const RowRun& run : batcher.schedule(&host)) slots.push_back(run.slot);
+  EXPECT_EQ(slots, (Slots{0, 1, 2}));
+}
+
+TEST(Batcher, LogitRowsAreLimited) {
+  FakeHost host(limits(8, 1000, 10), 100);
+  const int32_t a = host.add(score(30, 25)), b = host.add(prompt(40)), c = host.add(prompt(5));
+  host.tick();  // a runs up to its tenth row of logits: 29 … 38; the others run what needs none
+  ASSERT_EQ(host.planned_slots(), (Slots{a, b, c}));
+  EXPECT_EQ(host.plan()[0].end, 39);
+  EXPECT_EQ(host.plan()[1].end, 39);
+  EXPECT_EQ(host.plan()[2].end, 4);
+  host.tick();
+  ASSERT_EQ(host.planned_slots(), (Slots{a}));
+  EXPECT_EQ(host.plan()[0].end, 49);
+  host.tick();  // its last five rows leave five to the others
+  ASSERT_EQ(host.planned_slots(), (Slots{a, b, c}));
+  EXPECT_EQ(host.plan()[1].end, 40);
+}
+
+TEST(Batcher, TheBatchIsLimitedAndTheOldestWaitingJoins) {
+  FakeHost host(limits(2, 100), 100);
+  const int32_t a = host.add(prompt(5, 2)), b = host.add(prompt(5, 4)), c = host.add(prompt(5, 4)), d = host.add(prompt(5, 4));
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{a, b}));
+  host.tick();  // a's last
+  EXPECT_EQ(host.planned_slots(), (Slots{a, b}));
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{b, c}));
+  EXPECT_TRUE(host.sequence(d).alive);
+}
+
+TEST(Batcher, JoiningLeavesThePagesThatRunningSequencesWantNow) {
+  FakeHost host(limits(16, 1000), 10);
+  const int32_t a = host.add(prompt(64 * 7));
+  const int32_t b = host.add(prompt(64 * 4));  // 7 + 4 > 10
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{a}));
+  EXPECT_EQ(host.pages_held(b), 0);
+  const int32_t c = host.add(prompt(64));  // would fit, but b is older
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{a}));
+  EXPECT_TRUE(host.sequence(c).alive);
+}
+
+TEST(Batcher, JoiningLeavesASparePageForEightThatRun) {
+  for (const int32_t running : {7, 8}) {
+    FakeHost host(limits(32, 1000), 10);
+    for (int32_t i = 0; i < running; ++i) host.add(prompt(32, 16));
+    host.tick();
+    host.reserve(9 - running);  // one page is left
+    const int32_t joining = host.add(prompt(32, 16));
+    host.tick();
+    EXPECT_EQ(host.plan().size() == static_cast<size_t>(running) + 1, running == 7) << running;
+    EXPECT_EQ(host.pages_held(joining), running == 7 ? 1 : 0);
+  }
+}
+
+// Four sequences at the end of a page each, one page left.
+struct Crowded {
+  Crowded() : host(limits(8, 1000), 5) {
+    for (const int32_t response : {500, 90, 200, 100}) slots.push_back(host.add(prompt(63, response)));
+    host.tick();
+    host.tick();
+    for (const int32_t slot : slots) EXPECT_EQ(host.sequence(slot).num_computed, 64);
+  }
+  FakeHost host;
+  Slots slots;
+};
+
+TEST(Batcher, TheVictimHasTheMostLeftAndTheOldestIsImmune) {
+  Crowded c;
+  c.host.tick();
+  // Four pages are wanted. The oldest has the most left and stays; then 200 (2 pages for 3), then 100 (3 for 2) give way.
+  EXPECT_EQ(c.host.preempted(), (Slots{c.slots[2], c.slots[3]}));
+  EXPECT_EQ(c.host.planned_slots(), (Slots{c.slots[0], c.slots[1]}));
+  EXPECT_EQ(c.host.sequence(c.slots[2]).num_tokens, 65);  // tokens are kept
+  EXPECT_EQ(c.host.sequence(c.slots[2]).num_computed, 0);
+}
+
+TEST(Batcher, APreemptedSequenceResumesByAgeAndRecomputes) {
+  Crowded c;
+  c.host.tick();
+  c.host.cancel(c.slots[0]);
+  c.host.cancel(c.slots[1]);
+  c.host.tick();
+  EXPECT_EQ(c.host.planned_slots(), (Slots{c.slots[2], c.slots[3]}));
+  EXPECT_EQ(c.host.plan()[0].begin, 0);
+  EXPECT_EQ(c.host.plan()[0].end, 65);
+}
+
+TEST(Batcher, AVictimThatFreesAPageGoesFirst) {
+  FakeHost host(limits(8, 1000), 4);
+  FakeSequence shared = prompt(64, 300);
+  shared.num_siblings = 1;
+  const int32_t a = host.add(prompt(64, 10));
+  const int32_t leader = host.add(shared);  // and its sibling: 300 left, but its only page is the leader's too
+  const int32_t b = host.add(prompt(64, 20));
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{a, leader, b}));
+  const int32_t sibling = host.num_slots() - 1;
+  host.tick();  // all want a page, one is left
+  ASSERT_FALSE(host.preempted().empty());
+  EXPECT_EQ(host.preempted()[0], b);
+  EXPECT_TRUE(host.sequence(sibling).alive);
+}
+
+// a, the oldest, wants a page; b runs but got no turn yet and holds nothing: only c and d, which wait with a shared page, can help.
+TEST(Batcher, WhoHoldsNoPageCannotHelp) {
+  FakeHost host(limits(2, 64), 4);
+  const int32_t a = host.add(prompt(256, 10));
+  const int32_t b = host.add(prompt(64, 1000));
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{a}));
+  EXPECT_EQ(host.batcher().num_running(), 2);
+  const int32_t c = host.add(prompt(200, 10)), d = host.add(prompt(200, 10));
+  host.give(c, 192);
+  host.share(c, d);
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{a}));
+  EXPECT_TRUE(host.preempted().empty());
+  EXPECT_EQ(host.pages_held(c) + host.pages_held(d), 0);
+  EXPECT_EQ(host.batcher().num_running(), 2);
+  EXPECT_TRUE(host.sequence(b).alive);
+}
+
+// Two groups' first samples end at once and leave siblings that wait with all pages: the first to go on needs one of them.
+TEST(Batcher, AnIdleBatchTakesPagesFromThoseWhoWait) {
+  FakeHost host(limits(2, 1000), 4);
+  FakeSequence group = prompt(65, 30);
+  group.num_siblings = 2;
+  group.stops_at_once = true;
+  host.add(group);
+  host.add(group);
+  EXPECT_TRUE(host.tick());
+  EXPECT_EQ(host.pages_available(), 0);
+  EXPECT_TRUE(host.tick()) << "live sequences and an empty plan";
+  for (int i = 0; i < 200 && !host.all_done(); ++i) host.tick();
+  EXPECT_TRUE(host.all_done());
+}
+
+TEST(Batcher, RemovesRunningAndWaiting) {
+  FakeHost host(limits(2, 100), 100);
+  Slots slots;
+  for (int i = 0; i < 5; ++i) slots.push_back(host.add(prompt(5, 50)));
+  host.tick();
+  host.cancel(slots[3]);  // waiting
+  host.cancel(slots[0]);  // running
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{slots[1], slots[2]}));
+  host.cancel(slots[2]);
+  host.cancel(slots[4]);
+  host.tick();
+  EXPECT_EQ(host.planned_slots(), (Slots{slots[1]}));
+  host.cancel(slots[1]);
+  EXPECT_TRUE(host.batcher().empty());
+  EXPECT_FALSE(host.tick());
+  EXPECT_EQ(host.pages_in_use(), 0);
+}
+
+// Random sequences in pools from just enough for the largest upwards: every promise of a plan holds (FakeHost), every tick runs
+// something, and all of them finish.
+TEST(BatcherProperty, EverythingFinishesInEveryPool) {
+  const uint32_t rounds = kSanitized ? 150 : 1500;
+  int64_t preemptions = 0, full = 0;
+  for (uint32_t seed = 0; seed < rounds && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto between = [&random](int32_t low, int32_t high) {
+      return low + static_cast<int32_t>(random() % static_cast<uint32_t>(high - low + 1));
+    };
+    const int32_t max_batch = between(1, 12);
+    std::vector<FakeSequence> requests;
+    int32_t largest = 1;
+    int64_t total_tokens = 0;
+    for (int32_t i = between(1, 20); i > 0; --i) {
+      FakeSequence s = prompt(between(1, between(1, 300)), between(1, between(1, 300)));
+      if (between(0, 4) == 0) s = score(between(1, 50), between(1, 300));
+      else if (between(0, 1) == 0) s.num_siblings = between(1, 6);
+      s.group = between(0, 1) == 0 ? between(0, 3) : -1;
+      if (s.group >= 0) s.num_prompt = 64 * s.group + 10, s.max_tokens = s.num_prompt + between(1, 200);
+      s.stops_at_once = between(0, 3) == 0;
+      largest = std::max(largest, (s.max_tokens + FakeHost::kPage - 1) / FakeHost::kPage);
+      total_tokens += int64_t{s.max_tokens} * (1 + s.num_siblings);
+      requests.push_back(s);
+    }
+    const int32_t num_pages = largest + (between(0, 1) == 0 ? 0 : between(0, 12));
+    FakeHost host(limits(max_batch, between(1, 200), max_batch + between(0, 5)), num_pages);
+    // Progress is one row a tick at least, and a sequence recomputes at most everything once for each time another one makes it.
+    const int64_t most_ticks = total_tokens * 20;
+    while (!(requests.empty() && host.all_done()) && !testing::Test::HasFailure()) {
+      while (!requests.empty() && (host.all_done() || between(0, 9) == 0)) {
+        host.add(requests.back());
+        requests.pop_back();
+      }
+      ASSERT_TRUE(host.tick()) << "live sequences and an empty plan";
+      if (between(0, 400) == 0) {
+        const int32_t slot = between(0, host.num_slots() - 1);
+        if (host.sequence(slot).alive) host.cancel(slot);
+      }
+      ASSERT_LT(host.ticks(), most_ticks);
+    }
+    EXPECT_TRUE(host.batcher().empty());
+    EXPECT_EQ(host.pages_in_use(), 0);
+    preemptions += host.preemptions();
+    full += host.used_peak() == num_pages;
+  }
+  EXPECT_GT(preemptions, int64_t{rounds} / 10) << "the pools were never short";
+  EXPECT_GT(full, int64_t{rounds} / 4);
+}
+
+}  // namespace
+}  // namespace otr

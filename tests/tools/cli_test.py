@@ -1,0 +1,329 @@
+"""The command line as a user meets it: flags, lines, pipes, exit codes, the C99 program."""
+
+import json
+import os
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+from harness import BIN, C99, MODEL, TINYMATH, ProgramTest, json_lines, outrider, problems, to_lines
+
+SHORT = ("--max-new-tokens", "24")
+KEYS = ["id", "sample", "prompt_token_ids", "token_ids", "logprobs", "raw_logprobs", "text", "finish_reason"]
+
+
+class Usage(ProgramTest):
+    """A wrong command line: exit code 2, and a message that names the flag."""
+
+    def expect_usage(self, needle, *args):
+        code, out, err = outrider(*args)
+        self.assertEqual((code, out), (2, ""), (args, err))
+        self.assertIn(needle, err)
+
+    def test_help_and_version(self):
+        for args, needle in ((["--help"], "rollout"), (["--version"], "outrider 0.1.0"), (["rollout", "--help"], "--max-new-tokens"),
+                             (["score", "--help"], "raw_logprobs"), (["inspect", "--help"], "--json")):
+            code, out, err = outrider(*args)
+            self.assertEqual((code, err), (0, ""))
+            self.assertIn(needle, out)
+
+    def test_commands(self):
+        self.expect_usage("Usage", *[])
+        self.expect_usage("'rolout'", "rolout")
+
+    def test_missing_flags(self):
+        self.expect_usage("--model", "rollout", "--prompts", "-")
+        self.expect_usage("--prompts", "rollout", "--model", MODEL)
+        self.expect_usage("--in", "score", "--model", MODEL)
+        self.expect_usage("PATH", "inspect")
+        self.expect_usage("model", "rollout", "--model")
+
+    def test_wrong_flags(self):
+        base = ("rollout", "--model", MODEL, "--prompts", "-")
+        self.expect_usage("temprature", *base, "--temprature", "1")
+        self.expect_usage("'extra'", *base, "extra")
+        for flag, value in (("n", "0"), ("n", "x"), ("max-new-tokens", "0"), ("temperature", "0.001"), ("temperature", "nan"),
+                            ("top-k", "-1"), ("top-p", "0"), ("top-p", "1.5"), ("min-p", "-0.5"), ("seed", "-1"), ("seed", "1.5"),
+                            ("step", "-1"), ("max-batch", "0"), ("kv-bytes", "1X"), ("chunk", "0"), ("threads", "-2"),
+                            ("device", "tpu"), ("device", "cuda:"), ("isa", "cpu-none"), ("policy", "auto"),
+                            ("progress", "sometimes")):
+            self.expect_usage(f"--{flag}", *base, f"--{flag}", value)
+        self.expect_usage("progress", "score", "--model", MODEL, "--in", "-", "--progress", "auto")
+
+    def test_output_is_not_the_input(self):
+        path = self.folder / "prompts.jsonl"
+        path.write_text(to_lines(problems(1)), encoding="utf-8")
+        self.expect_usage("--out", "rollout", "--model", MODEL, "--prompts", path, "--out", path)
+        self.assertEqual(path.read_text(encoding="utf-8"), to_lines(problems(1)))
+
+
+class Failures(ProgramTest):
+    """What goes wrong outside the lines: exit codes 3 and 4."""
+
+    def expect(self, code, needle, *args, stdin=""):
+        got, out, err = outrider(*args, stdin=stdin)
+        self.assertEqual((got, out), (code, ""), err)
+        self.assertIn(needle, err)
+
+    def test_models_that_cannot_be_loaded(self):
+        for path in ("/nonexistent/model", str(self.folder), str(TINYMATH / "prompts.jsonl")):
+            self.expect(3, path, "rollout", "--model", path, "--prompts", "-")
+            self.expect(3, path, "score", "--model", path, "--in", "-")
+            self.expect(3, path, "inspect", path)
+
+    def test_a_truncated_checkpoint_is_named(self):
+        for name in ("config.json", "tokenizer.json", "generation_config.json"):
+            (self.folder / name).write_bytes((Path(MODEL) / name).read_bytes())
+        (self.folder / "model.safetensors").write_bytes((Path(MODEL) / "model.safetensors").read_bytes()[:-1])
+        for args in (("inspect", self.folder), ("rollout", "--prompts", "-", "--model", self.folder)):
+            self.expect(3, "model.safetensors", *args)
+
+    def test_devices_and_paths_that_are_not_there(self):
+        self.expect(3, "cuda:0", "rollout", "--model", MODEL, "--prompts", "-", "--device", "cuda:0")
+
+    def test_files(self):
+        base = ("rollout", "--model", MODEL)
+        self.expect(3, "/nonexistent/in", *base, "--prompts", "/nonexistent/in")
+        self.expect(3, "Is a directory", *base, "--prompts", self.folder)
+        self.expect(4, "/nonexistent/out", *base, "--prompts", "-", "--out", "/nonexistent/out")
+        self.expect(4, "/nonexistent/stats", *base, "--prompts", "-", "--stats", "/nonexistent/stats")
+        self.expect(4, "/dev/full", *base, "--prompts", "-", "--out", "/dev/full", *SHORT, stdin=to_lines(problems(1)))
+
+    def test_a_model_without_tokenizer_takes_token_ids(self):
+        for name in ("config.json", "generation_config.json", "model.safetensors"):
+            (self.folder / name).write_bytes((Path(MODEL) / name).read_bytes())
+        lines = [{"id": 1, "prompt_token_ids": [5, 6, 7]}, {"id": 2, "prompt": "x"}]
+        code, out, err = outrider("rollout", "--model", self.folder, "--prompts", "-", *SHORT, stdin=to_lines(lines))
+        self.assertEqual(code, 3)
+        self.assertIn("<stdin>:2: prompt: ", err)
+        self.assertIsNone(json_lines(out)[0]["text"])
+        self.assertIn("none", self.run_ok("inspect", self.folder))
+
+
+class Lines(ProgramTest):
+    """Input and output lines of rollout."""
+
+    def test_output(self):
+        out = json_lines(self.rollout(problems(5), "--n", "3", *SHORT))
+        self.assertEqual([(o["id"], o["sample"]) for o in out], [(p["id"], s) for p in problems(5) for s in range(3)])
+        for o in out:
+            self.assertEqual(list(o), KEYS)
+            self.assertTrue(1 <= len(o["token_ids"]) <= 24)
+            self.assertEqual(len(o["token_ids"]), len(o["logprobs"]))
+            self.assertEqual(len(o["token_ids"]), len(o["raw_logprobs"]))
+            self.assertEqual(o["finish_reason"], "length" if o["token_ids"][-1] != 462 else "stop")
+            self.assertNotIn("<|", o["text"])
+        self.assertEqual(len({tuple(o["token_ids"]) for o in out if o["id"] == "0000"} | {()}), 4)
+
+    def test_prompt_and_token_ids_are_the_same(self):
+        by_text = json_lines(self.rollout(problems(3), *SHORT))
+        by_ids = self.rollout([{"id": o["id"], "prompt_token_ids": o["prompt_token_ids"]} for o in by_text], *SHORT)
+        self.assertEqual(json_lines(by_ids), by_text)
+
+    def test_bad_lines_do_not_stop_good_ones(self):
+        good = problems(3)
+        bad = ["{", "[]", '{"id":"x"}', '{"id":"x","prompt":"a","prompt_token_ids":[1]}', '{"id":"x","prompt":"a","tempreature":1}',
+               '{"id":"x","prompt":"a","prompt":"b"}', '{"id":"x","prompt":"a","top_p":2}', '{"id":"x","prompt":""}',
+               '{"id":"x","prompt_token_ids":[]}', '{"id":"x","prompt_token_ids":[999999]}',
+               '{"id":"x","prompt_token_ids":[' + ",".join(["5"] * 5000) + "]}", '{"id":"' + good[0]["id"] + '","prompt":"a"}',
+               '{"id":[],"prompt":"a"}', '{"id":"x","prompt":"a","stop_token_ids":[-1]}', "[" * 100000]
+        text = to_lines(good[:1]) + "\n".join(bad) + "\n\n  \n" + to_lines(good[1:]).rstrip("\n")
+        code, out, err = outrider("rollout", "--model", MODEL, "--prompts", "-", *SHORT, stdin=text)
+        self.assertEqual(code, 3)
+        self.assertEqual(out, self.rollout(good, *SHORT))
+        messages = err.splitlines()
+        self.assertEqual([m.split(": ")[0] for m in messages], [f"<stdin>:{i + 2}" for i in range(len(bad))])
+        self.assertTrue(all(len(m) < 250 for m in messages), messages)
+
+    def test_a_bad_line_names_its_file(self):
+        path = self.folder / "prompts.jsonl"
+        path.write_bytes(to_lines(problems(1)).encode() + b'{"prompt":"\xff"}\n')
+        code, out, err = outrider("rollout", "--model", MODEL, "--prompts", path, *SHORT)
+        self.assertEqual((code, len(json_lines(out))), (3, 1))
+        self.assertTrue(err.startswith(f"{path}:2: "), err)
+
+    def test_ids(self):
+        lines = [{"id": 7, "prompt": "1+1\n"}, {"prompt": "1+1\n"}, {"id": "ü\"\n", "prompt": "1+1\n"}, {"id": 7, "prompt": "1+1\n", "stream": 1}]
+        out = json_lines(self.rollout(lines, *SHORT))
+        self.assertEqual([o["id"] for o in out], [7, 2, "ü\"\n", 7])
+        code, out, err = outrider("rollout", "--model", MODEL, "--prompts", "-", *SHORT, stdin=to_lines([lines[0], {"id": "7", "prompt": "2"}]))
+        self.assertEqual((code, len(json_lines(out))), (3, 1))
+        self.assertIn("<stdin>:2: id \"7\" was already given", err)
+
+    def test_overrides_equal_flags(self):
+        settings = {"n": 2, "max_new_tokens": 17, "temperature": 0.7, "top_k": 9, "top_p": 0.8, "min_p": 0.02, "seed": 123}
+        flags = [x for key, value in settings.items() for x in ("--" + key.replace("_", "-"), value)]
+        by_flags = self.rollout(problems(4), *flags)
+        by_lines = self.rollout([p | settings for p in problems(4)])
+        beaten = self.rollout([p | settings for p in problems(4)], "--n", "5", "--seed", "9", "--temperature", "0")
+        self.assertEqual(by_flags, by_lines)
+        self.assertEqual(by_flags, beaten)
+        self.assertNotEqual(by_flags, self.rollout(problems(4), *flags[:-1], "124"))
+
+    def test_stops(self):
+        prompt = problems(1)[0]
+        base = json_lines(self.rollout([prompt], "--temperature", "0", *SHORT))[0]
+        stop = base["token_ids"][4]
+        first = base["token_ids"].index(stop)
+        stopped = json_lines(self.rollout([prompt | {"stop_token_ids": [stop]}], "--temperature", "0", *SHORT))[0]
+        self.assertEqual(stopped["token_ids"], base["token_ids"][:first + 1])
+        self.assertEqual(stopped["finish_reason"], "stop")
+        self.assertTrue(base["text"].startswith(stopped["text"]) and len(stopped["text"]) < len(base["text"]))
+        long = json_lines(self.rollout([prompt | {"ignore_eos": True}], "--max-new-tokens", "400"))[0]
+        self.assertEqual((len(long["token_ids"]), long["finish_reason"]), (400, "length"))
+        self.assertEqual(json_lines(self.rollout([prompt], "--temperature", "0", *SHORT))[0]["logprobs"], [0] * len(base["logprobs"]))
+
+    def test_the_context_limit_clamps(self):
+        tokens = [5] * 4090
+        out = json_lines(self.rollout([{"prompt_token_ids": tokens, "ignore_eos": True}], "--max-new-tokens", "1000"))[0]
+        self.assertEqual((len(out["token_ids"]), out["finish_reason"]), (6, "length"))
+
+    def test_a_request_that_never_fits(self):
+        lines = [{"prompt": "1+1\n", "max_new_tokens": 2000}, {"prompt": "1+1\n", "max_new_tokens": 16}]
+        code, out, err = outrider("rollout", "--model", MODEL, "--prompts", "-", "--kv-bytes", "128K", stdin=to_lines(lines))
+        self.assertEqual((code, [o["id"] for o in json_lines(out)]), (3, [2]), err)
+        self.assertTrue(err.startswith("<stdin>:1: "), err)
+
+    def test_prompts_steps_and_samples_share_no_noise(self):
+        # The same prompt under other ids, steps and sample numbers must draw differently.
+        prompt = {"prompt": problems(2)[1]["prompt"]}
+        flags = ("--n", "4", "--temperature", "3", "--max-new-tokens", "12")
+        draws = [tuple(o["token_ids"]) for step in range(4)
+                 for o in json_lines(self.rollout([prompt | {"id": i} for i in range(8)], *flags, "--step", step))]
+        self.assertEqual(len(set(draws)), len(draws))
+
+
+class Pipes(ProgramTest):
+    """Files, standard streams, stats, progress."""
+
+    def test_files_equal_pipes(self):
+        prompts, out = self.folder / "prompts.jsonl", self.folder / "out.jsonl"
+        prompts.write_text(to_lines(problems(4)), encoding="utf-8")
+        out.write_text("old contents\n" * 100000, encoding="utf-8")
+        self.assertEqual(self.run_ok("rollout", "--model", MODEL, "--prompts", prompts, "--out", out, *SHORT), "")
+        self.assertEqual(out.read_text(encoding="utf-8"), self.rollout(problems(4), *SHORT))
+        scored = self.folder / "scored.jsonl"
+        self.run_ok("score", "--model", MODEL, "--in", out, "--out", scored)
+        self.assertEqual(scored.read_text(encoding="utf-8"),
+                         self.run_ok("score", "--model", MODEL, "--in", "-", stdin=out.read_text(encoding="utf-8")))
+
+    def test_the_problem_file_is_taken_as_it_is(self):
+        path = self.folder / "prompts.jsonl"
+        text = (TINYMATH / "prompts.jsonl").read_text(encoding="utf-8")
+        path.write_text("\n".join(text.split("\n")[:3]), encoding="utf-8")
+        self.assertEqual(self.run_ok("rollout", "--model", MODEL, "--prompts", path, *SHORT), self.rollout(problems(3), *SHORT))
+
+    def test_an_answer_comes_before_the_next_question(self):
+        program = subprocess.Popen([BIN, "rollout", "--model", MODEL, "--prompts", "-", *SHORT], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True)
+        for question in problems(3):
+            program.stdin.write(to_lines([question]))
+            program.stdin.flush()
+            self.assertEqual(json.loads(program.stdout.readline())["id"], question["id"])
+        program.stdin.close()
+        self.assertEqual(program.wait(60), 0)
+        program.stdout.close()
+
+    def test_empty_input(self):
+        self.assertEqual(self.rollout([]), "")
+        self.assertEqual(self.run_ok("score", "--model", MODEL, "--in", "/dev/null"), "")
+
+    def test_stats(self):
+        path = self.folder / "stats.json"
+        out = json_lines(self.rollout(problems(4), "--n", "2", "--stats", path, "--seed", "3", *SHORT))
+        stats = self.stats(path)
+        tokens = sum(len(o["token_ids"]) for o in out)
+        self.assertEqual((stats["tokens"], stats["generated_tokens"], stats["samples"], stats["lines"]), (tokens, tokens, 8, 4))
+        self.assertEqual((stats["settings"]["seed"], stats["settings"]["n"], stats["command"]), (3, 2, "rollout"))
+        for key in ("wall_seconds", "tokens_per_second", "load_seconds", "kv_pages_peak", "isa", "kv_pages_total"):
+            self.assertTrue(stats[key], key)
+        self.assertEqual(stats["preemptions"], 0)
+
+    def test_progress(self):
+        args = ("rollout", "--model", MODEL, "--prompts", "-", *SHORT, "--progress")
+        self.assertIn("samples", outrider(*args, "always", stdin=to_lines(problems(2)))[2])
+        self.assertEqual(outrider(*args, "never", stdin=to_lines(problems(2)))[2], "")
+
+    def test_many_lines_with_little_memory_in_flight(self):
+        lines = [{"id": i, "prompt_token_ids": [5 + i % 100], "max_new_tokens": 2} for i in range(3000)]
+        out = json_lines(self.rollout(lines, "--max-batch", "8"))
+        self.assertEqual([o["id"] for o in out], list(range(3000)))
+
+
+class Scores(ProgramTest):
+    """score: alignment, nulls, bad lines."""
+
+    def test_without_a_prompt_the_first_is_null(self):
+        out = json_lines(self.run_ok("score", "--model", MODEL, "--in", "-", stdin=to_lines(
+            [{"id": "a", "token_ids": [5, 6, 7]}, {"id": "a", "token_ids": [5]}, {"token_ids": [6, 7], "prompt_token_ids": [5]}])))
+        self.assertEqual([list(o) for o in out], [["id", "raw_logprobs"]] * 3)
+        self.assertEqual([len(o["raw_logprobs"]) for o in out], [3, 1, 2])
+        self.assertEqual([o["raw_logprobs"][0] is None for o in out], [True, True, False])
+        self.assertEqual(out[0]["raw_logprobs"][1:], out[2]["raw_logprobs"])
+        self.assertEqual(out[2]["id"], 3)
+
+    def test_a_filtered_token_is_null(self):
+        line = {"prompt_token_ids": [5, 6], "token_ids": [7, 8, 9], "top_k": 1}
+        out = json_lines(self.run_ok("score", "--model", MODEL, "--in", "-", stdin=to_lines([line])))[0]
+        self.assertTrue(set(out["logprobs"]) <= {None, 0})
+        self.assertIn(None, out["logprobs"])
+        self.assertTrue(all(p < 0 for p in out["raw_logprobs"]))
+
+    def test_bad_lines(self):
+        text = '{"id":1,"token_ids":[5,6]}\n{"id":2,"token_ids":[]}\n{"id":3,"token_ids":[999999]}\n{"id":4,"prompt":"a","token_ids":[1]}\n'
+        code, out, err = outrider("score", "--model", MODEL, "--in", "-", stdin=text)
+        self.assertEqual((code, len(json_lines(out))), (3, 1))
+        self.assertEqual([m.split(": ")[0] for m in err.splitlines()], ["<stdin>:2", "<stdin>:3", "<stdin>:4"])
+
+
+class Inspect(ProgramTest):
+    def test_facts(self):
+        facts = json.loads(self.run_ok("inspect", MODEL, "--json"))
+        config = json.loads((Path(MODEL) / "config.json").read_text(encoding="utf-8"))
+        for key, name in (("hidden_size", "hidden_size"), ("num_layers", "num_hidden_layers"), ("num_heads", "num_attention_heads"),
+                          ("vocab_size", "vocab_size"), ("context_limit", "max_position_embeddings"), ("architecture", "model_type")):
+            self.assertEqual(facts[key], config[name])
+        self.assertEqual(facts["kv_bytes_per_token"], 2 * config["num_hidden_layers"] * 32 * 2)
+        self.assertEqual(facts["parameters"] * 2, facts["weight_bytes"])
+        self.assertEqual(facts["stop_token_ids"], [462])
+        text = self.run_ok("inspect", MODEL)
+        self.assertEqual(len(text.splitlines()), len(facts))
+
+
+class CProgram(ProgramTest):
+    def test_the_c99_program_agrees(self):
+        out = json_lines(self.rollout([problems(1)[0] | {"stream": 17}], "--n", "4", "--seed", "5", "--max-new-tokens", "48"))
+        done = subprocess.run([C99, MODEL, *map(str, out[0]["prompt_token_ids"])], capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, "".join(" ".join(map(str, o["token_ids"])) + "\n" for o in out))
+
+
+class BrokenWeights(ProgramTest):
+    """NaN in a request's own numbers: an output line with the error, exit code 4, and neighbours unharmed."""
+
+    def test_nan(self):
+        raw = bytearray((Path(MODEL) / "model.safetensors").read_bytes())
+        size = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8:8 + size])
+        config = json.loads((Path(MODEL) / "config.json").read_text(encoding="utf-8"))
+        begin = 8 + size + header["model.embed_tokens.weight"]["data_offsets"][0]
+        poisoned = 300
+        row = begin + poisoned * config["hidden_size"] * 2
+        raw[row:row + 2] = b"\xc0\x7f"  # NaN in bf16; embeddings are tied, so this token's logit is NaN everywhere
+        self.assertTrue(config["tie_word_embeddings"])
+        for name in ("config.json", "tokenizer.json", "generation_config.json"):
+            (self.folder / name).write_bytes((Path(MODEL) / name).read_bytes())
+        (self.folder / "model.safetensors").write_bytes(raw)
+        text = to_lines(problems(2)) + "{\n"
+        code, out, err = outrider("rollout", "--model", self.folder, "--prompts", "-", *SHORT, stdin=text)
+        lines = json_lines(out)
+        self.assertEqual((code, len(lines)), (4, 2), err)
+        for line in lines:
+            self.assertEqual(list(line), KEYS + ["error"])
+            self.assertEqual(line["finish_reason"], "error")
+            self.assertIn("NaN", line["error"])
+
+
+if __name__ == "__main__":
+    unittest.main()

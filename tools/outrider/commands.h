@@ -1,0 +1,10 @@
+// The commands of the program. Each reads its own flags (argv[0] is the command's name), returns an ExitCode and throws Failure.
+#pragma once
+
+namespace otr::cli {
+
+int rollout_command(int argc, char** argv);
+int score_command(int argc, char** argv);
+int inspect_command(int argc, char** argv);
+
+}  // namespace otr::cli

@@ -1,0 +1,176 @@
+#include "tools/outrider/flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tools/outrider/failure.h"
+#include "tools/outrider/request_line.h"
+
+namespace otr::cli {
+namespace {
+
+[[noreturn]] void bad_flag(const std::string& name, const std::string& text, const std::string& rule) {
+  throw Failure(kExitUsage, "--" + name + " " + text + ": " + rule);
+}
+
+template <typename T>
+bool parse_number(std::string_view text, T* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// The number as a line would give it, so that flag and key obey one rule.
+nlohmann::json number_in(const std::string& name, const std::string& text) {
+  uint64_t whole = 0;
+  if (parse_number(text, &whole)) return whole;
+  double number = 0;
+  if (!parse_number(text, &number)) bad_flag(name, text, "not a number");
+  return number;
+}
+
+bool is_device(const std::string& text) {
+  constexpr std::string_view kCuda = "cuda:";
+  int32_t index = 0;
+  return text == "auto" || text == "cpu" ||
+         (text.starts_with(kCuda) && parse_number(std::string_view(text).substr(kCuda.size()), &index) && index >= 0);
+}
+
+}  // namespace
+
+Flags::Flags(std::span<const Flag> table, int argc, char** argv, size_t max_positional) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (!argument.starts_with("--")) {
+      positional_.push_back(argument);
+      if (positional_.size() > max_positional) throw Failure(kExitUsage, "unexpected argument '" + argument + "'");
+      continue;
+    }
+    const size_t equals = std::min(argument.find('='), argument.size());
+    const std::string name = argument.substr(2, equals - 2);
+    const auto flag = std::find_if(table.begin(), table.end(), [&](const Flag& f) { return name == f.name; });
+    if (flag == table.end()) throw Failure(kExitUsage, "there is no flag --" + name);
+    if (!flag->value) {
+      if (equals < argument.size()) throw Failure(kExitUsage, "--" + name + " takes no value");
+      values_[name] = "";
+    } else if (equals < argument.size()) {
+      values_[name] = argument.substr(equals + 1);
+    } else {
+      if (i + 1 == argc) throw Failure(kExitUsage, "--" + name + " needs a value");
+      values_[name] = argv[++i];
+    }
+  }
+}
+
+std::string Flags::text(const std::string& name, const std::string& fallback) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? fallback : found->second;
+}
+
+std::string Flags::required(const std::string& name) const {
+  if (!given(name)) throw Failure(kExitUsage, "--" + name + " is required");
+  return values_.at(name);
+}
+
+bool printed_help(std::span<const Flag> table, int argc, char** argv, const char* usage, const char* notes) {
+  const bool asked = std::any_of(argv + 1, argv + argc, [](std::string_view a) { return a == "--help" || a == "-h"; });
+  if (!asked) return false;
+  std::printf("%s\n", usage);
+  for (const Flag& flag : table) {
+    std::string name = std::string("--") + flag.name;
+    if (flag.value) name.append(" ").append(flag.value);
+    std::printf("  %-22s %s\n", name.c_str(), flag.help);
+  }
+  std::fputs(notes, stdout);
+  return true;
+}
+
+int32_t int_flag(const std::string& name, const std::string& text, int32_t least) {
+  int32_t value = 0;
+  if (!parse_number(text, &value) || value < least) bad_flag(name, text, "must be an integer, at least " + std::to_string(least));
+  return value;
+}
+
+uint64_t u64_flag(const std::string& name, const std::string& text) {
+  uint64_t value = 0;
+  if (!parse_number(text, &value)) bad_flag(name, text, "must be an integer from 0 to 18446744073709551615");
+  return value;
+}
+
+uint64_t size_flag(const std::string& name, const std::string& text) {
+  constexpr std::string_view kSuffixes = "KMGT";
+  std::string_view digits = text;
+  int shift = 0;
+  if (!text.empty()) {
+    const size_t suffix = kSuffixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))));
+    if (suffix != std::string_view::npos) {
+      shift = 10 * static_cast<int>(suffix + 1);
+      digits.remove_suffix(1);
+    }
+  }
+  uint64_t value = 0;
+  if (!parse_number(digits, &value) || value == 0 || value > std::numeric_limits<uint64_t>::max() >> shift) {
+    bad_flag(name, text, "must be a size in bytes, like 1048576, 512M or 2G");
+  }
+  return value << shift;
+}
+
+void choice_flag(const std::string& name, const std::string& text, std::initializer_list<const char*> allowed) {
+  std::string list;
+  for (const char* choice : allowed) {
+    if (text == choice) return;
+    list += std::string(list.empty() ? "" : ", ") + choice;
+  }
+  bad_flag(name, text, "must be one of " + list);
+}
+
+void sampling_flag(const std::string& name, const std::string& text, SamplingSettings* settings) {
+  std::string key = name;
+  std::replace(key.begin(), key.end(), '-', '_');
+  const std::string rule = set_sampling_key(key, number_in(name, text), settings);
+  if (!rule.empty()) bad_flag(name, text, rule);
+}
+
+const std::vector<Flag> kEngineFlagTable = {
+    {"model", "PATH", "a Hugging Face folder (required)"},
+    {"out", "FILE|-", "default: standard output"},
+    {"max-batch", "N", "samples that decode at the same time (default 256)"},
+    {"kv-bytes", "SIZE", "memory of the KV pages, like 512M or 2G (default: a quarter of the free memory)"},
+    {"chunk", "N", "prompt tokens run in one tick (default 512)"},
+    {"threads", "N", "default: one per CPU that the process may use"},
+    {"device", "NAME", "auto, cpu or cuda:N (default auto)"},
+    {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
+    {"stats", "FILE.json", "write times and counts to this file"},
+};
+
+EngineFlags::EngineFlags(const Flags& flags)
+    : model(flags.required("model")), device(flags.text("device", "auto")), isa(flags.text("isa", "auto")) {
+  otr_engine_options_init(&options, sizeof options);
+  const auto set_int = [&](const char* name, int32_t* field) {
+    if (flags.given(name)) *field = int_flag(name, flags.required(name), 1);
+  };
+  set_int("max-batch", &options.max_batch);
+  set_int("chunk", &options.prefill_chunk);
+  set_int("threads", &options.num_threads);
+  if (flags.given("kv-bytes")) options.kv_bytes = size_flag("kv-bytes", flags.required("kv-bytes"));
+  if (!is_device(device)) bad_flag("device", device, "must be auto, cpu or cuda:N");
+  choice_flag("isa", isa, {"auto", "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"});
+  options.model_path = model.c_str();
+  options.device = device.c_str();
+  options.isa = isa.c_str();
+}
+
+nlohmann::ordered_json EngineFlags::settings() const {
+  return {{"model", model},
+          {"device", device},
+          {"isa", isa},
+          {"policy", options.policy},
+          {"max_batch", options.max_batch},
+          {"chunk", options.prefill_chunk},
+          {"threads", options.num_threads},
+          {"kv_bytes", options.kv_bytes}};
+}
+
+}  // namespace otr::cli

@@ -1,0 +1,66 @@
+// Reading flags. A command's flags are a table; everything wrong is a usage error that names the flag.
+//
+// "--name VALUE" or "--name=VALUE"; of a flag that is given twice the last counts.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/outrider.h"
+
+namespace otr::cli {
+
+struct SamplingSettings;
+
+struct Flag {
+  const char* name;   // without the dashes
+  const char* value;  // what --help calls its value, or null for a switch
+  const char* help;
+};
+
+class Flags {
+ public:
+  // Throws Failure (usage) for an unknown flag, a missing value, or more than `max_positional` other arguments.
+  Flags(std::span<const Flag> table, int argc, char** argv, size_t max_positional = 0);
+
+  bool given(const std::string& name) const { return values_.contains(name); }
+  std::string text(const std::string& name, const std::string& fallback) const;
+  std::string required(const std::string& name) const;
+  const std::vector<std::string>& positional() const { return positional_; }
+
+ private:
+  std::map<std::string, std::string> values_;  // "" for a switch
+  std::vector<std::string> positional_;
+};
+
+// Prints a command's help if the arguments ask for it.
+bool printed_help(std::span<const Flag> table, int argc, char** argv, const char* usage, const char* notes);
+
+int32_t int_flag(const std::string& name, const std::string& text, int32_t least);
+uint64_t u64_flag(const std::string& name, const std::string& text);
+uint64_t size_flag(const std::string& name, const std::string& text);  // "1048576", "512M", "2G": powers of 1024
+
+// `text` must be one of `allowed`.
+void choice_flag(const std::string& name, const std::string& text, std::initializer_list<const char*> allowed);
+
+// Sets the parameter of a line that the flag is named after (--top-k: top_k).
+void sampling_flag(const std::string& name, const std::string& text, SamplingSettings* settings);
+
+// The flags that rollout and score have in common, and what the engine makes of them.
+extern const std::vector<Flag> kEngineFlagTable;
+struct EngineFlags {
+  std::string model, device, isa;
+  otr_engine_options options;  // borrows the strings above
+  EngineFlags(const EngineFlags&) = delete;
+  explicit EngineFlags(const Flags& flags);
+
+  nlohmann::ordered_json settings() const;  // for --stats
+};
+
+}  // namespace otr::cli

@@ -1,0 +1,67 @@
+// outrider: the command line program. A table of commands; everything else is in their files.
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "runtime/outrider.h"
+#include "tools/outrider/commands.h"
+#include "tools/outrider/failure.h"
+
+namespace {
+
+using namespace otr::cli;
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(int argc, char** argv);
+};
+
+constexpr Command kCommands[] = {
+    {"rollout", "draw samples for a file of prompts", rollout_command},
+    {"score", "log-probabilities of given tokens", score_command},
+    {"inspect", "what a model folder holds", inspect_command},
+};
+
+void print_usage(std::FILE* file) {
+  std::fputs("Usage: outrider COMMAND [FLAGS]\n\nCommands:\n", file);
+  for (const Command& c : kCommands) std::fprintf(file, "  %-10s %s\n", c.name, c.summary);
+  std::fputs("\n'outrider COMMAND --help' lists a command's flags; 'outrider --version' prints the version.\n", file);
+}
+
+int run_command(const Command& command, int argc, char** argv) {
+  try {
+    return command.run(argc, argv);
+  } catch (const Failure& failure) {
+    std::fprintf(stderr, "outrider %s: %s\n", command.name, failure.what());
+    if (failure.code() == kExitUsage) std::fprintf(stderr, "See 'outrider %s --help'.\n", command.name);
+    return failure.code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "outrider %s: %s\n", command.name, error.what());
+    return kExitFailure;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    print_usage(stderr);
+    return kExitUsage;
+  }
+  const char* name = argv[1];
+  if (!std::strcmp(name, "--help") || !std::strcmp(name, "-h")) {
+    print_usage(stdout);
+    return kExitOk;
+  }
+  if (!std::strcmp(name, "--version")) {
+    std::printf("outrider %s\n", otr_version());
+    return kExitOk;
+  }
+  for (const Command& command : kCommands) {
+    if (!std::strcmp(name, command.name)) return run_command(command, argc - 1, argv + 1);
+  }
+  std::fprintf(stderr, "outrider: there is no command '%s'\n", name);
+  print_usage(stderr);
+  return kExitUsage;
+}

@@ -1,0 +1,32 @@
+// OutputFile: where a command writes its lines, standard output or a file. Every line is written at once, so that a reader sees it.
+//
+// Single-threaded. Everything that fails throws Failure (failure at run time).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace otr::cli {
+
+class OutputFile {
+ public:
+  // `path` may be "-": standard output. A file keeps its old contents until start(). A file that is also the input (`input_fd`)
+  // is a usage error.
+  OutputFile(const std::string& path, int input_fd);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void start();  // drops a file's old contents
+  void write_line(std::string_view line);
+  void close();  // reports what a file system only says at the end
+
+ private:
+  [[noreturn]] void fail() const;
+
+  std::string name_;
+  int fd_ = -1;
+  std::string buffer_;
+};
+
+}  // namespace otr::cli

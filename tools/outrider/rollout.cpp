@@ -1,0 +1,178 @@
+// outrider rollout: draws samples for a file of prompts, through the C ABI.
+#include <sys/stat.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "loader/tokenizer.h"
+#include "runtime/outrider.h"
+#include "tools/outrider/commands.h"
+#include "tools/outrider/engine_handle.h"
+#include "tools/outrider/failure.h"
+#include "tools/outrider/flags.h"
+#include "tools/outrider/json_text.h"
+#include "tools/outrider/pipeline.h"
+#include "tools/outrider/request_line.h"
+#include "tools/outrider/stats_file.h"
+
+namespace otr::cli {
+namespace {
+
+constexpr const char* kUsage = "Usage: outrider rollout --model PATH --prompts FILE|- [FLAGS]\n\nDraws samples for a file of prompts.\n";
+
+constexpr const char* kNotes = R"(
+Input lines: {"id", "prompt"} or {"id", "prompt_token_ids"}. A prompt is raw text: no template and no token is added.
+  id       a string or an integer; default: the line's number. Two lines with one id need a "stream" of their own.
+  flags    n, max_new_tokens, temperature, top_k, top_p, min_p, seed: override the flag for this line
+  further  repetition_penalty, presence_penalty, frequency_penalty, stop_token_ids, ignore_eos,
+           stream (the noise of this line; default: made of --step and id)
+  ignored  answer, kind, metadata: carried for checkers. Any other key is refused.
+Output lines, in the order of the input, then by sample: id, sample, prompt_token_ids, token_ids, logprobs (of the distribution
+that was sampled from), raw_logprobs, text, finish_reason (stop, length or error), and error where there is one.
+Exit codes: 0, 2 usage, 3 bad input (the good lines are still done), 4 failure at run time.
+)";
+
+const char* const kSamplingFlags[] = {"n", "max-new-tokens", "temperature", "top-k", "top-p", "min-p", "seed"};
+
+// No tokenizer.json: prompts must be token ids, and text is null.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model) {
+  const std::string path = model + "/tokenizer.json";
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return nullptr;
+  Result<Tokenizer> tokenizer = Tokenizer::load(path);
+  if (!tokenizer.ok()) throw Failure(kExitBadInput, tokenizer.status().message());
+  return std::make_unique<Tokenizer>(std::move(tokenizer.value()));
+}
+
+class Rollout : public LineCommand {
+ public:
+  Rollout(otr_engine* engine, const Tokenizer* tokenizer, const SamplingSettings& defaults, uint64_t step)
+      : engine_(engine), tokenizer_(tokenizer), defaults_(defaults), step_(step) {}
+
+  PendingLine submit(std::string_view text, int64_t line_number, uint64_t tag) override;
+  std::string render(const PendingLine& pending, const otr_result_view& result) const override;
+
+ private:
+  std::vector<int32_t> encode(const std::string& prompt) const;
+  std::string text_of(const otr_result_view& result) const;
+
+  otr_engine* engine_;
+  const Tokenizer* tokenizer_;  // may be null
+  SamplingSettings defaults_;
+  uint64_t step_;
+  std::unordered_set<std::string> ids_;  // of all lines so far
+};
+
+std::vector<int32_t> Rollout::encode(const std::string& prompt) const {
+  if (!tokenizer_) throw BadLine("prompt: the model has no tokenizer.json; give prompt_token_ids");
+  Result<std::vector<int32_t>> ids = tokenizer_->encode(prompt);
+  if (!ids.ok()) throw BadLine("prompt: " + ids.status().message());
+  return std::move(ids.value());
+}
+
+PendingLine Rollout::submit(std::string_view text, int64_t line_number, uint64_t tag) {
+  RolloutLine line = parse_rollout_line(text, line_number, defaults_);
+  if (line.prompt) line.prompt_token_ids = encode(*line.prompt);
+  if (!line.stream && ids_.contains(line.id.text)) {
+    throw BadLine("id " + line.id.json + " was already given; lines that share an id need a stream each");
+  }
+  const otr_sampling_params sampling = line.sampling.abi();
+  otr_group_request request;
+  otr_group_request_init(&request, sizeof request);
+  request.prompt_token_ids = line.prompt_token_ids.data();
+  request.num_prompt_tokens = line.prompt_token_ids.size();
+  request.n = line.sampling.n;
+  request.stream = line.stream ? *line.stream : stream_of(step_, line.id.text);
+  request.tag = tag;
+  request.sampling = &sampling;
+  uint64_t group = 0;
+  const otr_status status = otr_submit(engine_, &request, &group);
+  if (status != OTR_OK) throw_refused(engine_, status);
+  ids_.insert(line.id.text);
+  PendingLine pending;
+  pending.id_json = line.id.json;
+  append_json_array(&pending.prompt_json, line.prompt_token_ids);
+  pending.num_samples = request.n;
+  return pending;
+}
+
+// The decoded response without the stop token.
+std::string Rollout::text_of(const otr_result_view& result) const {
+  if (!tokenizer_) return "null";
+  const size_t length = result.num_tokens - (result.finish_reason == OTR_FINISH_STOP ? 1 : 0);
+  return json_string(tokenizer_->decode({result.token_ids, length}, /*skip_special=*/true));
+}
+
+std::string Rollout::render(const PendingLine& pending, const otr_result_view& result) const {
+  std::string out = "{\"id\":" + pending.id_json + ",\"sample\":" + std::to_string(result.sample) +
+                    ",\"prompt_token_ids\":" + pending.prompt_json + ",\"token_ids\":";
+  append_json_array(&out, std::span(result.token_ids, result.num_tokens));
+  out += ",\"logprobs\":";
+  append_json_array(&out, std::span(result.logprobs, result.num_tokens));
+  out += ",\"raw_logprobs\":";
+  append_json_array(&out, std::span(result.raw_logprobs, result.num_tokens));
+  out += ",\"text\":" + text_of(result) + ",\"finish_reason\":" + json_string(otr_finish_reason_text(result.finish_reason));
+  if (result.finish_reason == OTR_FINISH_ERROR) out += ",\"error\":" + json_string(result.error);
+  return out + "}";
+}
+
+std::vector<Flag> flag_table() {
+  std::vector<Flag> table = kEngineFlagTable;
+  table.insert(table.begin() + 1, {"prompts", "FILE|-", "JSON lines; - is standard input (required)"});
+  const Flag own[] = {
+      {"n", "N", "samples a prompt (default 1)"},
+      {"max-new-tokens", "N", "tokens a sample, at most (default 1024)"},
+      {"temperature", "T", "0 takes the likeliest token (default 1)"},
+      {"top-k", "K", "sample from the K likeliest tokens; 0 is off (default 0)"},
+      {"top-p", "P", "sample from the likeliest tokens that together reach P; 1 is off (default 1)"},
+      {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
+      {"seed", "S", "default 0"},
+      {"step", "K", "the RL step: another step, other noise (default 0)"},
+      {"policy", "NAME", "what is speculated; only off so far (default off)"},
+      {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
+  };
+  table.insert(table.end(), std::begin(own), std::end(own));
+  return table;
+}
+
+}  // namespace
+
+int rollout_command(int argc, char** argv) {
+  const std::vector<Flag> table = flag_table();
+  if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
+  const Flags flags(table, argc, argv);
+  const EngineFlags engine_flags(flags);
+  SamplingSettings defaults;
+  for (const char* name : kSamplingFlags) {
+    if (flags.given(name)) sampling_flag(name, flags.required(name), &defaults);
+  }
+  const uint64_t step = u64_flag("step", flags.text("step", "0"));
+  const std::string show_progress = flags.text("progress", "auto");
+  choice_flag("policy", flags.text("policy", "off"), {"off"});
+  choice_flag("progress", show_progress, {"auto", "always", "never"});
+
+  LineReader input(flags.required("prompts"));
+  OutputFile output(flags.text("out", "-"), input.fd());
+  StatsFile stats(flags);
+  const auto load_start = std::chrono::steady_clock::now();
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(engine_flags.model);
+  EngineHandle engine(engine_flags.options);
+  const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
+
+  output.start();
+  ProgressBar progress(show_progress);
+  Rollout command(engine.get(), tokenizer.get(), defaults, step);
+  Pipeline pipeline(engine.get(), &input, &output, &command, &progress, outstanding_for(engine_flags.options.max_batch));
+  const PipelineCounts counts = pipeline.run();
+  output.close();
+  nlohmann::ordered_json settings = engine_flags.settings();
+  settings["prompts"] = input.name();
+  settings.update(sampling_settings(defaults));
+  settings["step"] = step;
+  stats.write("rollout", engine, counts, load_seconds, settings);
+  return counts.exit_code();
+}
+
+}  // namespace otr::cli
