@@ -42,7 +42,7 @@ void ForwardProgram::build(const KernelTable& k, const ModelWeights& w, const Kv
     std::memset(fault, 0, static_cast<size_t>(rows.num_rows));
     op({rows.num_rows, hidden, rows.token_ids, table, out}, pool);
   });
-  const RopeTableParams rope{.num_rows = 0, .half_dim = c.head_dim / 2, .positions = nullptr, .inv_freq = w.inv_freq(), .scale = 1.0f,
+  const RopeTableParams rope{.num_rows = 0, .half_dim = c.head_dim / 2, .positions = nullptr, .inv_freq = w.inv_freq(), .scale = w.rope_scale(),
                              .cos = b.cos.data(), .sin = b.sin.data()};
   launches_.push_back([=, &pool, op = k.rope_table](const RowBatch& rows) {
     RopeTableParams p = rope;

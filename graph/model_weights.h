@@ -3,15 +3,15 @@
 // q, k and v are one weight of (num_heads + 2 num_kv_heads) * head_dim outputs, gate and up one of 2 * intermediate_size. Norm
 // weights and biases are float32. A tied lm_head is packed from the embedding, which itself stays row-major for lookups.
 //
-// Errors: load() passes on what the checkpoint says, or kOutOfMemory. Thread safety: immutable after load.
+// Errors: load() passes on what the source says, or kOutOfMemory. Thread safety: immutable after load.
 #pragma once
 
 #include <vector>
 
 #include "kernels/base/element.h"
 #include "kernels/linear/linear.h"
-#include "loader/checkpoint.h"
 #include "loader/model_config.h"
+#include "loader/weight_source.h"
 #include "memory/buffer.h"
 
 namespace otr {
@@ -31,7 +31,7 @@ struct LayerWeights {
 
 class ModelWeights {
  public:
-  static Result<ModelWeights> load(const ModelConfig& config, const Checkpoint& checkpoint, ThreadPool& pool);
+  static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, ThreadPool& pool);
 
   const ModelConfig& config() const { return config_; }
   const Element* embedding() const { return embedding_.data(); }  // [vocab_size][hidden_size]
@@ -39,19 +39,22 @@ class ModelWeights {
   const float* final_norm() const { return final_norm_; }         // [hidden_size]
   const LinearWeight& lm_head() const { return lm_head_; }        // [vocab_size][hidden_size]
   const float* inv_freq() const { return inv_freq_; }             // [head_dim / 2]
-  int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + floats_.bytes()); }
+  float rope_scale() const { return rope_scale_; }                // of cosine and sine
+  int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + vectors_.bytes()); }
 
  private:
-  class Builder;
+  void* address(const WeightPiece& piece);
+  void bind(const WeightPlan& plan);
 
   ModelConfig config_;
   Buffer<Element> embedding_;
-  Buffer<Element> packed_;  // every LinearWeight, one after the other
-  Buffer<float> floats_;    // norms, biases, inv_freq
+  Buffer<Element> packed_;  // the plan's linear pieces, then a tied lm_head
+  Buffer<float> vectors_;   // the plan's vectors, then inv_freq
   std::vector<LayerWeights> layers_;
   const float* final_norm_ = nullptr;
   LinearWeight lm_head_;
   const float* inv_freq_ = nullptr;
+  float rope_scale_ = 1.0f;
 };
 
 }  // namespace otr

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "kernels/base/elementary.h"
 #include "loader/file.h"
 #include "loader/item_status.h"
 #include "loader/json_document.h"
@@ -134,6 +135,25 @@ void read_sizes(KeyReader& keys, ModelConfig& config) {
   if (config.head_dim % 2 != 0) keys.fail("head_dim", std::to_string(config.head_dim) + " is odd");
 }
 
+// 0.1 m ln s + 1, the attention factor that YaRN's authors recommend.
+double yarn_mscale(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m * log64(factor) + 1.0; }
+
+YarnScaling read_yarn(KeyReader& rope, const ModelConfig& config) {
+  YarnScaling yarn;
+  if (!rope.find("factor")) rope.fail("factor", "missing");
+  yarn.factor = rope.real("factor", 1, 1, 1e6);
+  yarn.original_max_positions = rope.size("original_max_position_embeddings", config.max_position_embeddings, kMaxPositions);
+  yarn.beta_fast = rope.real("beta_fast", 32, 1e-3, 1e6);
+  yarn.beta_slow = rope.real("beta_slow", 1, 1e-3, 1e6);
+  if (yarn.beta_slow > yarn.beta_fast) rope.fail("beta_slow", "is above beta_fast");
+  yarn.truncate = rope.flag("truncate", true);
+  const double mscale = rope.real("mscale", 0, 0, 1e3), mscale_all_dim = rope.real("mscale_all_dim", 0, 0, 1e3);
+  const double recommended = mscale > 0 && mscale_all_dim > 0 ? yarn_mscale(yarn.factor, mscale) / yarn_mscale(yarn.factor, mscale_all_dim)
+                                                              : yarn_mscale(yarn.factor, 1);
+  yarn.attention_factor = rope.real("attention_factor", recommended, 1e-3, 1e3);
+  return yarn;
+}
+
 // One of transformers' two spellings: rope_parameters, or the older rope_scaling beside a top-level rope_theta.
 void read_rope_object(KeyReader& keys, std::string_view name, ModelConfig& config) {
   const JsonValue value = keys.find(name);
@@ -142,8 +162,10 @@ void read_rope_object(KeyReader& keys, std::string_view name, ModelConfig& confi
     return keys.fail(name, "must be an object, not " + std::string(json_kind_name(value.kind())));
   KeyReader rope(keys.file(), value);
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (rope.status.ok() && type != "default") {
-    keys.refuse(name, "rope type " + quoted(type) + " is not supported (default is)");
+  if (type == "yarn") {
+    config.yarn = read_yarn(rope, config);
+  } else if (rope.status.ok() && type != "default") {
+    keys.refuse(name, "rope type " + quoted(type) + " is not supported (default and yarn are)");
   }
   if (rope.real("partial_rotary_factor", 1, 0, 1) != 1) keys.refuse(name, "a partial_rotary_factor is not supported");
   config.rope_theta = rope.real("rope_theta", config.rope_theta, 1, 1e15);
@@ -196,10 +218,28 @@ void read_eos(KeyReader& keys, ModelConfig& config) {
   config.eos_ids.erase(std::unique(config.eos_ids.begin(), config.eos_ids.end()), config.eos_ids.end());
 }
 
-Result<JsonDocument> load_object(const std::string& path) {
-  OTR_ASSIGN_OR_RETURN(JsonDocument document, JsonDocument::load(path, kMaxConfigBytes));
-  if (!document.root().is(JsonKind::kObject)) return bad_input(path + ": not a JSON object");
-  return document;
+Status check_object(const std::string& file, const JsonDocument& document) {
+  return document.root().is(JsonKind::kObject) ? Status() : bad_input(file + ": not a JSON object");
+}
+
+Status read_config(const std::string& file, const JsonDocument& document, ModelConfig& config) {
+  OTR_RETURN_IF_ERROR(check_object(file, document));
+  KeyReader keys(file, document.root());
+  read_architecture(keys, config);
+  read_sizes(keys, config);
+  config.rms_norm_eps = keys.real("rms_norm_eps", 1e-6, 1e-30, 0.1);
+  config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
+  read_rope(keys, config);
+  refuse_variants(keys, config);
+  read_eos(keys, config);
+  return keys.status;
+}
+
+Status read_generation_config(const std::string& file, const JsonDocument& document, ModelConfig& config) {
+  OTR_RETURN_IF_ERROR(check_object(file, document));
+  KeyReader keys(file, document.root());
+  read_eos(keys, config);
+  return keys.status;
 }
 
 }  // namespace
@@ -209,28 +249,32 @@ std::string_view architecture_name(Architecture architecture) {
 }
 
 Result<ModelConfig> load_model_config(const std::string& folder) {
-  const std::string path = join_path(folder, "config.json");
-  OTR_ASSIGN_OR_RETURN(const JsonDocument document, load_object(path));
-  KeyReader keys(path, document.root());
   ModelConfig config;
-  read_architecture(keys, config);
-  read_sizes(keys, config);
-  config.rms_norm_eps = keys.real("rms_norm_eps", 1e-6, 1e-30, 0.1);
-  config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
-  read_rope(keys, config);
-  refuse_variants(keys, config);
-  read_eos(keys, config);
-  OTR_RETURN_IF_ERROR(keys.status);
-
+  const std::string path = join_path(folder, "config.json");
+  OTR_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::load(path, kMaxConfigBytes));
+  OTR_RETURN_IF_ERROR(read_config(path, document, config));
   const std::string generation_path = join_path(folder, "generation_config.json");
   if (!path_exists(generation_path)) return config;
-  OTR_ASSIGN_OR_RETURN(const JsonDocument generation, load_object(generation_path));
-  KeyReader generation_keys(generation_path, generation.root());
-  read_eos(generation_keys, config);
-  OTR_RETURN_IF_ERROR(generation_keys.status);
+  OTR_ASSIGN_OR_RETURN(const JsonDocument generation, JsonDocument::load(generation_path, kMaxConfigBytes));
+  OTR_RETURN_IF_ERROR(read_generation_config(generation_path, generation, config));
   return config;
 }
 
-int64_t context_limit(const ModelConfig& config) { return config.max_position_embeddings; }
+Result<ModelConfig> parse_model_config(const std::string& label, std::string_view config_text, std::string_view generation_text) {
+  ModelConfig config;
+  const std::string file = label + ": config.json", generation_file = label + ": generation_config.json";
+  OTR_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(file, config_text));
+  OTR_RETURN_IF_ERROR(read_config(file, document, config));
+  if (generation_text.empty()) return config;
+  OTR_ASSIGN_OR_RETURN(const JsonDocument generation, JsonDocument::parse(generation_file, generation_text));
+  OTR_RETURN_IF_ERROR(read_generation_config(generation_file, generation, config));
+  return config;
+}
+
+int64_t context_limit(const ModelConfig& config) {
+  if (!config.yarn) return config.max_position_embeddings;
+  const double stretched = config.yarn->factor * static_cast<double>(config.yarn->original_max_positions);
+  return std::max<int64_t>(config.max_position_embeddings, static_cast<int64_t>(std::min<double>(stretched, kMaxPositions)));
+}
 
 }  // namespace otr

@@ -1,7 +1,7 @@
 // ModelConfig: the shape of a model, read from a Hugging Face folder's config.json and generation_config.json.
 //
 // Known: Qwen2 and Qwen2.5 (model_type qwen2) and Qwen3 dense (qwen3). A missing key has transformers' default. Everything a
-// forward pass would have to treat differently (other rope types, active sliding windows, other activations, quantised
+// forward pass would have to treat differently (rope types other than default and yarn, active sliding windows, other activations, quantised
 // weights, other model types) is refused by name. From generation_config.json only the end-of-sequence ids are read.
 //
 // Errors: kBadInput "<file>: <key>: <reason>" for wrong contents, kUnsupported likewise for what this build does not do,
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,16 @@ namespace otr {
 enum class Architecture { kQwen2, kQwen3 };
 
 std::string_view architecture_name(Architecture architecture);  // as in config.json's model_type
+
+// YaRN's parameters, defaults filled in (graph/rope_frequencies.h says what they do).
+struct YarnScaling {
+  double factor = 1;  // >= 1
+  int64_t original_max_positions = 0;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  double attention_factor = 1;
+  bool truncate = true;  // the ramp's ends are rounded to whole frequencies
+};
 
 // Invariants of a loaded config: every size is positive and at most kMax* below; num_heads % num_kv_heads == 0; head_dim is
 // even; 0 < rms_norm_eps < 1; rope_theta >= 1; every eos id is in [0, vocab_size), ascending, no duplicates.
@@ -35,6 +46,7 @@ struct ModelConfig {
   int32_t max_position_embeddings = 0;
   double rms_norm_eps = 0;
   double rope_theta = 0;
+  std::optional<YarnScaling> yarn;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;         // q_proj, k_proj and v_proj have biases (Qwen2)
   bool qk_norm = false;          // every head of q and k passes an RMSNorm before RoPE (Qwen3)
@@ -52,7 +64,11 @@ inline constexpr int32_t kMaxPositions = 1 << 24;
 // Reads and checks `folder`/config.json and, where there is one, `folder`/generation_config.json.
 Result<ModelConfig> load_model_config(const std::string& folder);
 
-// Positions a sequence (prompt + response) may occupy: a prompt of this many tokens or more is refused.
+// The same from the files' contents, `generation_text` empty if there is none. `label` names their container in errors.
+Result<ModelConfig> parse_model_config(const std::string& label, std::string_view config_text, std::string_view generation_text);
+
+// Positions a sequence (prompt + response) may occupy: a prompt of this many tokens or more is refused. With YaRN the larger of
+// max_position_embeddings and factor * original context.
 int64_t context_limit(const ModelConfig& config);
 
 }  // namespace otr

@@ -28,10 +28,10 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options) {
   std::unique_ptr<Worker> w(new Worker());
   OTR_ASSIGN_OR_RETURN(w->kernels_, select_kernels(options.isa));
   w->pool_ = std::make_unique<ThreadPool>(options.num_threads);
-  OTR_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
-  OTR_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(options.model_path));
-  OTR_ASSIGN_OR_RETURN(w->weights_, ModelWeights::load(config, checkpoint, *w->pool_));
-  w->converted_tensors_ = checkpoint.converted_tensors();
+  OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.model_path));
+  const ModelConfig& config = model.config;
+  OTR_ASSIGN_OR_RETURN(w->weights_, ModelWeights::load(config, *model.weights, *w->pool_));
+  w->converted_tensors_ = model.weights->converted_tensors();
   w->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   OTR_RETURN_IF_ERROR(w->create_pages(options.kv_bytes));
   OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(*w->kernels_, w->weights_, w->layout_, w->pages_.data(),

@@ -1,13 +1,13 @@
 // cpu-amx: attention_tile.h with TDPBF16PS.
 //
-// Tiles: 0 … 3 = sums of up to 64 rows (keys of a page, or rows of V^T) x 16 lanes; 4 and 5 = 16 rows x 32 of K or V^T, straight from
-// the page; 6 = a step of q or P, [16 pairs][16 lanes][2]. Five loads for four products a step.
-// A head_dim that is not a multiple of 32 leaves a last step of K with fewer columns, or a last tile of V^T with fewer rows: those
-// are copied into a zero-padded tile, so that nothing past the operand is read and no stray value meets a zero.
-// Reduction order: dot, steps of 32 of head_dim ascending; O, steps of 32 keys ascending from the split's first key on. Inside a step
-// TDPBF16PS's own: even and odd positions in two fma chains ascending, added, then added to the sum; denormals are zero. The
-// rest as in attention_tile.h, with AVX-512 for the softmax.
-// Roofline: 16 lanes are all an AMX right operand holds, so 32 keys x 128 take 4 loads of K for 4 products: bound by tile loads.
+// Tiles: 0 … 3 = sums of up to 64 rows (keys of a page, or rows of V^T) x 16 lanes; 4 and 5 = 16 rows x 32 of K or V^T, straight
+// from the page; 6 = a step of q or P, [16 pairs][16 lanes][2]. Five loads for four products a step.
+// A head_dim that is not a multiple of 32 leaves a last step of K with fewer columns, or a last tile of V^T with fewer rows:
+// those are copied into a zero-padded tile, so that nothing past the operand is read and no stray value meets a zero.
+// Reduction order: dot, steps of 32 of head_dim ascending; O, steps of 32 keys ascending from the split's first key on. Inside a
+// step TDPBF16PS's own: even and odd positions in two fma chains ascending, added, then added to the sum; denormals are zero.
+// The rest as in attention_tile.h, with AVX-512 for the softmax.
+// Roofline: 16 lanes are all an AMX right operand holds, so each tile of K or V^T is loaded for one product: bound by loads.
 #include "kernels/amx/tile.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/simd/vec_avx512.h"

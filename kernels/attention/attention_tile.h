@@ -1,6 +1,6 @@
-// The one attention algorithm of the vector paths: a task is up to 16 query rows (tokens of a RowTile x heads of one group) in the
-// 16 lanes of a vector, against one KV head. Softmax runs down a lane, so no sum ever crosses lanes, and a row's bits depend
-// neither on its lane nor on its neighbours.
+// The one attention algorithm of the vector paths: a task is up to 16 query rows (tokens of a RowTile x heads of one group) in
+// the 16 lanes of a vector, against one KV head. Softmax runs down a lane, so no sum ever crosses lanes, and a row's bits
+// depend neither on its lane nor on its neighbours.
 //
 //   for each split of kAttentionSplit keys, ascending                    (see attention.h)
 //     S^T [keys][16]      = K [keys][head_dim] q^T                       product: left operand straight from the page
@@ -9,10 +9,10 @@
 //     merge (m, l, O) into the running sums
 //   out = O / l
 //
-// Reduction order, common to the paths: s = dot * scale, where dot is the product's order over head_dim; l = (l0 + l1) + (l2 + l3)
-// where l_c sums the keys j with j % 4 = c, ascending; O is the product's order over keys from the split's first key on, -0 made +0. How
-// far a tile's longest row makes it run past a shorter row's end cannot show: those keys add exact zeros (to +0 or to a value
-// that they leave alone), and a lane takes no part in the merge of a split it has no key in.
+// Reduction order, common to the paths: s = dot * scale, dot in the product's order over head_dim; l = (l0 + l1) + (l2 + l3)
+// where l_c sums the keys j with j % 4 = c, ascending; O is the product's order over keys from the split's first key on, and a -0
+// is made +0. How far a tile's longest row makes it run past a shorter row's end cannot show: those keys add exact zeros, which
+// change nothing but the sign of a zero, and a lane takes no part in the merge of a split it has no key in.
 //
 // An Isa offers: Vec (a float type of kernels/simd), begin() and end() around a task, and product(AttentionProduct).
 // Scratch: 52 KB of stack.
@@ -146,7 +146,8 @@ OTR_INLINE void attention_task(const AttentionParams& p, const AttentionLanes& t
     const V keep = exp32(m - m_next), add = exp32(m_split - m_next);
     for (int d0 = 0; d0 < head_dim; d0 += kAttentionValueRows) {
       const int rows = head_dim - d0 < kAttentionValueRows ? head_dim - d0 : kAttentionValueRows;
-      Isa::product({v_pages, int64_t{d0} * kPageTokens, kPageTokens, rows, keys, kPageTokens, scratch.p[0][0], scratch.o_split[0]});
+      Isa::product({v_pages, int64_t{d0} * kPageTokens, kPageTokens, rows, keys, kPageTokens, scratch.p[0][0],
+                    scratch.o_split[0]});
       for (int d = 0; d < rows; ++d) {
         V o = V::load(scratch.o_split[d]) + zero;
         if (begin != 0) {
@@ -172,8 +173,8 @@ OTR_INLINE void attention_tiles(const AttentionParams& p, ThreadPool& pool) {
     const RowTile& tile = rows.tiles[task % rows.num_tiles];
     const int chunk = task / rows.num_tiles % chunks, kv_head = task / rows.num_tiles / chunks;
     const int left = tile.num_rows * group - chunk * kAttentionLanes;
-    const AttentionLanes lanes = {tile.first_row, chunk * kAttentionLanes, left < kAttentionLanes ? left : kAttentionLanes, kv_head,
-                                  group};
+    const int count = left < kAttentionLanes ? left : kAttentionLanes;
+    const AttentionLanes lanes = {tile.first_row, chunk * kAttentionLanes, count, kv_head, group};
     const PageId* table = rows.page_tables + rows.segments[tile.segment].first_page;
     Isa::begin();
     attention_task<Isa>(p, lanes, table, rows.positions[tile.first_row + tile.num_rows - 1] + 1);

@@ -1,12 +1,12 @@
 // cpu-amx: out = x W^T (+ bias) (+ residual) with TDPBF16PS.
 //
 // Tiles: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x rows 0-15 and 16-31 (left operand, straight from x),
-// 6 and 7 = weight tiles of outputs 0-15 and 16-31 (right operand, straight from the packed weight). Blocks of 32 rows take 4 loads for
-// 4 products; the last block of a task may have 1 … 31 rows: the tiles are configured to those row counts, so that nothing past
-// x is touched and a single row costs neither cycles nor loads of sixteen.
+// 6 and 7 = weight tiles of outputs 0-15 and 16-31 (right operand, straight from the packed weight). Blocks of 32 rows take 4
+// loads for 4 products; the last block of a task may have 1 … 31 rows: the tiles are configured to those row counts, so that
+// nothing past x is touched and a single row costs neither the cycles nor the loads of sixteen.
 // Reduction order: C += step over steps of 32 inputs ascending, the padding (zeros) included. Inside a step TDPBF16PS's own: even
-// and odd inputs in two fma chains ascending, added, then added to C; denormals are zero. Then bias, then residual. A row of a tile
-// never sees another row, so neither the row count nor the configuration matters.
+// and odd inputs in two fma chains ascending, added, then added to C; denormals are zero. Then bias, then residual. A row of a
+// tile never sees another row, so neither the row count nor the configuration matters.
 // Roofline: up to 32 rows read the weight once: bound by memory. Many rows: one tile load per product: load ports and TDPBF16PS
 // share the bound.
 #include "kernels/amx/tile.h"

@@ -63,7 +63,7 @@ struct SampleParams {
   int32_t* order;           // workspace [num_threads][sample_workspace_stride(vocab_size)]
 };
 
-OTR_HOST_DEVICE constexpr int64_t sample_workspace_stride(int64_t vocab_size) { return (vocab_size + 63) / 64 * 64; }
+OTR_INLINE constexpr int64_t sample_workspace_stride(int64_t vocab_size) { return (vocab_size + 63) / 64 * 64; }
 
 inline constexpr int kSampleSumBlock = 4096;
 

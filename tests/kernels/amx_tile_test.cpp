@@ -1,5 +1,5 @@
-// The tile instructions against their definition. linear on cpu-amx is nothing but TDPBF16PS over steps of 32 inputs, so that comparing its
-// bits with a literal transcription proves software tiles, and on a machine that has them the hardware's too.
+// The tile instructions against their definition. linear on cpu-amx is nothing but TDPBF16PS over steps of 32 inputs, so that
+// comparing its bits with a literal transcription proves software tiles, and on a machine that has them the hardware's too.
 #include <cmath>
 #include <limits>
 

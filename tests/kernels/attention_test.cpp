@@ -23,8 +23,8 @@ struct Span {
   int sequence, first, count;
 };
 
-// Sequences with all their keys in pages, in one layer of three; pages nobody owns and the other layers hold NaN, slots past a sequence's
-// end large finite numbers. Queries exist for every position.
+// Sequences with all their keys in pages, in one layer of three; pages nobody owns and the other layers hold NaN, slots past a
+// sequence's end large finite numbers. Queries exist for every position.
 class Problem {
  public:
   static constexpr int kLayers = 3, kLayer = 1;
@@ -47,7 +47,8 @@ class Problem {
     size_t next = 0;
     for (size_t s = 0; s < lengths.size(); ++s) {
       const size_t count = static_cast<size_t>(lengths[s] + kPageTokens - 1) / kPageTokens;
-      tables.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(next), ids.begin() + static_cast<std::ptrdiff_t>(next + count));
+      const auto first = ids.begin() + static_cast<std::ptrdiff_t>(next);
+      tables.emplace_back(first, first + static_cast<std::ptrdiff_t>(count));
       next += count;
       const size_t token = static_cast<size_t>(h.num_heads) * h.head_dim;
       q.push_back(random_elements(lengths[s] * token, 1.5f, seed + 17 + static_cast<uint32_t>(s)));
@@ -140,7 +141,9 @@ class Problem {
     std::vector<Element> rows;
     for (size_t r = 0; r < positions.size(); ++r) {
       rows.insert(rows.end(), out.data() + r * stride, out.data() + r * stride + token);
-      for (size_t i = token; i < stride; ++i) EXPECT_EQ(bits_of(out.data()[r * stride + i]), bits_of(untouched(1)[0])) << "padding";
+      for (size_t i = token; i < stride; ++i) {
+        EXPECT_EQ(bits_of(out.data()[r * stride + i]), bits_of(untouched(1)[0])) << "between rows";
+      }
     }
     return rows;
   }
@@ -154,9 +157,10 @@ class Problem {
       std::vector<double> s(static_cast<size_t>(position) + 1);
       double m = -1e300, l = 0.0, absolute = 0.0;
       for (int j = 0; j <= position; ++j) {
+        const Element* k = k_at(sequence, head / group, j, 0);
         double dot = 0.0, sizes = 0.0;
         for (int d = 0; d < hd; ++d) {
-          const double term = static_cast<double>(to_float(query[d])) * static_cast<double>(to_float(*k_at(sequence, head / group, j, d)));
+          const double term = static_cast<double>(to_float(query[d])) * static_cast<double>(to_float(k[d]));
           dot += term;
           sizes += std::fabs(term);
         }
@@ -174,21 +178,24 @@ class Problem {
           sizes += s[static_cast<size_t>(j)] * std::fabs(v);
         }
         value->push_back(sum / l);
-        tolerance->push_back((kBf16Rounding + 2 * score_error + 1e-6) * sizes / l + 1.01 * kBf16Rounding * std::fabs(sum / l) + 1e-30);
+        const double weights = (kBf16Rounding + 2 * score_error + 1e-6) * sizes / l;
+        tolerance->push_back(weights + 1.01 * kBf16Rounding * std::fabs(sum / l) + 1e-30);
       }
     }
   }
 
  private:
   Element* head_of(int sequence, int position) {
-    return pages.data() + static_cast<size_t>(tables[static_cast<size_t>(sequence)][static_cast<size_t>(position / kPageTokens)]) * page_size();
+    const PageId id = tables[static_cast<size_t>(sequence)][static_cast<size_t>(position / kPageTokens)];
+    return pages.data() + static_cast<size_t>(id) * page_size();
   }
 };
 
 class Attention : public PathTest {};
 OTR_TEST_ALL_PATHS(Attention);
 
-constexpr int kBorders[] = {0, 1, 2, 30, 31, 32, 33, 62, 63, 64, 65, 127, 128, 254, 255, 256, 257, 319, 320, 510, 511, 512, 513, 600};
+constexpr int kBorders[] = {0,   1,   2,   30,  31,  32,  33,  62,  63,  64,  65,  127,
+                            128, 254, 255, 256, 257, 319, 320, 510, 511, 512, 513, 600};
 
 TEST_P(Attention, IsNearTheFloat64Softmax) {
   for (const Heads& h : kHeads) {
@@ -322,8 +329,8 @@ TEST_P(Attention, PagesMayLieAnywhere) {
   EXPECT_TRUE(same_bits(a.run(*kernels, {{0, 300, 30}}), b.run(*kernels, {{0, 300, 30}})));
 }
 
-// The pages of a one-sequence problem end with an unowned one; without it, and with the last KV head of the last layer in use, the
-// page's own end meets inaccessible memory.
+// One page and nothing else, so that its first and its last KV head meet inaccessible memory; and a batch with its operands in
+// guarded buffers on either side.
 TEST_P(Attention, NothingOutsideTheOperandsIsTouched) {
   for (const Guard guard : {Guard::kAtStart, Guard::kAtEnd}) {
     for (const Heads& h : kHeads) {
@@ -344,8 +351,8 @@ TEST_P(Attention, NothingOutsideTheOperandsIsTouched) {
       batch.tiles = &tile;
       batch.page_tables = &id;
       ThreadPool pool(1);
-      kernels->attention({&batch, 0, h.num_heads, layout, 0.1f, q.data(), page.data(), out.data(), padded(h.num_heads * h.head_dim)},
-                         pool);
+      const int64_t stride = padded(h.num_heads * h.head_dim);
+      kernels->attention({&batch, 0, h.num_heads, layout, 0.1f, q.data(), page.data(), out.data(), stride}, pool);
       for (int i = 0; i < h.num_heads * h.head_dim; ++i) ASSERT_TRUE(is_finite_bits(to_float(out.data()[i]))) << i;
       problem.run(*kernels, {{0, 40, 24}}, 1, guard);
     }

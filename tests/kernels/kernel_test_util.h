@@ -18,8 +18,8 @@ inline std::vector<Element> random_elements(size_t n, float scale, uint32_t seed
 
 inline Element nan_element() { return to_element(__builtin_nanf("")); }
 
-// `size` elements with inaccessible memory directly before the first (kAtStart) or directly after the last one (kAtEnd): an access
-// beyond that side crashes the test. Sanitizers do not see tile loads; the memory management unit does.
+// `size` elements with inaccessible memory directly before the first (kAtStart) or directly after the last one (kAtEnd): an
+// access beyond that side crashes the test. Sanitizers do not see tile loads; the memory management unit does.
 enum class Guard { kAtStart, kAtEnd };
 
 template <typename T>

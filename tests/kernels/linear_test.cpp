@@ -87,9 +87,9 @@ OTR_TEST_ALL_PATHS(Linear);
 struct Shape {
   int rows, k, n;
 };
-constexpr Shape kShapes[] = {{1, 1, 1},     {1, 32, 32},   {2, 31, 33},  {3, 33, 16},   {5, 64, 48},  {7, 224, 17},  {12, 100, 96},
-                             {13, 896, 40}, {16, 2, 130},  {17, 65, 31}, {31, 96, 64},  {32, 34, 15}, {33, 128, 65}, {64, 257, 32},
-                             {1, 3584, 70}, {193, 40, 33}, {300, 70, 50}};
+constexpr Shape kShapes[] = {{1, 1, 1},     {1, 32, 32},    {2, 31, 33},   {3, 33, 16},   {5, 64, 48},  {7, 224, 17},
+                             {12, 100, 96}, {13, 896, 40},  {16, 2, 130},  {17, 65, 31},  {31, 96, 64}, {32, 34, 15},
+                             {33, 128, 65}, {64, 257, 32},  {1, 3584, 70}, {193, 40, 33}, {300, 70, 50}};
 
 TEST_P(Linear, IsNearTheFloat64Product) {
   for (const Shape& s : kShapes) {
@@ -139,7 +139,8 @@ TEST_P(Linear, ARowIsTheSameAloneAndInEveryBatchOnEveryThreadCount) {
       alone.insert(alone.end(), row.begin(), row.end());
     }
     int threads = 0;
-    for (const int count : {2, 3, 4, 5, 7, 11, 12, 13, 15, 16, 17, 24, 25, 31, 32, 33, 47, 48, 49, 64, 100, 191, 192, 193, 255, 256}) {
+    for (const int count : {2,  3,  4,  5,  7,  11, 12, 13, 15,  16,  17,  24,  25,
+                            31, 32, 33, 47, 48, 49, 64, 100, 191, 192, 193, 255, 256}) {
       const int first = 131 * count % (s.rows - count + 1);  // in other places of the batch each time
       const std::vector<float> batch = problem.run(*kernels, first, count, true, 1 + threads++ % 3);
       EXPECT_TRUE(same_bits(batch, std::vector<float>(alone.begin() + first * problem.out_stride,
@@ -153,9 +154,8 @@ TEST_P(Linear, ARowIsTheSameAmongThousandRows) {
   const Problem problem(1024, 160, 40);
   const std::vector<float> batch = problem.run(*kernels, 0, 1024, true, 2);
   for (const int r : {0, 1, 11, 191, 192, 500, 767, 768, 1022, 1023}) {
-    const std::vector<float> alone = problem.run(*kernels, r, 1, true);
-    EXPECT_TRUE(same_bits(alone, std::vector<float>(batch.begin() + r * problem.out_stride, batch.begin() + (r + 1) * problem.out_stride)))
-        << r;
+    const auto row = batch.begin() + r * problem.out_stride;
+    EXPECT_TRUE(same_bits(problem.run(*kernels, r, 1, true), std::vector<float>(row, row + problem.out_stride))) << r;
   }
 }
 
@@ -165,7 +165,8 @@ TEST_P(Linear, TheResidualMayBeTheOutput) {
   std::vector<float> in_place = problem.residual;
   ThreadPool pool(2);
   const GuardedBuffer<Element> x(problem.x, Guard::kAtEnd);
-  kernels->linear({37, problem.weight(true), x.data(), problem.x_stride, in_place.data(), in_place.data(), problem.out_stride}, pool);
+  float* out = in_place.data();
+  kernels->linear({37, problem.weight(true), x.data(), problem.x_stride, out, out, problem.out_stride}, pool);
   for (int64_t r = 0; r < 37; ++r) {
     for (int64_t i = 0; i < problem.out_stride; ++i) {
       const size_t at = static_cast<size_t>(r * problem.out_stride + i);
@@ -188,8 +189,8 @@ TEST_P(Linear, NothingOutsideTheOperandsIsTouched) {
       const GuardedBuffer<float> bias(problem.bias, guard), residual(std::vector<float>(outputs, 1.0f), guard);
       GuardedBuffer<float> out(outputs, guard);
       ThreadPool pool(1);
-      kernels->linear({s.rows, {s.k, s.n, problem.packed.data(), bias.data()}, x.data(), x_stride, residual.data(), out.data(), s.n},
-                      pool);
+      const LinearWeight weight = {s.k, s.n, problem.packed.data(), bias.data()};
+      kernels->linear({s.rows, weight, x.data(), x_stride, residual.data(), out.data(), s.n}, pool);
     }
   }
 }

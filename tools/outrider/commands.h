@@ -6,5 +6,6 @@ namespace otr::cli {
 int rollout_command(int argc, char** argv);
 int score_command(int argc, char** argv);
 int inspect_command(int argc, char** argv);
+int convert_command(int argc, char** argv);
 
 }  // namespace otr::cli

@@ -18,6 +18,7 @@ import check
 from model import Cache, load_folder
 
 EOS = "<|endoftext|>"
+COMPARED_SAMPLES = 2  # of each prompt; distributions are compared on these
 
 
 @torch.inference_mode()
@@ -88,7 +89,8 @@ def shared_noise_acceptance(p, q):
 def compare(target, others, tokenizer, prompts, rollouts):
     """Mean figures per token of the target's own responses: its entropy, and how near the others are."""
     ids = {p["id"]: tokenizer.encode(p["prompt"]).ids for p in prompts}
-    work = sorted(((ids[r["id"]], r["token_ids"]) for r in rollouts), key=lambda w: len(w[0]) + len(w[1]))
+    work = sorted(((ids[r["id"]], r["token_ids"]) for r in rollouts if r["sample"] < COMPARED_SAMPLES),
+                  key=lambda w: len(w[0]) + len(w[1]))
     sums, count = {}, 0
 
     def add(name, values):
@@ -134,7 +136,7 @@ def report(args, models, results, near):
         lines += ["", f"## {name}", ""] + check.table(result)
     p50, p99 = (results["target"]["all"][k] for k in ("p50", "p99"))
     lines += ["", f"target: p99 / p50 of the lengths is {p99 / p50:.1f}.", "", "```"] + check.bars(results["target"])
-    lines += ["```", "", "## Distributions", "", "Means per token of the target's own samples above.", ""]
+    lines += ["```", "", "## Distributions", "", f"Means per token of the target's own samples above, {COMPARED_SAMPLES} a prompt.", ""]
     lines += ["| figure | value |", "|---|---|"]
     lines += [f"| parameters of {name} | {parameters(model)} |" for name, model in models.items()]
     rows = (

@@ -1,0 +1,185 @@
+// The .otr container: what is written comes back to the bit, and nothing that is not exactly that loads.
+#include "loader/otr_file.h"
+
+#include <cstdlib>
+#include <random>
+
+#include "kernels/base/thread_pool.h"
+#include "loader_fixture.h"
+#include "loader/otr_planes.h"
+#include "loader/weight_source.h"
+#include "loader/xxh64.h"
+
+namespace otr {
+namespace {
+
+// bf16 values as weights have them: exponents in a narrow band, mantissas at random.
+std::string weight_like_bytes(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<uint16_t> values(count);
+  for (uint16_t& v : values) {
+    v = static_cast<uint16_t>((random() & 1u) << 15 | (118 + random() % 6) << 7 | (random() & 127u));
+  }
+  return bytes_of_values(values);
+}
+
+std::string write_small(const TempFolder& folder, bool compress, const std::string& weights, int threads = 2) {
+  ThreadPool pool(threads);
+  const std::string path = folder / "small.otr";
+  auto writer = OtrWriter::create(path, compress);
+  EXPECT_TRUE(writer.ok());
+  EXPECT_TRUE(writer.value().add_file("config.json", "{\"a\": 1}", pool).ok());
+  EXPECT_TRUE(writer.value().add_weight("w", weights.data(), weights.size(), true, pool).ok());
+  EXPECT_TRUE(writer.value().finish().ok());
+  return path;
+}
+
+// True if the file opens and its weight reads back as `expected`.
+bool loads_as(const std::string& path, const std::string& expected) {
+  const auto file = OtrFile::open(path);
+  if (!file.ok()) return false;
+  const OtrItem* item = file.value().weight_item("w");
+  if (item == nullptr || item->bytes != expected.size()) return false;
+  std::string found(expected.size(), '\0');
+  ThreadPool pool(1);
+  return file.value().read(*item, "w", found.data(), pool).ok() && found == expected;
+}
+
+TEST(Xxh64, KnownAnswers) {
+  EXPECT_EQ(xxh64("", 0), 0xEF46DB3751D8E999ull);
+  EXPECT_EQ(xxh64("a", 1), 0xD24EC4F1A98C6E5Bull);
+  EXPECT_EQ(xxh64("abc", 3), 0x44BC2CF5AD770999ull);
+  const std::string long_text = "Nobody inspects the spammish repetition";
+  EXPECT_EQ(xxh64(long_text.data(), long_text.size()), 0xFBCEA83C8A378BF1ull);
+}
+
+TEST(OtrPlanes, JoinUndoesSplit) {
+  const std::string values = weight_like_bytes(1001, 3);
+  std::string planes(values.size(), '\0'), joined(values.size(), '\0');
+  split_planes(reinterpret_cast<const uint8_t*>(values.data()), values.size(), reinterpret_cast<uint8_t*>(planes.data()));
+  join_planes(reinterpret_cast<const uint8_t*>(planes.data()), planes.size(), reinterpret_cast<uint8_t*>(joined.data()));
+  EXPECT_NE(planes, values);
+  EXPECT_EQ(joined, values);
+}
+
+TEST(OtrFile, ReturnsWhatWasWritten) {
+  // More than two frames, the last one short.
+  const std::string weights = weight_like_bytes(kOtrFrameBytes + 12345, 1);
+  for (bool compress : {true, false}) {
+    const TempFolder folder;
+    const std::string path = write_small(folder, compress, weights);
+    EXPECT_TRUE(loads_as(path, weights)) << compress;
+    const auto file = OtrFile::open(path);
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ(file.value().read_text("config.json").value(), "{\"a\": 1}");
+    EXPECT_EQ(file.value().read_text("tokenizer.json").value(), "");
+    EXPECT_EQ(file.value().weight_item("v"), nullptr);
+    if (compress) EXPECT_LT(read_whole(path).size(), weights.size() * 3 / 4);
+  }
+}
+
+TEST(OtrFile, BytesDoNotDependOnThreads) {
+  const std::string weights = weight_like_bytes(3 * kOtrFrameBytes / 2, 2);
+  const TempFolder one, three;
+  EXPECT_EQ(read_whole(write_small(one, true, weights, 1)), read_whole(write_small(three, true, weights, 3)));
+}
+
+TEST(OtrFile, EveryFlippedBitIsCaught) {
+  const TempFolder folder;
+  const std::string weights = weight_like_bytes(4000, 4);
+  const std::string good = read_whole(write_small(folder, true, weights));
+  ASSERT_TRUE(loads_as(folder / "small.otr", weights));
+  std::mt19937 random(5);
+  for (size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+    const std::string path = folder.write("bad.otr", bad);
+    const auto file = OtrFile::open(path);
+    // A flip in config.json's frame shows when that is read.
+    const bool text_ok = file.ok() && file.value().read_text("config.json").ok();
+    EXPECT_FALSE(text_ok && loads_as(path, weights)) << "byte " << at;
+  }
+}
+
+TEST(OtrFile, CutAndPaddedFilesAreRefused) {
+  const TempFolder folder;
+  const std::string weights = weight_like_bytes(4000, 6);
+  const std::string good = read_whole(write_small(folder, true, weights));
+  for (size_t size = 0; size < good.size(); size += 1 + size / 50) {
+    EXPECT_FALSE(OtrFile::open(folder.write("cut.otr", good.substr(0, size))).ok()) << size;
+  }
+  EXPECT_FALSE(OtrFile::open(folder.write("long.otr", good + '\0')).ok());
+}
+
+TEST(OtrFile, FaultsAreNamed) {
+  const TempFolder folder;
+  const std::string good = read_whole(write_small(folder, true, weight_like_bytes(4000, 7)));
+  expect_error(OtrFile::open(folder.write("short.otr", "OUTRIDER")).status(), StatusCode::kBadInput, {"short.otr", "too short"});
+  expect_error(OtrFile::open(folder.write("other.otr", std::string(100, 'x'))).status(), StatusCode::kBadInput, {"not an .otr file"});
+  std::string version = good;
+  version[8] = 2;
+  const uint64_t hash = xxh64(version.data(), 56);
+  std::memcpy(version.data() + 56, &hash, sizeof hash);
+  expect_error(OtrFile::open(folder.write("new.otr", version)).status(), StatusCode::kUnsupported, {"version 2", "reads 1"});
+  std::string flipped = good;
+  flipped[80] = static_cast<char>(flipped[80] ^ 4);
+  const auto file = OtrFile::open(folder.write("flip.otr", flipped));
+  ASSERT_TRUE(file.ok());
+  std::string out(8000, '\0');
+  ThreadPool pool(1);
+  const Status status = file.value().read(*file.value().weight_item("w"), "w", out.data(), pool);
+  const Status text = file.value().read_text("config.json").status();
+  EXPECT_TRUE((status.ok() ? text : status).message().find("checksum mismatch") != std::string::npos);
+}
+
+TEST(OtrFile, AnUnfinishedWriterLeavesNothing) {
+  const TempFolder folder;
+  {
+    ThreadPool pool(1);
+    auto writer = OtrWriter::create(folder / "never.otr", true);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE(writer.value().add_file("config.json", "{}", pool).ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  EXPECT_EQ(OtrWriter::create(folder / "no/such/folder/x.otr", true).status().code(), StatusCode::kIoError);
+}
+
+TEST(OpenModel, AnOtrFileGivesTheFoldersWeights) {
+  const std::string folder_path = std::string(OUTRIDER_TEST_DATA) + "/tinymath/target";
+  ThreadPool pool(2);
+  auto folder = open_model(folder_path);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const WeightPlan plan = weight_plan(folder.value().config);
+  const TempFolder temporary;
+  const std::string path = temporary / "target.otr";
+  const auto bytes_of = [](const WeightPiece& p) {
+    return static_cast<size_t>(p.elements()) * (p.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
+  };
+  std::vector<std::string> pieces;
+  {
+    auto writer = OtrWriter::create(path, true);
+    ASSERT_TRUE(writer.ok());
+    for (const char* name : {"config.json", "generation_config.json"}) {
+      ASSERT_TRUE(writer.value().add_file(name, read_whole(folder_path + "/" + name), pool).ok());
+    }
+    for (const WeightPiece& piece : plan.pieces) {
+      pieces.emplace_back(bytes_of(piece), '\0');
+      ASSERT_TRUE(folder.value().weights->read(piece, pieces.back().data(), pool).ok());
+      ASSERT_TRUE(
+          writer.value().add_weight(piece.name, pieces.back().data(), pieces.back().size(), piece.kind != PieceKind::kVector, pool).ok());
+    }
+    ASSERT_TRUE(writer.value().finish().ok());
+  }
+  auto otr = open_model(path);
+  ASSERT_TRUE(otr.ok()) << otr.status().message();
+  EXPECT_EQ(otr.value().config.hidden_size, folder.value().config.hidden_size);
+  EXPECT_EQ(otr.value().config.eos_ids, folder.value().config.eos_ids);
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    std::string found(pieces[i].size(), '\0');
+    ASSERT_TRUE(otr.value().weights->read(plan.pieces[i], found.data(), pool).ok());
+    EXPECT_EQ(found, pieces[i]) << plan.pieces[i].name;
+  }
+}
+
+}  // namespace
+}  // namespace otr

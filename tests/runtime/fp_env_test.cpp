@@ -1,0 +1,138 @@
+// Results do not depend on the floating-point environment of whoever calls, and callers find theirs as they left it.
+
+#include <gtest/gtest.h>
+#include <xmmintrin.h>
+
+#include <cfenv>
+#include <vector>
+
+#include "kernels/base/fp_env.h"
+#include "tests/runtime/rollouts.h"
+
+namespace otr {
+namespace {
+
+constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRoundDown = 0x2000, kRoundUp = 0x4000, kTowardZero = 0x6000;
+
+const struct {
+  const char* name;
+  unsigned mxcsr;
+} kEnvironments[] = {
+    {"FTZ and DAZ", kPinnedMxcsr | kFlushToZero | kDenormalsAreZero},
+    {"round down", kPinnedMxcsr | kRoundDown},
+    {"round up", kPinnedMxcsr | kRoundUp},
+    {"toward zero, FTZ", kPinnedMxcsr | kTowardZero | kFlushToZero},
+};
+
+// Sets the calling thread's MXCSR for a scope.
+class WithMxcsr {
+ public:
+  explicit WithMxcsr(unsigned value) : saved_(_mm_getcsr()) { _mm_setcsr(value); }
+  ~WithMxcsr() { _mm_setcsr(saved_); }
+  WithMxcsr(const WithMxcsr&) = delete;
+  WithMxcsr& operator=(const WithMxcsr&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+// Temperature 0 on logits that are denormals: what is argmax, and what its log-prob, hangs on every bit of them.
+class FpEnv : public EveryPath {
+ protected:
+  Outputs run(const TinyModel& model) {
+    EngineSetup s = setup();
+    s.num_threads = 2;
+    const TestEngine engine(model, s);
+    Request r;
+    r.prompt = random_tokens(1, 100, 97);
+    r.n = 2;
+    r.sampling.max_new_tokens = 40;
+    r.sampling.ignore_eos = 1;
+    engine.submit(r, 0);
+    r.sampling.temperature = 0.0f;
+    engine.submit(r, 1);
+    r.sampling.temperature = 0.7f;
+    r.sampling.top_p = 0.9f;
+    r.sampling.repetition_penalty = 1.1f;
+    engine.submit(r, 2);
+    engine.score({}, r.prompt, nullptr, 3);
+    return engine.collect();
+  }
+};
+
+TEST_P(FpEnv, TheCallersModeChangesNothing) {
+  const TinyModel normal, denormal({.lm_head_scale = 0x1p-128f});
+  for (const TinyModel* model : {&normal, &denormal}) {
+    const Outputs expected = run(*model);
+    for (const auto& environment : kEnvironments) {
+      const WithMxcsr mode(environment.mxcsr);
+      EXPECT_EQ(difference(expected, run(*model)), "") << environment.name;
+    }
+  }
+}
+
+OTR_INSTANTIATE_EVERY_PATH(FpEnv);
+
+// The denormal model is a test of anything only if its logits are not all flushed to 0, where argmax is token 0 for ever.
+TEST(FpEnvInverse, TheDenormalModelDrawsByItsLogits) {
+  const TinyModel denormal({.lm_head_scale = 0x1p-128f});
+  EngineSetup setup;
+  setup.isa = "cpu-scalar";
+  Request r;
+  r.prompt = {1, 2, 3};
+  r.sampling.temperature = 0.0f;
+  r.sampling.max_new_tokens = 20;
+  const std::vector<int32_t> tokens = TestEngine(denormal, setup).run({r}).at({0, 0}).tokens;
+  EXPECT_NE(tokens, std::vector<int32_t>(tokens.size(), 0));
+}
+
+TEST(FpEnv, EveryCallRestoresTheCallersMode) {
+  const TinyModel model;
+  const unsigned mine = kPinnedMxcsr | kRoundUp | kFlushToZero;
+  const WithMxcsr mode(mine);
+  const auto expect_mine = [mine](const char* call) {
+    EXPECT_EQ(_mm_getcsr(), mine) << call;
+    _mm_setcsr(mine);  // gtest may have computed something
+  };
+  otr_engine_options options;
+  otr_engine_options_init(&options, sizeof options);
+  expect_mine("otr_engine_options_init");
+  options.model_path = model.path().c_str();
+  options.kv_bytes = model.kv_bytes(100);
+  otr_engine* engine = nullptr;
+  ASSERT_EQ(otr_engine_create(&options, &engine), OTR_OK);
+  expect_mine("otr_engine_create");
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  otr_group_request request;
+  otr_group_request_init(&request, sizeof request);
+  request.prompt_token_ids = prompt.data();
+  request.num_prompt_tokens = prompt.size();
+  uint64_t group = 0;
+  ASSERT_EQ(otr_submit(engine, &request, &group), OTR_OK);
+  expect_mine("otr_submit");
+  EXPECT_EQ(otr_submit(engine, nullptr, &group), OTR_INVALID_ARGUMENT);
+  expect_mine("a failed otr_submit");
+  otr_score_request score;
+  otr_score_request_init(&score, sizeof score);
+  score.token_ids = prompt.data();
+  score.num_tokens = prompt.size();
+  ASSERT_EQ(otr_score(engine, &score, &group), OTR_OK);
+  expect_mine("otr_score");
+  otr_result* result = nullptr;
+  ASSERT_EQ(otr_wait(engine, -1, &result), OTR_OK);
+  expect_mine("otr_wait");
+  otr_result_view view;
+  ASSERT_EQ(otr_result_get(result, &view, sizeof view), OTR_OK);
+  expect_mine("otr_result_get");
+  otr_result_destroy(result);
+  otr_cancel(engine, group);
+  expect_mine("otr_cancel");
+  size_t size = 0;
+  otr_stats(engine, nullptr, 0, &size);
+  expect_mine("otr_stats");
+  otr_engine_destroy(engine);
+  expect_mine("otr_engine_destroy");
+}
+
+}  // namespace
+}  // namespace otr

@@ -1,0 +1,118 @@
+// outrider convert: a Hugging Face folder as one .otr file, in the layout that the CPU kernels read.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/element.h"
+#include "kernels/base/thread_pool.h"
+#include "loader/file.h"
+#include "loader/otr_file.h"
+#include "loader/weight_source.h"
+#include "tools/outrider/commands.h"
+#include "tools/outrider/failure.h"
+#include "tools/outrider/flags.h"
+
+namespace otr::cli {
+namespace {
+
+constexpr const char* kUsage =
+    "Usage: outrider convert MODEL -o FILE.otr [--jobs N] [--no-compress] [--verify]\n\nWrites a model folder as one .otr file.\n";
+constexpr const char* kNotes =
+    "\nFILE appears only when it is complete and on disk. Every command takes it where it takes a folder.\n"
+    "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify.\n";
+constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
+
+void check(const Status& status) {
+  if (status.ok()) return;
+  const bool ours = status.code() == StatusCode::kBadInput || status.code() == StatusCode::kUnsupported;
+  throw Failure(ours ? kExitBadInput : kExitFailure, status.message());
+}
+
+template <typename T>
+T check(Result<T> result) {
+  check(result.status());
+  return std::move(result.value());
+}
+
+uint64_t piece_bytes(const WeightPiece& piece) {
+  return static_cast<uint64_t>(piece.elements()) * (piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
+}
+
+// A line on stderr that is drawn over, if stderr is a terminal.
+void show_progress(const char* what, size_t done, size_t total) {
+  if (!::isatty(STDERR_FILENO)) return;
+  std::fprintf(stderr, "\r\033[K%s %3zu %%", what, done * 100 / total);
+  if (done == total) std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+}
+
+void write_otr(const std::string& folder, const std::string& path, bool compress, OpenModel& model, const WeightPlan& plan,
+               ThreadPool& pool) {
+  OtrWriter writer = check(OtrWriter::create(path, compress));
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json"}) {
+    const std::string file = join_path(folder, name);
+    if (path_exists(file)) check(writer.add_file(name, check(read_text_file(file, kMaxTextBytes)), pool));
+  }
+  std::vector<uint8_t> data;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const WeightPiece& piece = plan.pieces[i];
+    data.resize(piece_bytes(piece));
+    check(model.weights->read(piece, data.data(), pool));
+    check(writer.add_weight(piece.name, data.data(), data.size(), piece.kind != PieceKind::kVector, pool));
+    show_progress("converting", i + 1, plan.pieces.size());
+  }
+  check(writer.finish());
+}
+
+// Reads everything back and compares it with the folder.
+void verify_otr(const std::string& path, OpenModel& model, const WeightPlan& plan, ThreadPool& pool) {
+  OpenModel written = check(open_model(path));
+  std::vector<uint8_t> expected, found;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const WeightPiece& piece = plan.pieces[i];
+    expected.resize(piece_bytes(piece));
+    found.resize(expected.size());
+    check(model.weights->read(piece, expected.data(), pool));
+    check(written.weights->read(piece, found.data(), pool));
+    if (expected != found) throw Failure(kExitFailure, path + ": " + piece.name + ": differs from the folder");
+    show_progress("verifying", i + 1, plan.pieces.size());
+  }
+}
+
+uint64_t file_size(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+}  // namespace
+
+int convert_command(int argc, char** argv) {
+  const Flag table[] = {{"o", "FILE.otr", "the file to write (required)"},
+                        {"jobs", "N", "threads (default: one per CPU that the process may use)"},
+                        {"no-compress", nullptr, "store the weights as they are"},
+                        {"verify", nullptr, "read the file back and compare it"}};
+  if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
+  const Flags flags(table, argc, argv, /*max_positional=*/1);
+  if (flags.positional().empty()) throw Failure(kExitUsage, "MODEL is required");
+  const std::string folder = flags.positional().front(), path = flags.required("o");
+  ThreadPool pool(flags.given("jobs") ? int_flag("jobs", flags.required("jobs"), 1) : 0);
+
+  if (looks_like_otr(folder)) throw Failure(kExitBadInput, folder + ": is an .otr file already");
+  const Stopwatch watch;
+  OpenModel model = check(open_model(folder));
+  const WeightPlan plan = weight_plan(model.config);
+  write_otr(folder, path, !flags.given("no-compress"), model, plan, pool);
+  if (flags.given("verify")) verify_otr(path, model, plan, pool);
+  uint64_t raw = 0;
+  for (const WeightPiece& piece : plan.pieces) raw += piece_bytes(piece);
+  std::printf("%s: %llu bytes, %.1f %% of the weights' %llu, in %.2f s%s\n", path.c_str(),
+              static_cast<unsigned long long>(file_size(path)), 100.0 * static_cast<double>(file_size(path)) / static_cast<double>(raw),
+              static_cast<unsigned long long>(raw), watch.seconds(), flags.given("verify") ? ", verified" : "");
+  return kExitOk;
+}
+
+}  // namespace otr::cli
