@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "kernels/base/thread_pool.h"
 
@@ -9,6 +10,11 @@ namespace otr {
 
 Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const ModelWeights& weights, const KvLayout& layout,
                                               Element* pages, ProgramBucket bucket, ThreadPool& pool) {
+  // The vector form of rope+append has no tail; one rule for all paths, so that a model runs on each or on none.
+  constexpr int32_t kHeadDimStep = 32;
+  if (layout.head_dim % kHeadDimStep != 0) {
+    return unsupported("head_dim " + std::to_string(layout.head_dim) + " is not a multiple of " + std::to_string(kHeadDimStep));
+  }
   ForwardProgram program;
   OTR_RETURN_IF_ERROR(program.allocate(weights.config(), bucket));
   program.build(kernels, weights, layout, pages, pool);

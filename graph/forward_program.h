@@ -6,7 +6,7 @@
 //   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> gate_up -> silu_mul -> down (+residual) }
 //         -> rmsnorm of the logit rows -> lm_head
 //
-// Errors: create() gives kOutOfMemory. Thread safety: run() by one thread at a time.
+// Errors: create() gives kOutOfMemory, or kUnsupported for a shape that the kernels do not take. Thread safety: run() by one thread at a time.
 #pragma once
 
 #include <functional>

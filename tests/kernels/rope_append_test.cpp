@@ -156,6 +156,18 @@ TEST_P(RopeAppendVector, WithoutNormsHasTheBitsOfTheDefinition) {
   }
 }
 
+TEST_P(RopeAppend, ValuesAreRoundedToNearestEven) {
+  const uint32_t patterns[] = {0x3f808000u, 0x3f818000u, 0xbf808000u, 0xbf818000u, 0x3f808001u, 0x3f807fffu,
+                               0x00008000u, 0x00018000u, 0x00000001u, 0x807fffffu, 0x80000000u, 0x7f7f7fffu,
+                               0x3fffffffu, 0x40008000u, 0x00800000u, 0x33d70a3du};
+  Problem problem(32);
+  for (int i = 0; i < 32; ++i) problem.at(1, kHeads + kKvHeads, i) = float_from_bits(patterns[i % 16]);
+  problem.run(*kernels);
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(bits_of(problem.pages[problem.v_index(1, 0, i)]), bits_of(to_element(float_from_bits(patterns[i % 16])))) << i;
+  }
+}
+
 TEST_P(RopeAppend, DependsOnNeitherTilesNorThreads) {
   Problem one(64);
   one.normed = true;

@@ -264,6 +264,22 @@ TEST_P(SampleVector, HasTheBitsOfTheDefinitionOverManyPositions) {
   }
 }
 
+// A maximum of -0 or +0, whichever comes first, must not show in the sign of a zero log-prob.
+TEST_P(SampleVector, ZerosOfBothSignsHaveTheBitsOfTheDefinition) {
+  for (const size_t where : {size_t{0}, size_t{5}, size_t{17}, size_t{39}}) {
+    for (const float zero : {0.0f, -0.0f}) {
+      std::vector<float> logits(40, zero);
+      logits[where] = -zero;
+      SampleDraw d = plain_draw();
+      d.top_k = 1;
+      for (d.forced_token = -1; d.forced_token < 2; ++d.forced_token) {
+        EXPECT_TRUE(same_result(run_draw(*kernels, logits, d), run_draw(*find_path("cpu-scalar"), logits, d)))
+            << where << " " << zero;
+      }
+    }
+  }
+}
+
 TEST_P(Sample, DependsOnNeitherThreadsNorNeighbours) {
   constexpr int kVocab = 1000;
   const std::vector<float> logits = random_normal(5 * kVocab, 3.0f, 10);

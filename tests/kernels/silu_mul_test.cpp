@@ -53,17 +53,30 @@ TEST_P(SiluMulVector, HasTheBitsOfTheDefinition) {
 
 TEST_P(SiluMulVector, HasTheBitsOfTheDefinitionAtTheEdges) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  const float edges[] = {0.0f,    -0.0f,
-                         1e-45f,  -1e-40f,
-                         1e-38f,  1.0f,
-                         -1.0f,   86.99f,
-                         87.0f,   87.01f,
-                         -87.0f,  -87.01f,
-                         88.37f,  -88.37f,
-                         -88.38f, 89.0f,
-                         1e30f,   -1e30f,
-                         3.4e38f, kInf,
-                         -kInf,   std::numeric_limits<float>::quiet_NaN()};
+  const float edges[] = {0.0f,
+                         -0.0f,
+                         1e-45f,
+                         -1e-40f,
+                         1e-38f,
+                         1.0f,
+                         -1.0f,
+                         86.99f,
+                         87.0f,
+                         87.01f,
+                         -87.0f,
+                         -87.01f,
+                         88.37f,
+                         -88.37f,
+                         -88.38f,
+                         89.0f,
+                         1e30f,
+                         -1e30f,
+                         3.4e38f,
+                         kInf,
+                         -kInf,
+                         std::numeric_limits<float>::quiet_NaN(),
+                         float_from_bits(0x7fffffffu),
+                         float_from_bits(0xffffffffu)};
   constexpr int kCount = static_cast<int>(std::size(edges));
   std::vector<float> gate_up;
   for (const float g : edges) gate_up.insert(gate_up.end(), kCount, g);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "kernels/base/element.h"
 #include "kernels/base/thread_pool.h"
 #include "loader_fixture.h"
 #include "loader/otr_planes.h"
@@ -74,7 +75,9 @@ TEST(OtrFile, ReturnsWhatWasWritten) {
     EXPECT_EQ(file.value().read_text("config.json").value(), "{\"a\": 1}");
     EXPECT_EQ(file.value().read_text("tokenizer.json").value(), "");
     EXPECT_EQ(file.value().weight_item("v"), nullptr);
-    if (compress) EXPECT_LT(read_whole(path).size(), weights.size() * 3 / 4);
+    if (compress) {
+      EXPECT_LT(read_whole(path).size(), weights.size() * 3 / 4);
+    }
   }
 }
 

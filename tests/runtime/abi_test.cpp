@@ -554,7 +554,7 @@ TEST_F(Abi, WaitKeepsItsTimeLimits) {
 
   Request slow;
   slow.prompt = {1};
-  slow.n = 64;
+  slow.n = 1000;
   slow.sampling.max_new_tokens = 1000;
   slow.sampling.ignore_eos = 1;
   const uint64_t group = engine_.submit(slow, 0);
@@ -565,7 +565,7 @@ TEST_F(Abi, WaitKeepsItsTimeLimits) {
   EXPECT_EQ(otr_wait(engine(), 20, &result), OTR_TIMEOUT);
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(19));
   EXPECT_EQ(otr_cancel(engine(), group), OTR_OK);
-  EXPECT_EQ(engine_.collect().size(), 64u);
+  EXPECT_EQ(engine_.collect().size(), 1000u);
 }
 
 TEST_F(Abi, CancelBeforeWhileAndAfter) {
@@ -573,18 +573,20 @@ TEST_F(Abi, CancelBeforeWhileAndAfter) {
   EXPECT_EQ(otr_cancel(engine(), 12345), OTR_INVALID_ARGUMENT);
   Request r;
   r.prompt = {1, 2};
-  r.n = 3;
+  r.n = 1000;
   r.sampling.max_new_tokens = 1000;
   r.sampling.ignore_eos = 1;
-  // Before the engine looks at it, or in its first ticks.
+  // Before the engine looks at it, or in its first ticks: long before the last samples join the batch.
   uint64_t group = engine_.submit(r, 0);
   EXPECT_EQ(otr_cancel(engine(), group), OTR_OK);
   Outputs outputs = engine_.collect();
-  ASSERT_EQ(outputs.size(), 3u);
-  for (const auto& [key, output] : outputs) EXPECT_EQ(output.reason, OTR_FINISH_ABORT);
+  ASSERT_EQ(outputs.size(), 1000u);
+  EXPECT_EQ(outputs.at({0, 999}).reason, OTR_FINISH_ABORT);
+  EXPECT_LE(outputs.at({0, 999}).tokens.size(), 1u);
   EXPECT_EQ(otr_cancel(engine(), group), OTR_INVALID_ARGUMENT);
 
   // While it runs: with the tokens it has, which are the first of those it would have had.
+  r.n = 3;
   const Outputs whole = engine_.run({r});
   const int64_t before = engine_.count("generated_tokens");
   group = engine_.submit(r, 0);

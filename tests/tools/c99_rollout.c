@@ -12,12 +12,12 @@
 
 #include "runtime/outrider.h"
 
-#define CHECK(condition)                                                                     \
-  do {                                                                                       \
-    if (!(condition)) {                                                                      \
+#define CHECK(condition)                                                                                     \
+  do {                                                                                                       \
+    if (!(condition)) {                                                                                      \
       fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, otr_last_error(NULL)); \
-      exit(1);                                                                               \
-    }                                                                                        \
+      exit(1);                                                                                               \
+    }                                                                                                        \
   } while (0)
 
 enum { kSamples = 4, kMaxTokens = 48, kMaxPrompt = 256 };

@@ -1,13 +1,12 @@
 """The command line as a user meets it: flags, lines, pipes, exit codes, the C99 program."""
 
 import json
-import os
 import subprocess
 import time
 import unittest
 from pathlib import Path
 
-from harness import BIN, C99, MODEL, TINYMATH, ProgramTest, json_lines, outrider, problems, to_lines
+from harness import BIN, C99, MODEL, SOURCE, TINYMATH, ProgramTest, json_lines, outrider, problems, to_lines
 
 SHORT = ("--max-new-tokens", "24")
 KEYS = ["id", "sample", "prompt_token_ids", "token_ids", "logprobs", "raw_logprobs", "text", "finish_reason"]
@@ -302,27 +301,40 @@ class CProgram(ProgramTest):
 class BrokenWeights(ProgramTest):
     """NaN in a request's own numbers: an output line with the error, exit code 4, and neighbours unharmed."""
 
-    def test_nan(self):
-        raw = bytearray((Path(MODEL) / "model.safetensors").read_bytes())
+    def poisoned(self, model, token):
+        """A copy of the model in which the embedding of one token begins with NaN."""
+        for path in Path(model).iterdir():
+            (self.folder / path.name).write_bytes(path.read_bytes())
+        raw = bytearray((Path(model) / "model.safetensors").read_bytes())
         size = int.from_bytes(raw[:8], "little")
-        header = json.loads(raw[8:8 + size])
-        config = json.loads((Path(MODEL) / "config.json").read_text(encoding="utf-8"))
-        begin = 8 + size + header["model.embed_tokens.weight"]["data_offsets"][0]
-        poisoned = 300
-        row = begin + poisoned * config["hidden_size"] * 2
-        raw[row:row + 2] = b"\xc0\x7f"  # NaN in bf16; embeddings are tied, so this token's logit is NaN everywhere
-        self.assertTrue(config["tie_word_embeddings"])
-        for name in ("config.json", "tokenizer.json", "generation_config.json"):
-            (self.folder / name).write_bytes((Path(MODEL) / name).read_bytes())
+        begin = 8 + size + json.loads(raw[8:8 + size])["model.embed_tokens.weight"]["data_offsets"][0]
+        row = begin + token * json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))["hidden_size"] * 2
+        raw[row:row + 2] = b"\xc0\x7f"
         (self.folder / "model.safetensors").write_bytes(raw)
-        text = to_lines(problems(2)) + "{\n"
-        code, out, err = outrider("rollout", "--model", self.folder, "--prompts", "-", *SHORT, stdin=text)
-        lines = json_lines(out)
-        self.assertEqual((code, len(lines)), (4, 2), err)
-        for line in lines:
-            self.assertEqual(list(line), KEYS + ["error"])
-            self.assertEqual(line["finish_reason"], "error")
-            self.assertIn("NaN", line["error"])
+        return self.folder
+
+    def test_only_the_request_that_meets_it_fails(self):
+        model = SOURCE / "tests/data/golden/qwen2-group2-untied"
+        lines = [{"id": i, "prompt_token_ids": [10 * i + 1, 7 if i == 2 else 5, 3]} for i in range(4)]
+        flags = ("--prompts", "-", "--n", "2", "--max-new-tokens", "20")
+        clean = json_lines(self.run_ok("rollout", "--model", model, *flags, stdin=to_lines(lines)))
+        self.assertTrue(all(7 not in o["token_ids"] for o in clean if o["id"] != 2), "choose other prompts")
+        code, out, err = outrider("rollout", "--model", self.poisoned(model, 7), *flags, stdin=to_lines(lines) + "{\n")
+        self.assertEqual((code, len(err.splitlines())), (4, 1), err)  # 4 beats the 3 of the bad line
+        for before, after in zip(clean, json_lines(out), strict=True):
+            if before["id"] != 2:
+                self.assertEqual(before, after)
+                continue
+            self.assertEqual(list(after), KEYS + ["error"])
+            self.assertEqual((after["finish_reason"], after["token_ids"]), ("error", []))
+            self.assertIn("NaN", after["error"])
+
+    def test_a_score_that_meets_it(self):
+        model = self.poisoned(MODEL, 300)  # embeddings are tied: the token's logit is NaN everywhere
+        code, out, err = outrider("score", "--model", model, "--in", "-", stdin='{"id":1,"token_ids":[5,6,7]}\n')
+        line = json_lines(out)[0]
+        self.assertEqual((code, err, list(line)), (4, "", ["id", "raw_logprobs", "error"]))
+        self.assertIn("NaN", line["error"])
 
 
 if __name__ == "__main__":

@@ -18,9 +18,7 @@ std::string reason(const std::string& text) {
   return "";
 }
 
-TEST(JsonLine, TakesAnObject) {
-  EXPECT_EQ(parse_json_line("{\"a\": [1, {\"a\": null}], \"b\": \"\\u00e9\"}\r").size(), 2u);
-}
+TEST(JsonLine, TakesAnObject) { EXPECT_EQ(parse_json_line("{\"a\": [1, {\"a\": null}], \"b\": \"\\u00e9\"}\r").size(), 2u); }
 
 TEST(JsonLine, RefusesWithAReason) {
   EXPECT_EQ(reason("[1]"), "not a JSON object");
@@ -37,9 +35,7 @@ TEST(JsonLine, RefusesWithAReason) {
   EXPECT_NE(reason("{\"a\":1e999}").find("number overflow"), std::string::npos);
 }
 
-TEST(JsonLine, ReasonsStayShort) {
-  EXPECT_LT(reason("{\"a\":\"" + std::string(1 << 20, 'x')).size(), 200u);
-}
+TEST(JsonLine, ReasonsStayShort) { EXPECT_LT(reason("{\"a\":\"" + std::string(1 << 20, 'x')).size(), 200u); }
 
 TEST(JsonLine, LimitsDepthAndSize) {
   const auto nested = [](int depth) {

@@ -71,15 +71,34 @@ TEST(RolloutLine, RefusesWithTheKey) {
   EXPECT_EQ(rollout_reason(R"({"prompt":1})"), "prompt: must be a string");
   EXPECT_EQ(rollout_reason(R"({"prompt":"a","id":1.5})"), "id: must be a string or an integer");
   for (const char* ids : {"[-1]", "[1.0]", "[true]", "[2147483648]", "3", "[\"1\"]", "[[1]]"}) {
-    EXPECT_NE(rollout_reason(std::string(R"({"prompt_token_ids":)") + ids + "}").find("prompt_token_ids: must be"), std::string::npos)
+    EXPECT_NE(rollout_reason(std::string(R"({"prompt_token_ids":)") + ids + "}").find("prompt_token_ids: must be"),
+              std::string::npos)
         << ids;
   }
-  const char* bad[][2] = {
-      {"n", "0"}, {"n", "1.5"}, {"n", "-1"}, {"n", "2147483648"}, {"n", "null"}, {"max_new_tokens", "0"}, {"temperature", "0.005"},
-      {"temperature", "-1"}, {"temperature", "101"}, {"temperature", "\"1\""}, {"temperature", "1e-50"}, {"top_k", "-1"},
-      {"top_p", "0"}, {"top_p", "1.01"}, {"min_p", "-0.1"}, {"min_p", "2"}, {"repetition_penalty", "0"},
-      {"presence_penalty", "1e39"}, {"frequency_penalty", "[]"}, {"seed", "-1"}, {"seed", "1.0"}, {"stream", "-1"},
-      {"ignore_eos", "1"}, {"stop_token_ids", "5"}};
+  const char* bad[][2] = {{"n", "0"},
+                          {"n", "1.5"},
+                          {"n", "-1"},
+                          {"n", "2147483648"},
+                          {"n", "null"},
+                          {"max_new_tokens", "0"},
+                          {"temperature", "0.005"},
+                          {"temperature", "-1"},
+                          {"temperature", "101"},
+                          {"temperature", "\"1\""},
+                          {"temperature", "1e-50"},
+                          {"top_k", "-1"},
+                          {"top_p", "0"},
+                          {"top_p", "1.01"},
+                          {"min_p", "-0.1"},
+                          {"min_p", "2"},
+                          {"repetition_penalty", "0"},
+                          {"presence_penalty", "1e39"},
+                          {"frequency_penalty", "[]"},
+                          {"seed", "-1"},
+                          {"seed", "1.0"},
+                          {"stream", "-1"},
+                          {"ignore_eos", "1"},
+                          {"stop_token_ids", "5"}};
   for (const auto& [key, value] : bad) {
     const std::string text = std::string("{\"prompt\":\"a\",\"") + key + "\":" + value + "}";
     EXPECT_EQ(rollout_reason(text).rfind(std::string(key) + ": must be", 0), 0u) << text << " -> " << rollout_reason(text);
@@ -89,7 +108,8 @@ TEST(RolloutLine, RefusesWithTheKey) {
 TEST(ScoreLine, TakesARolloutsLine) {
   const ScoreLine line = parse_score_line(
       R"({"id":"a","sample":3,"prompt_token_ids":[1],"token_ids":[2,3],"logprobs":[-1,null],"raw_logprobs":[-1,-2],
-          "text":"x","finish_reason":"stop"})", 1);
+          "text":"x","finish_reason":"stop"})",
+      1);
   EXPECT_EQ(line.sample_json, "3");
   EXPECT_EQ(line.token_ids.size(), 2u);
   EXPECT_FALSE(line.has_sampling);

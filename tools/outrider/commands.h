@@ -1,4 +1,4 @@
-// The commands of the program. Each reads its own flags (argv[0] is the command's name), returns an ExitCode and throws Failure.
+// The commands of the program. Each reads its own flags (argv[0] is its name), returns an ExitCode and throws Failure.
 #pragma once
 
 namespace otr::cli {

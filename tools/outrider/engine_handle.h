@@ -22,7 +22,7 @@ class EngineHandle {
   otr_engine* engine_ = nullptr;
 };
 
-// What an otr_submit or otr_score that failed means: BadLine if the request is to blame, else Failure. REQUIRES: status != OTR_OK.
+// What a failed otr_submit or otr_score means: BadLine if the request is to blame, else Failure. REQUIRES: status != OTR_OK.
 [[noreturn]] void throw_refused(const otr_engine* engine, otr_status status);
 
 }  // namespace otr::cli

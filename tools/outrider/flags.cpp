@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cxxopts.hpp>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "tools/outrider/failure.h"
@@ -41,27 +43,33 @@ bool is_device(const std::string& text) {
 }  // namespace
 
 Flags::Flags(std::span<const Flag> table, int argc, char** argv, size_t max_positional) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (!argument.starts_with("--")) {
-      positional_.push_back(argument);
-      if (positional_.size() > max_positional) throw Failure(kExitUsage, "unexpected argument '" + argument + "'");
-      continue;
-    }
-    const size_t equals = std::min(argument.find('='), argument.size());
-    const std::string name = argument.substr(2, equals - 2);
-    const auto flag = std::find_if(table.begin(), table.end(), [&](const Flag& f) { return name == f.name; });
-    if (flag == table.end()) throw Failure(kExitUsage, "there is no flag --" + name);
-    if (!flag->value) {
-      if (equals < argument.size()) throw Failure(kExitUsage, "--" + name + " takes no value");
-      values_[name] = "";
-    } else if (equals < argument.size()) {
-      values_[name] = argument.substr(equals + 1);
-    } else {
-      if (i + 1 == argc) throw Failure(kExitUsage, "--" + name + " needs a value");
-      values_[name] = argv[++i];
-    }
+  cxxopts::Options options("outrider");
+  for (const Flag& flag : table) {
+    const auto value = flag.value ? cxxopts::value<std::string>() : cxxopts::value<bool>();
+    options.add_options()(flag.name, flag.help, std::static_pointer_cast<cxxopts::Value>(value));
   }
+  // cxxopts knows names of one letter with one dash only; "--n" and "-n" are the same here.
+  std::vector<std::string> arguments;
+  for (int i = 0; i < argc; ++i) {
+    std::string argument = argv[i];
+    if (argument.size() > 3 && argument.starts_with("--") && argument[3] == '=') {
+      arguments.push_back({'-', argument[2]});
+      argument.erase(0, 4);
+    } else if (argument.size() == 3 && argument.starts_with("--")) {
+      argument.erase(0, 1);
+    }
+    arguments.push_back(argument);
+  }
+  std::vector<const char*> pointers;
+  for (const std::string& argument : arguments) pointers.push_back(argument.c_str());
+  try {
+    const cxxopts::ParseResult parsed = options.parse(static_cast<int>(pointers.size()), pointers.data());
+    for (const cxxopts::KeyValue& argument : parsed.arguments()) values_[argument.key()] = argument.value();
+    positional_ = parsed.unmatched();
+  } catch (const cxxopts::exceptions::exception& error) {
+    throw Failure(kExitUsage, error.what());
+  }
+  if (positional_.size() > max_positional) throw Failure(kExitUsage, "unexpected argument '" + positional_.back() + "'");
 }
 
 std::string Flags::text(const std::string& name, const std::string& fallback) const {
@@ -79,7 +87,7 @@ bool printed_help(std::span<const Flag> table, int argc, char** argv, const char
   if (!asked) return false;
   std::printf("%s\n", usage);
   for (const Flag& flag : table) {
-    std::string name = std::string("--") + flag.name;
+    std::string name = std::string(flag.name[1] == '\0' ? "-" : "--") + flag.name;
     if (flag.value) name.append(" ").append(flag.value);
     std::printf("  %-22s %s\n", name.c_str(), flag.help);
   }
@@ -89,7 +97,8 @@ bool printed_help(std::span<const Flag> table, int argc, char** argv, const char
 
 int32_t int_flag(const std::string& name, const std::string& text, int32_t least) {
   int32_t value = 0;
-  if (!parse_number(text, &value) || value < least) bad_flag(name, text, "must be an integer, at least " + std::to_string(least));
+  if (!parse_number(text, &value) || value < least)
+    bad_flag(name, text, "must be an integer, at least " + std::to_string(least));
   return value;
 }
 

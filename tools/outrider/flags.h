@@ -19,7 +19,7 @@ namespace otr::cli {
 struct SamplingSettings;
 
 struct Flag {
-  const char* name;   // without the dashes
+  const char* name;   // without the dashes; "--n" and "-n" are the same
   const char* value;  // what --help calls its value, or null for a switch
   const char* help;
 };

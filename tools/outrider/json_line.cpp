@@ -34,8 +34,8 @@ class Checker {
   int num_events_ = 0;
 };
 
-// The reason inside "[json.exception…] parse error at …: syntax error … - REASON; last read: '…'". What was read last is dropped:
-// it may be as long as the line.
+// The reason inside "[json.exception…] parse error at …: syntax error … - REASON; last read: '…'". What was read last is
+// dropped: it may be as long as the line.
 std::string reason_of(const json::exception& error) {
   std::string text = error.what();
   if (const size_t dash = text.find(" - "); dash != std::string::npos) {
@@ -58,9 +58,8 @@ json parse_json_line(std::string_view text) {
   json line;
   try {
     Checker checker;
-    line = json::parse(text.begin(), text.end(), [&](int depth, json::parse_event_t event, json& parsed) {
-      return checker(depth, event, parsed);
-    });
+    line = json::parse(text.begin(), text.end(),
+                       [&](int depth, json::parse_event_t event, json& parsed) { return checker(depth, event, parsed); });
   } catch (const json::parse_error& error) {
     throw BadLine("invalid JSON at byte " + std::to_string(error.byte) + ": " + reason_of(error));
   } catch (const json::exception& error) {

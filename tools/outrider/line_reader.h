@@ -31,16 +31,16 @@ class LineReader {
   const std::string& name() const { return name_; }  // for messages
   int fd() const { return fd_; }
   int64_t line_number() const { return line_number_; }  // of the line next() gave last, from 1
-  // The share of a regular file that was handed out, or a negative number.
-  double fraction() const { return size_ > 0 ? static_cast<double>(consumed_) / static_cast<double>(size_) : -1; }
+  int64_t size() const { return size_; }                // of a regular file, else 0
+  int64_t consumed() const { return consumed_; }        // bytes up to the end of that line
 
  private:
   bool fill(bool may_block);
 
   std::string name_;
   int fd_ = -1;
-  int64_t size_ = 0;      // of a regular file, else 0
-  int64_t consumed_ = 0;  // bytes of the lines that were handed out
+  int64_t size_ = 0;
+  int64_t consumed_ = 0;
   int64_t line_number_ = 0;
   std::string buffer_;
   size_t begin_ = 0;    // of the next line, in buffer_

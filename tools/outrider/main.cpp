@@ -20,7 +20,8 @@ struct Command {
 constexpr Command kCommands[] = {
     {"rollout", "draw samples for a file of prompts", rollout_command},
     {"score", "log-probabilities of given tokens", score_command},
-    {"inspect", "what a model folder holds", inspect_command},
+    {"inspect", "what a model holds", inspect_command},
+    {"convert", "write a model folder as one .otr file", convert_command},
 };
 
 void print_usage(std::FILE* file) {

@@ -1,4 +1,4 @@
-// OutputFile: where a command writes its lines, standard output or a file. Every line is written at once, so that a reader sees it.
+// OutputFile: where a command writes its lines, standard output or a file. Every line goes out at once, for others to read.
 //
 // Single-threaded. Everything that fails throws Failure (failure at run time).
 #pragma once

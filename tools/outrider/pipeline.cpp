@@ -26,7 +26,7 @@ PipelineCounts Pipeline::run() {
     if (num_outstanding_ > 0) {
       take_result();
       write_finished();
-      progress_->update(input_->fraction(), counts_.num_samples, counts_.num_tokens);
+      progress_->update(fraction_done(), counts_.num_samples, counts_.num_tokens);
     } else if (input_ended_) {
       break;
     }
@@ -51,11 +51,16 @@ void Pipeline::feed() {
 }
 
 void Pipeline::take_line(LineReader::Next kind, std::string_view text) {
+  const double bytes = static_cast<double>(input_->consumed() - consumed_);
+  consumed_ = input_->consumed();
+  done_ += bytes;
   if (kind == LineReader::Next::kLine && text.find_first_not_of(" \t\r") == std::string_view::npos) return;
   try {
     if (kind == LineReader::Next::kTooLong) throw BadLine("longer than " + std::to_string(kMaxLineBytes) + " bytes");
     PendingLine line = command_->submit(text, input_->line_number(), first_tag_ + pending_.size());
     line.lines.resize(static_cast<size_t>(line.num_samples));
+    line.bytes_per_sample = bytes / line.num_samples;
+    done_ -= bytes;
     num_outstanding_ += line.num_samples;
     ++counts_.num_lines;
     pending_.push_back(std::move(line));
@@ -80,11 +85,15 @@ void Pipeline::take_result() {
 void Pipeline::store(const otr_result_view& result) {
   PendingLine& line = pending_.at(result.tag - first_tag_);
   line.lines.at(result.sample) = command_->render(line, result);
+  done_ += line.bytes_per_sample;
   --num_outstanding_;
   ++counts_.num_samples;
   counts_.num_tokens += static_cast<int64_t>(result.num_tokens);
   if (result.finish_reason == OTR_FINISH_ERROR) ++counts_.num_failed_samples;
 }
+
+// The share of the input that is dealt with; negative if its size is unknown.
+double Pipeline::fraction_done() const { return input_->size() > 0 ? done_ / static_cast<double>(input_->size()) : -1; }
 
 void Pipeline::write_finished() {
   while (!pending_.empty()) {

@@ -26,6 +26,7 @@ struct PendingLine {
   int32_t num_samples = 1;
   std::vector<std::string> lines;  // of samples 0 … num_samples - 1; "" until finished
   size_t num_written = 0;
+  double bytes_per_sample = 0;  // of the input line, for the progress bar
 };
 
 class LineCommand {
@@ -53,7 +54,12 @@ class Pipeline {
   // `max_outstanding` samples are kept queued in the engine. All are borrowed.
   Pipeline(otr_engine* engine, LineReader* input, OutputFile* output, LineCommand* command, ProgressBar* progress,
            int64_t max_outstanding)
-      : engine_(engine), input_(input), output_(output), command_(command), progress_(progress), max_outstanding_(max_outstanding) {}
+      : engine_(engine),
+        input_(input),
+        output_(output),
+        command_(command),
+        progress_(progress),
+        max_outstanding_(max_outstanding) {}
 
   PipelineCounts run();
 
@@ -63,6 +69,7 @@ class Pipeline {
   void take_result();
   void store(const otr_result_view& result);
   void write_finished();
+  double fraction_done() const;
 
   otr_engine* engine_;
   LineReader* input_;
@@ -75,6 +82,8 @@ class Pipeline {
   uint64_t first_tag_ = 0;
   int64_t num_outstanding_ = 0;  // samples submitted and not received
   bool input_ended_ = false;
+  int64_t consumed_ = 0;  // bytes of the input that were looked at
+  double done_ = 0;       // bytes of the input that are dealt with
   PipelineCounts counts_;
 };
 

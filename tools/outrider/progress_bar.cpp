@@ -19,7 +19,8 @@ void ProgressBar::update(double fraction, int64_t samples, int64_t tokens) {
     constexpr int kWidth = 24;
     const int filled = std::clamp(static_cast<int>(fraction * kWidth), 0, kWidth);
     char text[64];
-    std::snprintf(text, sizeof text, "[%-*.*s] %3.0f %%  ", kWidth, filled, "########################", 100 * std::min(fraction, 1.0));
+    std::snprintf(text, sizeof text, "[%-*.*s] %3.0f %%  ", kWidth, filled, "########################",
+                  100 * std::min(fraction, 1.0));
     bar = text;
   }
   const double seconds = std::chrono::duration<double>(now - start_).count();

@@ -23,8 +23,7 @@ constexpr FloatKey kFloatKeys[] = {
      "must be 0 or a number from 0.01 to 100"},
     {"top_p", &otr_sampling_params::top_p, [](float x) { return x > 0 && x <= 1; }, "must be a number above 0, at most 1"},
     {"min_p", &otr_sampling_params::min_p, [](float x) { return x >= 0 && x <= 1; }, "must be a number from 0 to 1"},
-    {"repetition_penalty", &otr_sampling_params::repetition_penalty, [](float x) { return x > 0; },
-     "must be a number above 0"},
+    {"repetition_penalty", &otr_sampling_params::repetition_penalty, [](float x) { return x > 0; }, "must be a number above 0"},
     {"presence_penalty", &otr_sampling_params::presence_penalty, [](float) { return true; }, "must be a number"},
     {"frequency_penalty", &otr_sampling_params::frequency_penalty, [](float) { return true; }, "must be a number"},
 };

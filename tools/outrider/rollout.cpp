@@ -1,6 +1,4 @@
 // outrider rollout: draws samples for a file of prompts, through the C ABI.
-#include <sys/stat.h>
-
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/json_text.h"
+#include "tools/outrider/model_tokenizer.h"
 #include "tools/outrider/pipeline.h"
 #include "tools/outrider/request_line.h"
 #include "tools/outrider/stats_file.h"
@@ -20,7 +19,8 @@
 namespace otr::cli {
 namespace {
 
-constexpr const char* kUsage = "Usage: outrider rollout --model PATH --prompts FILE|- [FLAGS]\n\nDraws samples for a file of prompts.\n";
+constexpr const char* kUsage =
+    "Usage: outrider rollout --model PATH --prompts FILE|- [FLAGS]\n\nDraws samples for a file of prompts.\n";
 
 constexpr const char* kNotes = R"(
 Input lines: {"id", "prompt"} or {"id", "prompt_token_ids"}. A prompt is raw text: no template and no token is added.
@@ -35,16 +35,6 @@ Exit codes: 0, 2 usage, 3 bad input (the good lines are still done), 4 failure a
 )";
 
 const char* const kSamplingFlags[] = {"n", "max-new-tokens", "temperature", "top-k", "top-p", "min-p", "seed"};
-
-// No tokenizer.json: prompts must be token ids, and text is null.
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model) {
-  const std::string path = model + "/tokenizer.json";
-  struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return nullptr;
-  Result<Tokenizer> tokenizer = Tokenizer::load(path);
-  if (!tokenizer.ok()) throw Failure(kExitBadInput, tokenizer.status().message());
-  return std::make_unique<Tokenizer>(std::move(tokenizer.value()));
-}
 
 class Rollout : public LineCommand {
  public:
@@ -157,7 +147,7 @@ int rollout_command(int argc, char** argv) {
   OutputFile output(flags.text("out", "-"), input.fd());
   StatsFile stats(flags);
   const auto load_start = std::chrono::steady_clock::now();
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(engine_flags.model);
+  const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   EngineHandle engine(engine_flags.options);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
 

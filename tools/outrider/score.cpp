@@ -16,7 +16,8 @@ namespace otr::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: outrider score --model PATH --in FILE|- [FLAGS]\n\nLog-probabilities of given tokens, equal to a rollout's to the last bit.\n";
+    "Usage: outrider score --model PATH --in FILE|- [FLAGS]\n\n"
+    "Log-probabilities of given tokens, equal to a rollout's to the last bit.\n";
 
 constexpr const char* kNotes = R"(
 Input lines: {"id", "token_ids"}, or an output line of rollout, whose prompt_token_ids come before token_ids and are not scored.

@@ -6,8 +6,13 @@ namespace otr::cli {
 
 nlohmann::ordered_json sampling_settings(const SamplingSettings& defaults) {
   const otr_sampling_params& p = defaults.params;
-  return {{"n", defaults.n},     {"max_new_tokens", p.max_new_tokens}, {"temperature", p.temperature}, {"top_k", p.top_k},
-          {"top_p", p.top_p},    {"min_p", p.min_p},                   {"seed", p.seed}};
+  return {{"n", defaults.n},
+          {"max_new_tokens", p.max_new_tokens},
+          {"temperature", p.temperature},
+          {"top_k", p.top_k},
+          {"top_p", p.top_p},
+          {"min_p", p.min_p},
+          {"seed", p.seed}};
 }
 
 StatsFile::StatsFile(const Flags& flags) {

@@ -1,0 +1,167 @@
+// What allocates, and what happens when an allocation fails. A program of its own, since it replaces operator new.
+//
+// A tick allocates nothing: everything is made at create, at submit, or when a request joins. A call that runs out of memory says so
+// and has had no effect.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "tests/runtime/rollouts.h"
+
+namespace {
+
+thread_local bool is_test_thread = false;
+thread_local int64_t allocations_left = -1;       // of this thread before one fails; negative: no limit
+std::atomic<int64_t> engine_allocations{0};       // of all other threads
+
+}  // namespace
+
+// Not inlined: the compiler would see one side of a pair and take it for a mismatch.
+[[gnu::noinline]] void* operator new(size_t size) {
+  if (!is_test_thread) ++engine_allocations;
+  if (allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0) --allocations_left;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace otr {
+namespace {
+
+class TickAllocation : public testing::Test {
+ protected:
+  TickAllocation() { is_test_thread = true; }
+
+  // Waits until so many tokens are drawn; returns what the engine thread has allocated by then.
+  static int64_t allocations_at(const TestEngine& engine, int64_t tokens) {
+    while (engine.count("generated_tokens") < tokens) std::this_thread::yield();
+    return engine_allocations;
+  }
+  static Request endless(size_t prompt, int32_t max_new_tokens, int32_t n) {
+    Request r(random_tokens(1, prompt, 97));
+    r.n = n;
+    r.sampling.max_new_tokens = max_new_tokens;
+    r.sampling.ignore_eos = 1;
+    return r;
+  }
+};
+
+TEST_F(TickAllocation, DecodingAllocatesNothing) {
+  const TinyModel model({.max_position_embeddings = 8192});
+  EngineSetup setup;
+  setup.num_pages = 3000;
+  const TestEngine engine(model, setup);
+  Request r = endless(100, 4000, 8);
+  engine.submit(r, 0);
+  r.sampling.temperature = 0.7f;
+  r.sampling.top_p = 0.9f;
+  r.sampling.repetition_penalty = 1.1f;
+  engine.submit(r, 1);
+  const int64_t before = allocations_at(engine, 16 * 20);
+  EXPECT_EQ(allocations_at(engine, 16 * 2000) - before, 0);  // thirty pages a sample later
+  EXPECT_EQ(engine.count("finished_samples"), 0);
+  engine.collect();
+}
+
+// Preemption and joining again allocate nothing either.
+TEST_F(TickAllocation, PreemptionAllocatesNothing) {
+  const TinyModel model({.max_position_embeddings = 8192});
+  EngineSetup setup;
+  setup.num_pages = 40;
+  setup.max_batch = 8;
+  const TestEngine engine(model, setup);
+  engine.submit(endless(70, 2400, 8), 0);
+  while (engine.count("preemptions") < 3) std::this_thread::yield();
+  const int64_t before = engine_allocations, preemptions = engine.count("preemptions"), tokens = engine.count("generated_tokens");
+  EXPECT_EQ(allocations_at(engine, tokens + 2000) - before, 0);
+  EXPECT_GT(engine.count("preemptions"), preemptions);
+  EXPECT_EQ(engine.count("finished_samples"), 0);
+  engine.collect();
+}
+
+// The counter can count: requests that arrive do allocate.
+TEST_F(TickAllocation, ArrivingRequestsAreSeen) {
+  const TinyModel model;
+  const TestEngine engine(model);
+  const int64_t before = engine_allocations;
+  engine.run({endless(5, 5, 500)});
+  EXPECT_GT(engine_allocations, before);
+}
+
+// Every allocation of a submit fails once: the call says so and has queued nothing.
+TEST_F(TickAllocation, ASubmitThatRunsOutOfMemoryHasNoEffect) {
+  const TinyModel model;
+  const TestEngine engine(model);
+  const Request r = endless(100, 20, 4);
+  const Outputs expected = engine.run({r});
+  const std::vector<int32_t> tokens = random_tokens(2, 50, 97);
+  int failures = 0;
+  for (int64_t limit = 0;; ++limit) {
+    uint64_t group = 0;
+    allocations_left = limit;
+    const otr_status status = engine.try_submit(r, 0, &group);
+    allocations_left = -1;
+    if (status == OTR_OK) break;
+    EXPECT_EQ(status, OTR_OUT_OF_MEMORY);
+    EXPECT_EQ(group, 0u);
+    EXPECT_EQ(engine.count("outstanding_samples"), 0) << "allocation " << limit;
+    ++failures;
+  }
+  EXPECT_GT(failures, 10);
+  EXPECT_EQ(difference(expected, engine.collect()), "");
+
+  failures = 0;
+  for (int64_t limit = 0;; ++limit) {
+    otr_score_request score;
+    otr_score_request_init(&score, sizeof score);
+    score.token_ids = tokens.data();
+    score.num_tokens = tokens.size();
+    uint64_t group = 0;
+    allocations_left = limit;
+    const otr_status status = otr_score(engine.get(), &score, &group);
+    allocations_left = -1;
+    if (status == OTR_OK) break;
+    EXPECT_EQ(status, OTR_OUT_OF_MEMORY);
+    EXPECT_EQ(engine.count("outstanding_samples"), 0) << "allocation " << limit;
+    ++failures;
+  }
+  EXPECT_GT(failures, 5);
+  EXPECT_EQ(engine.collect().size(), 1u);
+}
+
+// Likewise every allocation that the calling thread makes in a create.
+TEST_F(TickAllocation, ACreateThatRunsOutOfMemoryLeavesNothing) {
+  const TinyModel model;
+  otr_engine_options options;
+  otr_engine_options_init(&options, sizeof options);
+  options.model_path = model.path().c_str();
+  options.num_threads = 1;
+  options.max_batch = 4;
+  options.prefill_chunk = 16;
+  options.kv_bytes = model.kv_bytes(8);
+  int failures = 0;
+  for (int64_t limit = 0;; limit += 1 + limit / 50) {
+    otr_engine* engine = nullptr;
+    allocations_left = limit;
+    const otr_status status = otr_engine_create(&options, &engine);
+    allocations_left = -1;
+    if (status == OTR_OK) {
+      EXPECT_EQ(otr_engine_destroy(engine), OTR_OK);
+      break;
+    }
+    EXPECT_EQ(status, OTR_OUT_OF_MEMORY) << "allocation " << limit << ": " << otr_last_error(nullptr);
+    EXPECT_EQ(engine, nullptr);
+    ++failures;
+  }
+  EXPECT_GT(failures, 50);
+}
+
+}  // namespace
+}  // namespace otr
