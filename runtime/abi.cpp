@@ -16,11 +16,11 @@ namespace {
 
 // Leaked on purpose: calls from other threads during process exit must not meet a destroyed registry.
 auto& engines() {
-  static auto* registry = new HandleRegistry<Engine, otr_engine>();
+  static auto* registry = new HandleRegistry<Engine, otr_engine, 1>();
   return *registry;
 }
 auto& results() {
-  static auto* registry = new HandleRegistry<Sequence, otr_result>();
+  static auto* registry = new HandleRegistry<Sequence, otr_result, 2>();
   return *registry;
 }
 

@@ -13,8 +13,8 @@
 
 namespace otr {
 
-// T: the object; Handle: the opaque C type that stands for it.
-template <typename T, typename Handle>
+// T: the object; Handle: the opaque C type that stands for it; kKind: tells the handles of one registry from another's.
+template <typename T, typename Handle, uintptr_t kKind>
 class HandleRegistry {
  public:
   Handle* insert(std::shared_ptr<T> object) {
@@ -53,17 +53,21 @@ class HandleRegistry {
     std::shared_ptr<T> object;
     uint32_t generation = 1;
   };
-  static constexpr int kGenerationShift = 32;
+  // A handle's bits: generation, kind, index + 1.
+  static constexpr int kGenerationShift = 32, kKindShift = 28;
+  static constexpr uintptr_t kIndexMask = (uintptr_t{1} << kKindShift) - 1, kKindMask = 0xf;
+  static_assert(kKind <= kKindMask);
 
   static Handle* encode(size_t index, uint32_t generation) {
-    return reinterpret_cast<Handle*>(static_cast<uintptr_t>(generation) << kGenerationShift | (index + 1));
+    return reinterpret_cast<Handle*>(static_cast<uintptr_t>(generation) << kGenerationShift | kKind << kKindShift | (index + 1));
   }
   // The slot of a valid handle, else slots_.size(). REQUIRES: mutex_ held.
   size_t find(const Handle* handle) const {
     const uintptr_t value = reinterpret_cast<uintptr_t>(handle);
-    const size_t index = static_cast<size_t>(value & 0xffffffffu) - 1;
+    const size_t index = static_cast<size_t>(value & kIndexMask) - 1;
     const uint32_t generation = static_cast<uint32_t>(value >> kGenerationShift);
-    const bool valid = index < slots_.size() && slots_[index].generation == generation && slots_[index].object != nullptr;
+    const bool valid = (value >> kKindShift & kKindMask) == kKind && index < slots_.size() &&
+                       slots_[index].generation == generation && slots_[index].object != nullptr;
     return valid ? index : slots_.size();
   }
 

@@ -6,7 +6,7 @@
 
 #include "kernels/base/element.h"
 #include "kernels/base/thread_pool.h"
-#include "loader_fixture.h"
+#include "tests/loader/loader_fixture.h"
 #include "loader/otr_planes.h"
 #include "loader/weight_source.h"
 #include "loader/xxh64.h"

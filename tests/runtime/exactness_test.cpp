@@ -79,7 +79,11 @@ TEST_P(Exactness, PreemptionChangesNothing) {
   const Outputs expected = run(setup());
   for (const int32_t chunk : {512, 48}) {
     EngineSetup s = setup();
-    s.num_pages = 7;  // the largest request takes six
+    s.num_pages = 1;  // and what the largest request takes
+    for (const Request& r : requests_) {
+      const int64_t tokens = static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens;
+      s.num_pages = std::max(s.num_pages, 1 + (tokens + kPageTokens - 1) / kPageTokens);
+    }
     s.prefill_chunk = chunk;
     const TestEngine engine(model_, s);
     EXPECT_EQ(difference(expected, engine.run(requests_)), "") << "chunk " << chunk;
