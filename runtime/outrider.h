@@ -95,7 +95,7 @@ typedef struct otr_engine otr_engine;
 
 typedef struct otr_engine_options {
   size_t struct_size;
-  const char* model_path;  /* a Hugging Face folder: config.json, safetensors; required */
+  const char* model_path;  /* a Hugging Face folder (config.json, safetensors) or an .otr file; required */
   const char* device;      /* "auto" (default) or "cpu" */
   const char* isa;         /* "auto" (default), "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"; a forced path that is missing
                               is OTR_UNSUPPORTED, never replaced */

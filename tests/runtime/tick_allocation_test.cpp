@@ -60,15 +60,17 @@ TEST_F(TickAllocation, DecodingAllocatesNothing) {
   EngineSetup setup;
   setup.num_pages = 3000;
   const TestEngine engine(model, setup);
-  Request r = endless(100, 4000, 8);
-  engine.submit(r, 0);
+  Request r = endless(100, 8000, 8);
+  const uint64_t first = engine.submit(r, 0);
   r.sampling.temperature = 0.7f;
   r.sampling.top_p = 0.9f;
   r.sampling.repetition_penalty = 1.1f;
-  engine.submit(r, 1);
+  const uint64_t second = engine.submit(r, 1);
   const int64_t before = allocations_at(engine, 16 * 20);
   EXPECT_EQ(allocations_at(engine, 16 * 2000) - before, 0);  // thirty pages a sample later
   EXPECT_EQ(engine.count("finished_samples"), 0);
+  otr_cancel(engine.get(), first);
+  otr_cancel(engine.get(), second);
   engine.collect();
 }
 
@@ -76,15 +78,16 @@ TEST_F(TickAllocation, DecodingAllocatesNothing) {
 TEST_F(TickAllocation, PreemptionAllocatesNothing) {
   const TinyModel model({.max_position_embeddings = 8192});
   EngineSetup setup;
-  setup.num_pages = 40;
+  setup.num_pages = 130;
   setup.max_batch = 8;
   const TestEngine engine(model, setup);
-  engine.submit(endless(70, 2400, 8), 0);
+  const uint64_t group = engine.submit(endless(70, 8000, 8), 0);
   while (engine.count("preemptions") < 3) std::this_thread::yield();
   const int64_t before = engine_allocations, preemptions = engine.count("preemptions"), tokens = engine.count("generated_tokens");
   EXPECT_EQ(allocations_at(engine, tokens + 2000) - before, 0);
   EXPECT_GT(engine.count("preemptions"), preemptions);
   EXPECT_EQ(engine.count("finished_samples"), 0);
+  otr_cancel(engine.get(), group);
   engine.collect();
 }
 

@@ -143,7 +143,7 @@ void sampling_flag(const std::string& name, const std::string& text, SamplingSet
 }
 
 const std::vector<Flag> kEngineFlagTable = {
-    {"model", "PATH", "a Hugging Face folder (required)"},
+    {"model", "PATH", "a Hugging Face folder or an .otr file (required)"},
     {"out", "FILE|-", "default: standard output"},
     {"max-batch", "N", "samples that decode at the same time (default 256)"},
     {"kv-bytes", "SIZE", "memory of the KV pages, like 512M or 2G (default: a quarter of the free memory)"},

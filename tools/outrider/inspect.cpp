@@ -1,25 +1,27 @@
-// outrider inspect: what a model folder holds. Opens every file that a rollout would, and reads no weights.
+// outrider inspect: what a model holds, folder or .otr file. Opens every file that a rollout would, and reads no weights.
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/element.h"
 #include "loader/checkpoint.h"
-#include "loader/file.h"
 #include "loader/model_config.h"
-#include "loader/tokenizer.h"
+#include "loader/otr_file.h"
 #include "loader/weight_names.h"
+#include "loader/weight_source.h"
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/model_tokenizer.h"
 
 namespace otr::cli {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kUsage = "Usage: outrider inspect PATH [--json]\n\nWhat a model folder holds.\n";
-constexpr const char* kNotes = "\nExit codes: 0, 2 usage, 3 a folder that cannot be used, with the reason.\n";
+constexpr const char* kUsage = "Usage: outrider inspect PATH [--json]\n\nWhat a model holds: a Hugging Face folder or an .otr file.\n";
+constexpr const char* kNotes = "\nExit codes: 0, 2 usage, 3 a model that cannot be used, with the reason.\n";
 
 template <typename T>
 T value_or_throw(Result<T> result) {
@@ -41,39 +43,58 @@ void add_shapes(const ModelConfig& config, ordered_json* facts) {
   (*facts)["qk_norm"] = config.qk_norm;
   (*facts)["rms_norm_eps"] = config.rms_norm_eps;
   (*facts)["rope_theta"] = config.rope_theta;
+  if (config.yarn) (*facts)["yarn_factor"] = config.yarn->factor;
   (*facts)["context_limit"] = context_limit(config);
   (*facts)["stop_token_ids"] = config.eos_ids;
 }
 
-void add_weights(const ModelConfig& config, const Checkpoint& checkpoint, ordered_json* facts) {
+void add_sizes(const ModelConfig& config, ordered_json* facts) {
   int64_t num_parameters = 0;
   for (const ExpectedTensor& tensor : expected_tensors(config)) {
     int64_t elements = 1;
     for (const int64_t size : tensor.shape) elements *= size;
     num_parameters += elements;
   }
-  std::map<std::string_view, int64_t> dtypes;
-  for (const std::string_view name : checkpoint.names()) ++dtypes[dtype_name(checkpoint.find(name)->dtype)];
   (*facts)["parameters"] = num_parameters;
-  (*facts)["weight_bytes"] = checkpoint.data_bytes();
-  (*facts)["tensors"] = dtypes;
   (*facts)["kv_bytes_per_token"] =
       int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * static_cast<int64_t>(sizeof(Element));
 }
 
-ordered_json inspect_folder(const std::string& folder) {
-  ordered_json facts;
+ModelConfig inspect_folder(const std::string& folder, ordered_json* facts) {
   const ModelConfig config = value_or_throw(load_model_config(folder));
   const Checkpoint checkpoint = value_or_throw(Checkpoint::open(folder));
   if (const Status valid = validate_tensors(config, checkpoint); !valid.ok()) throw Failure(kExitBadInput, valid.message());
-  facts["path"] = folder;
-  add_shapes(config, &facts);
-  add_weights(config, checkpoint, &facts);
-  const std::string tokenizer_path = join_path(folder, "tokenizer.json");
-  facts["tokenizer_vocab_size"] = nullptr;
-  if (path_exists(tokenizer_path)) {
-    facts["tokenizer_vocab_size"] = value_or_throw(Tokenizer::load(tokenizer_path)).vocab_size();
+  std::map<std::string_view, int64_t> dtypes;
+  for (const std::string_view name : checkpoint.names()) ++dtypes[dtype_name(checkpoint.find(name)->dtype)];
+  (*facts)["format"] = "safetensors";
+  (*facts)["weight_bytes"] = checkpoint.data_bytes();
+  (*facts)["tensors"] = dtypes;
+  return config;
+}
+
+ModelConfig inspect_otr(const std::string& path, ordered_json* facts) {
+  const ModelConfig config = value_or_throw(open_model(path)).config;
+  const OtrFile file = value_or_throw(OtrFile::open(path));
+  uint64_t raw = 0, stored = 0;
+  for (const WeightPiece& piece : weight_plan(config).pieces) {
+    const OtrItem* item = file.weight_item(piece.name);
+    raw += item->bytes;
+    for (const OtrFrame& frame : item->frames) stored += frame.stored;
   }
+  (*facts)["format"] = "otr";
+  (*facts)["weight_bytes"] = raw;
+  (*facts)["stored_bytes"] = stored;
+  return config;
+}
+
+ordered_json inspect_model(const std::string& path) {
+  ordered_json facts;
+  facts["path"] = path;
+  const ModelConfig config = looks_like_otr(path) ? inspect_otr(path, &facts) : inspect_folder(path, &facts);
+  add_shapes(config, &facts);
+  add_sizes(config, &facts);
+  const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(path);
+  facts["tokenizer_vocab_size"] = tokenizer ? ordered_json(tokenizer->vocab_size()) : ordered_json(nullptr);
   return facts;
 }
 
@@ -85,7 +106,7 @@ int inspect_command(int argc, char** argv) {
   const Flags flags(table, argc, argv, /*max_positional=*/1);
   if (flags.positional().empty()) throw Failure(kExitUsage, "PATH is required");
 
-  const ordered_json facts = inspect_folder(flags.positional().front());
+  const ordered_json facts = inspect_model(flags.positional().front());
   if (flags.given("json")) {
     std::printf("%s\n", facts.dump().c_str());
   } else {

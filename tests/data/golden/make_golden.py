@@ -26,6 +26,7 @@ TINYMATH = HERE.parent / "tinymath"
 # positions together. Sequences of MANY are scored side by side, LONG crosses six splits.
 MANY = (2, 63, 64, 65, 512, 513, 800)
 LONG = (1537, 520)
+STRETCHED = (2047, 300)  # to four times the original context of the YaRN model
 
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False}
@@ -54,6 +55,11 @@ MODELS = {
         config={**QWEN2, **shape(64, 88, 1, 2, 1, 257, False), "rope_theta": 10000, "rms_norm_eps": 1e-6,
                 "torch_dtype": "float32"},
         lengths=MANY, embed_std=0.3, stored=torch.float32),
+    "qwen2-yarn": dict(
+        config={**QWEN2, **shape(64, 96, 2, 2, 1, 257, True), "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16",
+                "max_position_embeddings": 512,
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}},
+        lengths=STRETCHED, embed_std=0.1),
     "qwen3-one-head": dict(
         config={**QWEN3, **shape(80, 200, 1, 1, 1, 1009, True), "head_dim": 128, "rope_theta": 1000000, "rms_norm_eps": 1e-6,
                 "torch_dtype": "bfloat16", "sliding_window": None},
@@ -120,7 +126,7 @@ def random_weights(config, embed_std, generator):
 def write_checkpoint(folder, config, embed_std, stored=torch.bfloat16, shards=1, **_):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    config = {**config, "hidden_act": "silu", "max_position_embeddings": 4096}
+    config = {"max_position_embeddings": 4096, **config, "hidden_act": "silu"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     generator = torch.Generator().manual_seed(zlib.crc32(folder.name.encode()))
     weights = {name: w.to(stored) for name, w in random_weights(config, embed_std, generator).items()}
