@@ -140,6 +140,30 @@ class Exactness(ProgramTest):
                 return
 
 
+class Avx512Exactness(Exactness):
+    """The same on a path that is not the machine's best, with fewer lines."""
+
+    isa = "cpu-avx512"
+    lines = workload(14, 7)
+    max_new_tokens = 128
+    pressure_lines = [p | {"ignore_eos": True} for p in problems(24)]
+    min_preemptions = 30
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        code, _, errors = outrider("rollout", "--model", MODEL, "--isa", cls.isa, "--prompts", "-", "--max-new-tokens", 1,
+                                   stdin=to_lines(problems(1)))
+        if code == 3 and "not available" in errors:
+            raise unittest.SkipTest(errors.strip())
+
+
+class Avx2Exactness(Avx512Exactness):
+    """Likewise."""
+
+    isa = "cpu-avx2"
+
+
 class ScalarExactness(Exactness):
     """The same on the scalar path: 8 prompts, 2 samples, 64 tokens."""
 
