@@ -41,7 +41,7 @@ class Exactness(ProgramTest):
     # Pages are 64 tokens; the pool holds little more than the largest request.
     pressure_pages = 17
     pressure_lines = [p | {"ignore_eos": True} for p in problems(48)]
-    pressure_n = 4
+    pressure_n = 3
     min_preemptions = 200
 
     def roll(self, lines, *flags, n=None, seed=0):
