@@ -25,10 +25,17 @@ int ThreadPool::affinity_count() {
 ThreadPool::ThreadPool(int num_threads, void (*thread_start)())
     : num_threads_(num_threads > 0 ? num_threads : affinity_count()) {
   threads_.reserve(static_cast<size_t>(num_threads_ - 1));
-  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i, thread_start] { worker_loop(i, thread_start); });
+  try {
+    for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i, thread_start] { worker_loop(i, thread_start); });
+  } catch (...) {  // the system refused a thread: those that run must end before what they wait on does
+    join_all();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { join_all(); }
+
+void ThreadPool::join_all() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_.store(true);

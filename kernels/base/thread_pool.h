@@ -50,6 +50,7 @@ class ThreadPool {
   static constexpr uint64_t kNextMask = (uint64_t{1} << kCountBits) - 1;
   static bool has_task(uint64_t launch) { return (launch & kNextMask) < launch >> kCountBits; }
 
+  void join_all();
   void worker_loop(int thread, void (*thread_start)());
   void work(int thread);
 

@@ -116,7 +116,7 @@ class MemoryModel {
     const int32_t behind = static_cast<int32_t>(s.tokens.size()) - s.num_computed;
     if (behind == 0) return;
     const int32_t begin = s.num_computed, end = begin + 1 + below(behind);
-    const bool copies = begin % kPageTokens != 0 && references_[index(s.table.pages()[static_cast<size_t>(begin / kPageTokens)])] > 1;
+    const bool copies = begin % kPageTokens != 0 && references_[index(page_at(s, begin))] > 1;
     const int32_t needed = (end + kPageTokens - 1) / kPageTokens - s.table.num_pages() + copies;
     expect(s.table.pages_to_write(pool_, begin, end) == needed, "pages_to_write differs from the model");
     if (needed > available()) return;
@@ -126,7 +126,7 @@ class MemoryModel {
     s.table.prepare_write(&cache_, &pool_, begin, end, &work);
     apply(work, before, s, copies);
     for (int32_t p = begin; p < end; ++p) {
-      const PageId page = s.table.pages()[static_cast<size_t>(p / kPageTokens)];
+      const PageId page = page_at(s, p);
       expect(references_[index(page)] == 1 && prefix_of_[index(page)].empty(), "a page that others can see is written");
       slots_[index(page)][static_cast<size_t>(p % kPageTokens)] = content(s, p);
     }
@@ -240,6 +240,7 @@ class MemoryModel {
   }
 
   static size_t index(PageId page) { return static_cast<size_t>(page); }
+  static PageId page_at(const ModelSequence& s, int32_t position) { return s.table.pages()[static_cast<size_t>(position / kPageTokens)]; }
   int32_t num_free() const { return available() - static_cast<int32_t>(evictable_.size()); }
   void hold(PageId page) {
     if (references_[index(page)]++ == 0) evictable_.erase(std::find(evictable_.begin(), evictable_.end(), page));
@@ -271,7 +272,7 @@ class MemoryModel {
     for (const auto& s : sequences_) {
       uint64_t h = static_cast<uint64_t>(s->version) + 1;
       for (int32_t p = 0; p < s->table.num_pages() * kPageTokens; ++p) {
-        const uint64_t slot = slots_[index(s->table.pages()[static_cast<size_t>(p / kPageTokens)])][static_cast<size_t>(p % kPageTokens)];
+        const uint64_t slot = slots_[index(page_at(*s, p))][static_cast<size_t>(p % kPageTokens)];
         if (p < s->num_computed) {
           h = mix(h, static_cast<uint64_t>(s->tokens[static_cast<size_t>(p)]) + 11);
           expect(slot == (h | 1), "a sequence reads keys and values that are not its own");
@@ -279,7 +280,7 @@ class MemoryModel {
       }
       // Behind the newest position of a page that nobody shares there is nothing of an earlier owner.
       if (s->num_computed == 0 || s->num_computed % kPageTokens == 0) continue;
-      const PageId last = s->table.pages()[static_cast<size_t>(s->num_computed / kPageTokens)];
+      const PageId last = page_at(*s, s->num_computed);
       for (int32_t slot = s->num_computed % kPageTokens; slot < kPageTokens && references_[index(last)] == 1; ++slot) {
         expect(slots_[index(last)][static_cast<size_t>(slot)] == 0 || s->offered, "a new page holds what an earlier owner wrote");
       }
@@ -310,14 +311,16 @@ TEST(MemoryModel, TwoHundredThousandOperationsAgree) {
     for (int32_t i = 0; i < rounds; ++i) ASSERT_TRUE(model.step()) << num_pages << " pages, step " << i << ": " << model.error;
     for (const auto& [name, count] : model.operations) total[name] += count;
   }
-  for (const char* name : {"start", "prefix hit", "write", "copy", "eviction", "insert", "append", "fork", "finish", "preempt", "clear"}) {
+  for (const char* name :
+       {"start", "prefix hit", "write", "copy", "eviction", "insert", "append", "fork", "finish", "preempt", "clear"}) {
     EXPECT_GT(total[name], rounds / 500) << name << " hardly happened";
   }
 }
 
 // The model finds an engine that forgets one of its duties.
 TEST(MemoryModelInverse, ForgottenDutiesAreFound) {
-  for (const auto fault : {MemoryModel::Fault::kForgetCopies, MemoryModel::Fault::kForgetZeroing, MemoryModel::Fault::kOfferStaleVersion}) {
+  using Fault = MemoryModel::Fault;
+  for (const auto fault : {Fault::kForgetCopies, Fault::kForgetZeroing, Fault::kOfferStaleVersion}) {
     MemoryModel model(1, 12, fault);
     int32_t steps = 0;
     while (steps < 20'000 && model.step()) ++steps;

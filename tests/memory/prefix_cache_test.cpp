@@ -156,10 +156,11 @@ std::pair<Tokens, Tokens> colliding_pages() {
   constexpr uint64_t kStart = 0xcbf29ce484222325ull ^ static_cast<uint32_t>(kNoPage);
   Tokens a(kPageTokens, 5), b(kPageTokens, 5);
   for (uint32_t word = 0; word < 1000; ++word) {
-    const uint64_t state_a = (kStart >> 32 << 32 | word) * kPrime, state_b = (kStart >> 32 << 32 | (word + 151u * (1u << 24) - 1)) * kPrime;
+    const uint32_t other = word + 151u * (1u << 24) - 1;
+    const uint64_t state_a = (kStart >> 32 << 32 | word) * kPrime, state_b = (kStart >> 32 << 32 | other) * kPrime;
     if (state_a >> 32 != state_b >> 32) continue;
     a[0] = static_cast<int32_t>(static_cast<uint32_t>(kStart) ^ word);
-    b[0] = static_cast<int32_t>(static_cast<uint32_t>(kStart) ^ (word + 151u * (1u << 24) - 1));
+    b[0] = static_cast<int32_t>(static_cast<uint32_t>(kStart) ^ other);
     b[1] = static_cast<int32_t>(static_cast<uint32_t>(a[1]) ^ static_cast<uint32_t>(state_a ^ state_b));
     break;
   }

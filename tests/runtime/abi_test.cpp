@@ -58,7 +58,6 @@ class Abi : public testing::Test {
   }
 
   const TinyModel model_;
-  EngineSetup setup_;
   const TestEngine engine_{model_};
   std::vector<int32_t> tokens_ = {1, 2, 3};
   otr_group_request group_;
