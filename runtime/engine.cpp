@@ -46,6 +46,15 @@ std::string decimal(double seconds) {
   return std::string(text, std::to_chars(text, text + sizeof text, seconds, std::chars_format::fixed, 6).ptr);
 }
 
+// {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
+std::string unavailable_paths_json() {
+  std::string text = "{";
+  for (const PathInfo& path : list_paths()) {
+    if (!path.available) text += std::string(text.size() > 1 ? "," : "") + "\"" + path.table->path + "\":\"" + path.reason + "\"";
+  }
+  return text + "}";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
@@ -62,6 +71,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Worker> worker)
     : options_(options),
       worker_(std::move(worker)),
       limits_(request_limits(*worker_)),
+      unavailable_paths_(unavailable_paths_json()),
       batcher_(batch_limits(options_)),
       rows_(row_limits(options_, limits_),
             attention_tile_rows(worker_->config().num_heads, worker_->config().num_kv_heads)) {
@@ -161,14 +171,14 @@ std::string Engine::stats_json() const {
     s = stats_;
     outstanding = outstanding_;
   }
-  char text[1536];
+  char text[2560];
   std::snprintf(text, sizeof text,
-                "{\"version\":\"%s\",\"isa\":\"%s\",\"policy\":\"%s\",\"num_threads\":%d,\"max_batch\":%d,\"prefill_chunk\":%d,"
+                "{\"version\":\"%s\",\"isa\":\"%s\",\"isa_unavailable\":%s,\"policy\":\"%s\",\"num_threads\":%d,\"max_batch\":%d,\"prefill_chunk\":%d,"
                 "\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,\"finished_samples\":%lld,"
                 "\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,\"batch_peak\":%d,\"kv_pages_total\":%d,"
                 "\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,\"weight_bytes\":%lld,\"converted_tensors\":%lld,"
                 "\"activation_bytes\":%lld,\"busy_seconds\":%s,\"kernel_seconds\":%s}",
-                otr_version(), worker_->isa(), options_.policy.c_str(), worker_->num_threads(), options_.max_batch,
+                otr_version(), worker_->isa(), unavailable_paths_.c_str(), options_.policy.c_str(), worker_->num_threads(), options_.max_batch,
                 options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
                 static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
                 static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding),

@@ -102,6 +102,7 @@ class Engine final : private BatchHost {
   const EngineOptions options_;
   std::unique_ptr<Worker> worker_;
   const RequestLimits limits_;
+  const std::string unavailable_paths_;  // JSON: path -> why it cannot run here
 
   // Engine thread only.
   Batcher batcher_;

@@ -64,13 +64,15 @@ bool cpu_has_amx(std::string* why) {
   const Leaf l7 = cpuid(7, 0);
   if (!bit(l7.edx, 24) || !bit(l7.edx, 22)) return fail(why, "the processor has no AMX-TILE and AMX-BF16");
   if ((enabled_state() & kStateTile) != kStateTile) return fail(why, "the operating system does not save AMX tile state");
-  // Tile data is an opt-in state component: the process asks for it once, and every thread made later has it.
+  return request_tile_permission(why);
+}
+
+// Tile data is an opt-in state component: the process asks for it once, and every thread made later has it.
+bool request_tile_permission(std::string* why) {
   constexpr int kArchReqXcompPerm = 0x1023, kXfeatureXtileData = 18;
-  if (syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtileData) != 0) {
-    *why = std::string("the system refused the process permission for AMX tile data (") + std::strerror(errno) + ")";
-    return false;
-  }
-  return true;
+  if (syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtileData) == 0) return true;
+  *why = std::string("the system refused the process permission for AMX tile data (") + std::strerror(errno) + ")";
+  return false;
 }
 
 }  // namespace otr

@@ -1,11 +1,68 @@
 #include "kernels/dispatch.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
 #include <string>
+
+#include "kernels/base/cpu_features.h"
 
 namespace otr {
 namespace {
+
+// From here on the system answers every request for a state component's permission with EACCES. False: no filters here.
+bool refuse_tile_permission() {
+  constexpr int kArchReqXcompPerm = 0x1023;
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kArchReqXcompPerm, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {std::size(program), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+// In a child, since a filter stays: the message names the cause, AMX is off the list, and `auto` takes the next path.
+TEST(Dispatch, ARefusedTilePermissionLeavesTheNextPathAndSaysWhy) {
+  constexpr int kNoFilters = 77;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!refuse_tile_permission()) _exit(kNoFilters);
+    std::string why;
+    if (request_tile_permission(&why)) _exit(1);
+    if (why != "the system refused the process permission for AMX tile data (Permission denied)") _exit(2);
+    const bool has_avx512 = cpu_has_avx512(&why);
+    const PathInfo amx = list_paths().front();
+#if !defined(OUTRIDER_SOFT_TILES)
+    if (amx.available || amx.reason.empty()) _exit(3);
+    const Result<const KernelTable*> forced = select_kernels("cpu-amx");
+    if (forced.ok() || forced.status().message().find(amx.reason) == std::string::npos) _exit(4);
+    const Result<const KernelTable*> chosen = select_kernels("auto");
+    if (!chosen.ok() || (has_avx512 && std::strcmp(chosen.value()->path, "cpu-avx512") != 0)) _exit(5);
+#else
+    if (amx.available != has_avx512) _exit(6);  // software tiles ask for nothing
+#endif
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoFilters) GTEST_SKIP() << "this system lets no process filter its calls";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
 
 TEST(Dispatch, AutoTakesTheBestPathOfThisMachine) {
   const Result<const KernelTable*> chosen = select_kernels("auto");

@@ -235,7 +235,7 @@ class Pipes(ProgramTest):
         tokens = sum(len(o["token_ids"]) for o in out)
         self.assertEqual((stats["tokens"], stats["generated_tokens"], stats["samples"], stats["lines"]), (tokens, tokens, 8, 4))
         self.assertEqual((stats["settings"]["seed"], stats["settings"]["n"], stats["command"]), (3, 2, "rollout"))
-        for key in ("wall_seconds", "tokens_per_second", "load_seconds", "kv_pages_peak", "isa", "kv_pages_total"):
+        for key in ("wall_seconds", "tokens_per_second", "load_seconds", "kv_pages_peak", "isa", "isa_unavailable", "kv_pages_total"):
             self.assertTrue(stats[key], key)
         self.assertEqual(stats["preemptions"], 0)
 
