@@ -15,6 +15,7 @@ constexpr KernelTable kScalar = {
     .attention = attention_scalar,
     .silu_mul = silu_mul_scalar,
     .sample = sample_scalar,
+    .candidates = candidates_scalar,
     .page_copy = page_copy,
     .page_zero = page_zero,
 };
@@ -30,6 +31,7 @@ constexpr KernelTable kAvx2 = {
     .attention = attention_avx2,
     .silu_mul = silu_mul_avx2,
     .sample = sample_avx2,
+    .candidates = candidates_avx2,
     .page_copy = page_copy,
     .page_zero = page_zero,
 };
@@ -44,6 +46,7 @@ constexpr KernelTable kAvx512 = {
     .attention = attention_avx512,
     .silu_mul = silu_mul_avx512,
     .sample = sample_avx512,
+    .candidates = candidates_avx512,
     .page_copy = page_copy,
     .page_zero = page_zero,
 };
@@ -60,6 +63,7 @@ constexpr KernelTable kAmx = {
     .attention = attention_amx,
     .silu_mul = silu_mul_avx512,
     .sample = sample_avx512,
+    .candidates = candidates_avx512,
     .page_copy = page_copy,
     .page_zero = page_zero,
 };

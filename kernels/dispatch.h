@@ -30,6 +30,7 @@ struct KernelTable {
   void (*attention)(const AttentionParams&, ThreadPool&);
   void (*silu_mul)(const SiluMulParams&, ThreadPool&);
   void (*sample)(const SampleParams&, ThreadPool&);
+  void (*candidates)(const CandidateParams&, ThreadPool&);
   void (*page_copy)(const PageCopyParams&, ThreadPool&);
   void (*page_zero)(const PageZeroParams&, ThreadPool&);
 };

@@ -51,11 +51,18 @@ void PageTable::share_from(const PageTable& other, PagePool* pool) {
   }
 }
 
-void PageTable::release_all(PagePool* pool) {
-  while (!pages_.empty()) {
+void PageTable::replace_from(int32_t first, std::span<const PageId> pages, PagePool* pool) {
+  truncate(pool, first * kPageTokens);
+  pages_.insert(pages_.end(), pages.begin(), pages.end());
+}
+
+void PageTable::truncate(PagePool* pool, int32_t num_positions) {
+  while ((num_pages() - 1) * kPageTokens >= num_positions) {
     pool->release(pages_.back());
     pages_.pop_back();
   }
 }
+
+void PageTable::release_all(PagePool* pool) { truncate(pool, 0); }
 
 }  // namespace otr

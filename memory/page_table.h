@@ -54,6 +54,12 @@ class PageTable {
   // Shares every page of `other`. REQUIRES: the table is empty.
   void share_from(const PageTable& other, PagePool* pool);
 
+  // The pages from number `first` on become `pages`, whose references the table takes over.
+  void replace_from(int32_t first, std::span<const PageId> pages, PagePool* pool);
+
+  // Gives back the pages behind the first `num_positions` positions: what a draft took and did not need.
+  void truncate(PagePool* pool, int32_t num_positions);
+
   // Gives all pages back, deepest first (see PagePool).
   void release_all(PagePool* pool);
 

@@ -118,7 +118,7 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 
 constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "off",
-    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0};
+    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -142,11 +142,18 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
     return invalid_argument("unknown device '" + device + "': expected auto or cpu");
   }
   EngineOptions o;
-  o.worker.model_path = c.model_path;
+  o.worker.target.path = c.model_path;
   o.worker.isa = text(c.isa, "auto");
   o.worker.num_threads = c.num_threads;
-  o.worker.kv_bytes = c.kv_bytes;
+  o.worker.target.kv_bytes = c.kv_bytes;
   o.policy = text(c.policy, "off");
+  constexpr size_t kMostDrafters = 1024;
+  if (c.num_drafters > kMostDrafters) return invalid_argument("options.num_drafters is " + std::to_string(c.num_drafters) + ", more than 1024");
+  if (c.num_drafters > 0 && c.drafters == nullptr) return invalid_argument("options.drafters is NULL");
+  for (size_t i = 0; i < c.num_drafters; ++i) {
+    if (c.drafters[i] == nullptr) return invalid_argument("options.drafters[" + std::to_string(i) + "] is NULL");
+    o.drafters.emplace_back(c.drafters[i]);
+  }
   o.max_batch = c.max_batch;
   o.prefill_chunk = c.prefill_chunk;
   return o;
@@ -175,7 +182,10 @@ otr_result_view view_of(const Sequence& s) {
           .token_ids = s.tokens.data() + prompt,
           .logprobs = logprobs ? s.logprobs.data() : nullptr,
           .raw_logprobs = s.raw_logprobs.data(),
-          .error = s.error.c_str()};
+          .error = s.error.c_str(),
+          .spec_num_draft_tokens = s.spec_draft_tokens,
+          .spec_num_accepted_tokens = s.spec_accepted_tokens,
+          .spec_num_verify_steps = s.spec_verify_steps};
 }
 
 }  // namespace

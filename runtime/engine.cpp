@@ -19,25 +19,35 @@ Status check_options(const EngineOptions& o) {
   if (o.max_batch < 1 || o.max_batch > kMaxBatch) return invalid_argument("max_batch must be between 1 and 65536");
   if (o.prefill_chunk < 1 || o.prefill_chunk > kMaxChunk) return invalid_argument("prefill_chunk must be between 1 and 1048576");
   if (o.worker.num_threads < 0 || o.worker.num_threads > kMaxThreads) return invalid_argument("num_threads must be between 0 and 4096");
-  return parse_policy(o.policy).status();
+  return {};
 }
 
 // Every running sample wants one row of logits a tick; scores want one for every token, so a small batch gets some more.
 int32_t max_logit_rows(const EngineOptions& o) { return std::max(o.max_batch, 64); }
+
+// More nodes a tick than this do not pay on any machine we know, and each costs a row of logits.
+constexpr int32_t kMostDraftRows = 512;
+
+int32_t draft_row_limit(const EngineOptions& o, const Policy& policy) {
+  return std::max(policy.verify_tokens, std::min(o.max_batch * policy.verify_tokens, kMostDraftRows));
+}
 
 BatchLimits batch_limits(const EngineOptions& o) {
   return {.max_batch = o.max_batch, .prefill_chunk = o.prefill_chunk, .max_logit_rows = max_logit_rows(o)};
 }
 
 RequestLimits request_limits(const Worker& w) {
-  return {.vocab_size = w.config().vocab_size, .context_limit = context_limit(w.config()), .num_pages = w.page_pool().num_pages(),
-          .eos_ids = w.config().eos_ids};
+  const ModelConfig& config = w.target().config();
+  return {.vocab_size = config.vocab_size, .context_limit = context_limit(config), .num_pages = w.target().page_pool().num_pages(),
+          .eos_ids = config.eos_ids};
 }
 
-RowLimits row_limits(const EngineOptions& o, const RequestLimits& r) {
+RowLimits row_limits(const EngineOptions& o, const RequestLimits& r, int32_t draft_rows) {
   const int64_t context_pages = (r.context_limit + kPageTokens - 1) / kPageTokens;
-  return {.max_rows = o.max_batch + o.prefill_chunk, .max_segments = o.max_batch, .max_logit_rows = max_logit_rows(o),
-          .max_pages_per_sequence = static_cast<int32_t>(std::min(context_pages, r.num_pages))};
+  return {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_segments = o.max_batch + draft_rows,
+          .max_logit_rows = max_logit_rows(o) + draft_rows,
+          .max_pages_per_sequence = static_cast<int32_t>(std::min(context_pages, r.num_pages)),
+          .max_copies = draft_rows * kMaxDraftDepth};
 }
 
 // JSON's spelling of seconds; printf's follows the caller's locale.
@@ -59,34 +69,47 @@ std::string unavailable_paths_json() {
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
+  OTR_ASSIGN_OR_RETURN(const Policy policy, parse_policy(options.policy));
+  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk};
+  for (const std::string& text : options.drafters) {
+    OTR_ASSIGN_OR_RETURN(DrafterModel model, parse_drafter_model(text));
+    speculation.models.push_back(std::move(model));
+  }
+  const int32_t draft_rows = draft_row_limit(options, policy);
   EngineOptions o = options;
-  o.worker.bucket = {.max_rows = o.max_batch + o.prefill_chunk, .max_logit_rows = max_logit_rows(o)};
+  o.worker.target.bucket = {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_logit_rows = max_logit_rows(o) + draft_rows};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));
-  std::unique_ptr<Engine> engine(new Engine(o, std::move(worker)));
+  std::unique_ptr<Engine> engine(new Engine(o, std::move(worker), draft_rows));
+  OTR_ASSIGN_OR_RETURN(engine->speculator_, Speculator::create(speculation, *engine->worker_, engine->live_));
   engine->thread_ = std::thread([e = engine.get()] { e->loop(); });
   return engine;
 }
 
-Engine::Engine(const EngineOptions& options, std::unique_ptr<Worker> worker)
+Engine::Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int32_t draft_rows)
     : options_(options),
       worker_(std::move(worker)),
       limits_(request_limits(*worker_)),
       unavailable_paths_(unavailable_paths_json()),
       batcher_(batch_limits(options_)),
-      rows_(row_limits(options_, limits_),
-            attention_tile_rows(worker_->config().num_heads, worker_->config().num_kv_heads)) {
+      rows_(row_limits(options_, limits_, draft_rows),
+            attention_tile_rows(target().config().num_heads, target().config().num_kv_heads)),
+      max_draft_rows_(draft_rows),
+      paths_(draft_rows, 2 * draft_rows) {  // kMaxDraftDepth positions touch two pages at most
   const size_t batch = static_cast<size_t>(options_.max_batch), chunk = static_cast<size_t>(options_.prefill_chunk);
-  first_logits_.reserve(batch);
+  places_.reserve(batch);
+  draft_tokens_.reserve(kMaxDraftNodes);
+  drawn_.reserve(kMaxDraftNodes + 1);
+  accepted_.reserve(kMaxDraftDepth);
   finished_.reserve(batch);
   page_work_.copy_from.reserve(batch);
   page_work_.copy_to.reserve(batch);
-  page_work_.zero.reserve(2 * batch + chunk / kPageTokens);
+  page_work_.zero.reserve(4 * batch + chunk / kPageTokens);
 }
 
 Engine::~Engine() {
   shutdown();
   for (auto& s : live_) {
-    if (s != nullptr) s->pages.release_all(&worker_->page_pool());
+    if (s != nullptr) s->pages.release_all(&target().page_pool());
   }
   // A group and the samples that wait in it own each other.
   for (auto* sequences : {&live_, &inbox_}) {
@@ -171,23 +194,25 @@ std::string Engine::stats_json() const {
     s = stats_;
     outstanding = outstanding_;
   }
+  const ModelRunner& model = target();
   char text[2560];
   std::snprintf(text, sizeof text,
-                "{\"version\":\"%s\",\"isa\":\"%s\",\"isa_unavailable\":%s,\"policy\":\"%s\",\"num_threads\":%d,\"max_batch\":%d,\"prefill_chunk\":%d,"
-                "\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,\"finished_samples\":%lld,"
-                "\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,\"batch_peak\":%d,\"kv_pages_total\":%d,"
-                "\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,\"weight_bytes\":%lld,\"converted_tensors\":%lld,"
-                "\"activation_bytes\":%lld,\"busy_seconds\":%s,\"kernel_seconds\":%s}",
-                otr_version(), worker_->isa(), unavailable_paths_.c_str(), options_.policy.c_str(), worker_->num_threads(), options_.max_batch,
-                options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
+                "{\"version\":\"%s\",\"isa\":\"%s\",\"isa_unavailable\":%s,\"policy\":\"%s\",\"num_threads\":%d,\"max_batch\":%d,"
+                "\"prefill_chunk\":%d,\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,"
+                "\"finished_samples\":%lld,\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,"
+                "\"batch_peak\":%d,\"kv_pages_total\":%d,\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,"
+                "\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_bytes\":%lld,"
+                "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s",
+                otr_version(), worker_->isa(), unavailable_paths_.c_str(), options_.policy.c_str(), worker_->num_threads(),
+                options_.max_batch, options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
                 static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
                 static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding),
                 static_cast<long long>(s.preemptions), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak,
-                worker_->page_pool().num_pages(), s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(worker_->page_bytes()),
-                static_cast<long long>(worker_->weight_bytes()), static_cast<long long>(worker_->converted_tensors()),
-                static_cast<long long>(worker_->program().buffer_bytes()), decimal(s.busy_seconds).c_str(),
-                decimal(s.kernel_seconds).c_str());
-  return text;
+                model.page_pool().num_pages(), s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
+                static_cast<long long>(model.weight_bytes()), static_cast<long long>(speculator_->drafter_weight_bytes()),
+                static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.program().buffer_bytes()),
+                decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str());
+  return std::string(text) + ",\"speculation\":" + speculator_->counts_json(s.spec) + "}";
 }
 
 // ---- The engine thread ---------------------------------------------------------------------------------------------------
@@ -226,7 +251,7 @@ void Engine::drain_inbox() {
     if (sequence->group->is_score && sequence->num_target() == 0) finish(sequence, OTR_FINISH_SCORE);
   }
   // One tick may draw for all its logit rows and for every blocked sample at once.
-  const size_t most_draws = static_cast<size_t>(max_logit_rows(options_)) + static_cast<size_t>(num_blocked_);
+  const size_t most_draws = static_cast<size_t>(max_logit_rows(options_) + max_draft_rows_) + static_cast<size_t>(num_blocked_);
   draws_.reserve(most_draws);
   results_.reserve(most_draws);
   for (uint64_t id : cancels) abort_group(id);
@@ -242,6 +267,7 @@ void Engine::start(std::unique_ptr<Sequence> s) {
   free_slots_.pop_back();
   s->in_batcher = true;
   batcher_.add(s->slot, s->age);
+  if (!s->group->is_score) speculator_->join(*s);
   live_[static_cast<size_t>(s->slot)] = std::move(s);
 }
 
@@ -252,7 +278,8 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
   group->blocked.clear();
   num_blocked_ -= static_cast<int64_t>(blocked.size());
   batcher_.remove(s->slot);
-  s->pages.release_all(&worker_->page_pool());
+  if (!group->is_score) speculator_->leave(*s);
+  s->pages.release_all(&target().page_pool());
   free_slots_.push_back(s->slot);
   finished_.push_back(std::move(live_[static_cast<size_t>(s->slot)]));
   for (auto& b : blocked) finished_.push_back(std::move(b));
@@ -267,7 +294,8 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
 
 // The counters go out with the results they count: who has received the last sample reads final numbers.
 void Engine::publish_finished() {
-  tick_stats_.kv_pages_in_use = worker_->page_pool().num_in_use();
+  tick_stats_.kv_pages_in_use = target().page_pool().num_in_use();
+  tick_stats_.spec = speculator_->counts();
   std::lock_guard<std::mutex> lock(mutex_);
   stats_ = tick_stats_;
   for (auto& s : finished_) {

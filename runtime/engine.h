@@ -15,16 +15,20 @@
 #include <vector>
 
 #include "graph/row_batch_builder.h"
+#include "memory/draft_paths.h"
+#include "runtime/draft_penalties.h"
 #include "runtime/request.h"
+#include "runtime/speculator.h"
 #include "runtime/worker.h"
 #include "sched/batcher.h"
-#include "spec/policy.h"
 
 namespace otr {
 
 struct EngineOptions {
   WorkerOptions worker;
   std::string policy = "off";
+  std::vector<std::string> drafters;  // "NAME=model:PATH"
+  std::vector<CustomDrafter> custom_drafters;
   int32_t max_batch = 256;
   int32_t prefill_chunk = 512;
 };
@@ -41,7 +45,9 @@ struct EngineStats {
   int32_t kv_pages_peak = 0;
   int32_t batch_peak = 0;
   double busy_seconds = 0;        // inside step()
-  double kernel_seconds = 0;      // inside launches
+  double kernel_seconds = 0;      // inside the target's launches
+  double draft_seconds = 0;       // inside the drafters
+  SpecCounts spec;
 };
 
 class Engine final : private BatchHost {
@@ -59,22 +65,41 @@ class Engine final : private BatchHost {
   void shutdown();
 
  private:
-  Engine(const EngineOptions& options, std::unique_ptr<Worker> worker);
+  Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int32_t max_draft_rows);
 
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   void loop();
 
   // ---- A tick, on the engine thread ----
+  // Where a run of the tick has its rows, its logits and its draws.
+  struct Place {
+    int32_t row, logit, draw;
+    int32_t first_path;  // of the forest's second path, in paths_
+  };
   bool step();
+  void draft(const std::vector<RowRun>& runs);
   void assemble(const std::vector<RowRun>& runs);
   void draw(const std::vector<RowRun>& runs);
   void commit(const std::vector<RowRun>& runs);
 
-  void commit_sequence(Sequence* s, const SampleResult& drawn);
-  void commit_score(Sequence* s, const RowRun& run, int32_t first_logit);
-  void release_blocked(Sequence* leader);
+  int32_t draft_depth(const Sequence& s, const RowRun& run) const;
+  void fork(size_t run, const Sequence& s, int32_t begin);
+  void add_paths(size_t run, const Sequence& s, int32_t begin);
+  void draw_draft(const Sequence& s, const Forest& forest, const RowRun& run, int32_t first_logit);
+  void commit_decode(Sequence* s, const Forest& forest, const Place& at);
+  // Whether a sequence ends with the token just committed, and how.
+  struct Ending {
+    bool ended = false;
+    otr_finish_reason reason = OTR_FINISH_STOP;
+    const char* error = "";
+  };
+  static const Ending kFaulted;
+  Ending commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new);
+  void commit_score(Sequence* s, const RowRun& run, const Place& at);
   void record_score(Sequence* s, const SampleResult& scored);
   bool rows_faulted(int32_t first_row, int32_t num_rows) const;
+  ModelRunner& target() { return worker_->target(); }
+  const ModelRunner& target() const { return worker_->target(); }
   bool scores_row_by_row(const Sequence& s) const { return s.group->is_score && s.group->sampling.penalised(); }
 
   void start(std::unique_ptr<Sequence> s);
@@ -87,11 +112,11 @@ class Engine final : private BatchHost {
 
   // ---- BatchHost ----
   SequenceView view(int32_t slot) const override;
-  int32_t pages_available() const override { return worker_->page_pool().num_free() + worker_->page_pool().num_evictable(); }
+  int32_t pages_available() const override { return target().page_pool().num_free() + target().page_pool().num_evictable(); }
   int32_t pages_held(int32_t slot) const override { return live(slot).pages.num_pages(); }
-  int32_t pages_private(int32_t slot) const override { return live(slot).pages.num_private(worker_->page_pool()); }
+  int32_t pages_private(int32_t slot) const override { return live(slot).pages.num_private(target().page_pool()); }
   int32_t pages_to_write(int32_t slot, int32_t begin, int32_t end) const override {
-    return live(slot).pages.pages_to_write(worker_->page_pool(), begin, end);
+    return live(slot).pages.pages_to_write(target().page_pool(), begin, end);
   }
   void attach_prefix(int32_t slot) override;
   void drop_pages(int32_t slot, bool counted) override;
@@ -107,13 +132,19 @@ class Engine final : private BatchHost {
   // Engine thread only.
   Batcher batcher_;
   RowBatchBuilder rows_;
-  PageWork page_work_;
+  PageWork page_work_, fork_work_;
   std::vector<std::unique_ptr<Sequence>> live_;  // by slot; null where free
+  std::unique_ptr<Speculator> speculator_;       // set by create()
+  const int32_t max_draft_rows_;                 // of a tick
   std::vector<int32_t> free_slots_;
   int64_t num_blocked_ = 0;
-  std::vector<int32_t> first_logits_;  // per run of the tick: its first row in the logits buffer
+  std::vector<Place> places_;             // by run
+  DraftPaths paths_;
+  std::vector<int32_t> draft_tokens_;     // of one path
   std::vector<SampleDraw> draws_;
+  DraftPenalties penalties_;
   std::vector<SampleResult> results_;
+  std::vector<int32_t> drawn_, accepted_;  // of one forest: the target's tokens; the nodes that were kept
   std::vector<std::unique_ptr<Sequence>> finished_;  // of this tick
   EngineStats tick_stats_;
 

@@ -12,7 +12,11 @@ namespace {
 // One text for both places a fault can show: which of them sees it first depends on the chunks.
 constexpr const char* kNotFinite = "a key, value or logit is NaN or Inf";
 
+const Forest kNoDraft;
+
 }  // namespace
+
+const Engine::Ending Engine::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kNotFinite};
 
 // One tick. False if there was nothing to run.
 bool Engine::step() {
@@ -20,12 +24,13 @@ bool Engine::step() {
   page_work_.clear();
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
   if (runs.empty()) return false;
+  draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   const Stopwatch kernels;
-  worker_->run(page_work_, rows_.batch());  // run: page copies, then the forward program
-  draw(runs);                               // verify: the target's own draw at every row that wants one …
+  target().run(rows_.batch());      // run: the forward program
+  draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
   tick_stats_.kernel_seconds += kernels.seconds();
-  commit(runs);                             // commit: … kept, with its pages; finished samples leave
+  commit(runs);                     // commit: … kept, with its pages; finished samples leave
   ++tick_stats_.ticks;
   tick_stats_.busy_seconds += tick.seconds();
 #ifndef NDEBUG
@@ -34,94 +39,200 @@ bool Engine::step() {
   return true;
 }
 
+// Plans the runs that may draft and takes pages for their nodes, as long as there are free ones: a draft preempts nobody.
+void Engine::draft(const std::vector<RowRun>& runs) {
+  speculator_->begin_tick(runs.size());
+  places_.assign(runs.size(), Place{});
+  if (speculator_->on()) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      Sequence& s = live(runs[i].slot);
+      const int32_t depth = draft_depth(s, runs[i]);
+      if (depth <= 0) continue;
+      s.pages.prepare_write(&target().prefix_cache(), &target().page_pool(), runs[i].end, runs[i].end + depth, &page_work_);
+      speculator_->plan(i, s, depth);
+    }
+  }
+  target().prepare(page_work_);
+  const Stopwatch drafting;
+  speculator_->draft(max_draft_rows_);
+  tick_stats_.draft_seconds += drafting.seconds();
+  fork_work_.clear();
+  for (size_t i = 0; i < runs.size(); ++i) fork(i, live(runs[i].slot), runs[i].end);
+  target().prepare(fork_work_);
+}
+
+// Gives every path of a run's forest but the first its own pages; what finds no room is not drafted.
+void Engine::fork(size_t run, const Sequence& s, int32_t begin) {
+  Forest* forest = speculator_->mutable_forest(run);
+  places_[run].first_path = paths_.size();
+  if (forest->empty()) return;
+  for (int32_t node = forest->run_end(0); node < forest->size(); node = forest->run_end(node)) {
+    const int32_t depth = (*forest)[forest->run_end(node) - 1].depth;
+    if (paths_.add(s.pages, begin, begin + depth, &target().page_pool(), &fork_work_) == DraftPaths::kNoPath) forest->truncate(node);
+  }
+}
+
+// How deep the sequence of this run may draft: not past its limit, and not past the pages there are.
+int32_t Engine::draft_depth(const Sequence& s, const RowRun& run) const {
+  const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() && run.end - run.begin == 1;
+  if (!decodes) return 0;
+  const int32_t depth = std::min(speculator_->policy().depth, s.max_tokens - s.num_tokens() - 1);
+  const PagePool& pool = target().page_pool();
+  if (s.pages.pages_to_write(pool, run.end, run.end + depth) <= pool.num_free()) return depth;
+  return std::min(depth, s.pages.num_pages() * kPageTokens - run.end);
+}
+
 void Engine::assemble(const std::vector<RowRun>& runs) {
   rows_.clear();
-  first_logits_.clear();
-  for (const RowRun& run : runs) {
+  int32_t row = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const RowRun& run = runs[i];
     const Sequence& s = live(run.slot);
+    const Forest& forest = speculator_->forest(i);
+    draft_tokens_.clear();
+    for (int32_t node = 0; node < (forest.empty() ? 0 : forest.run_end(0)); ++node) draft_tokens_.push_back(forest[node].token);
     const std::span<const int32_t> tokens(s.tokens.data() + run.begin, static_cast<size_t>(run.end - run.begin));
-    first_logits_.push_back(rows_.add(tokens, run.begin, s.pages.pages(), s.logits_from()));
+    const int32_t logit = rows_.add(tokens, run.begin, s.pages.pages(), s.logits_from(), draft_tokens_);
+    places_[i].row = row;
+    places_[i].logit = logit;
+    add_paths(i, s, run.end);
+    row += run.end - run.begin + forest.size();
     tick_stats_.prefill_tokens += run.end - run.begin - (run.end == s.num_tokens() ? 1 : 0);
   }
-  tick_stats_.kv_pages_peak = std::max(tick_stats_.kv_pages_peak, worker_->page_pool().num_in_use());
+  tick_stats_.kv_pages_peak = std::max(tick_stats_.kv_pages_peak, target().page_pool().num_in_use());
   tick_stats_.batch_peak = std::max(tick_stats_.batch_peak, batcher_.num_running());
+}
+
+// The paths of a run's forest beyond the first, which continues the run itself. Rows come in the order of the nodes.
+void Engine::add_paths(size_t run, const Sequence& s, int32_t begin) {
+  const Forest& forest = speculator_->forest(run);
+  if (forest.empty()) return;
+  const int32_t root_row = places_[run].row, first_page = begin / kPageTokens;
+  int32_t path = places_[run].first_path;
+  for (int32_t node = forest.run_end(0), end; node < forest.size(); node = end, ++path) {
+    end = forest.run_end(node);
+    draft_tokens_.clear();
+    for (int32_t i = node; i < end; ++i) draft_tokens_.push_back(forest[i].token);
+    const std::span<const PageId> own = paths_.pages(path);
+    rows_.add_path(draft_tokens_, begin + forest[node].depth - 1, std::span(s.pages.pages()).first(static_cast<size_t>(first_page)), own);
+    // What it shares with others since the run's last token is computed once, on their pages.
+    for (int32_t at = forest[node].parent; at != Forest::kRoot; at = forest[at].parent) {
+      rows_.add_copy(root_row + 1 + at, own[static_cast<size_t>((begin + forest[at].depth - 1) / kPageTokens - first_page)]);
+    }
+    if (begin % kPageTokens != 0) rows_.add_copy(root_row, own[0]);
+  }
 }
 
 // Lists the tick's draws in the order commit() takes them, and draws. A prompt's last row serves every sample of its group.
 void Engine::draw(const std::vector<RowRun>& runs) {
   draws_.clear();
+  penalties_.clear();
   for (size_t i = 0; i < runs.size(); ++i) {
     const Sequence& s = live(runs[i].slot);
+    places_[i].draw = static_cast<int32_t>(draws_.size());
     if (scores_row_by_row(s)) continue;
-    int32_t logits_row = first_logits_[i];
+    int32_t logits_row = places_[i].logit;
     for (int32_t row = std::max(runs[i].begin, s.logits_from()); row < runs[i].end; ++row, ++logits_row) {
       draws_.push_back(s.draw(logits_row, row + 1, s.group->is_score ? s.tokens[static_cast<size_t>(row) + 1] : -1));
       if (s.group->is_score) continue;
       for (const auto& sibling : s.group->blocked) draws_.push_back(sibling->draw(logits_row, row + 1, -1));
     }
+    draw_draft(s, speculator_->forest(i), runs[i], logits_row);
   }
   results_.resize(draws_.size());
-  worker_->draw(draws_.data(), static_cast<int32_t>(draws_.size()), results_.data());
+  target().draw(draws_.data(), static_cast<int32_t>(draws_.size()), results_.data());
+}
+
+// A draw after every node, with the tokens on the way to it as its past.
+void Engine::draw_draft(const Sequence& s, const Forest& forest, const RowRun& run, int32_t first_logit) {
+  for (int32_t node = 0; node < forest.size(); ++node) {
+    const int32_t depth = forest[node].depth;
+    draft_tokens_.resize(static_cast<size_t>(depth));
+    for (int32_t at = node; at != Forest::kRoot; at = forest[at].parent) {
+      draft_tokens_[static_cast<size_t>(forest[at].depth - 1)] = forest[at].token;
+    }
+    draws_.push_back(s.draw(first_logit + node, run.end + depth, -1));
+    penalties_.extend(s, draft_tokens_, &draws_.back());
+  }
 }
 
 void Engine::commit(const std::vector<RowRun>& runs) {
-  size_t next_draw = 0;
-  int32_t first_row = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     const RowRun& run = runs[i];
+    const Place& at = places_[i];
     Sequence* s = &live(run.slot);
-    const int32_t num_rows = run.end - run.begin;
-    const int32_t num_draws = scores_row_by_row(*s) ? 0 : std::max(0, run.end - std::max(run.begin, s->logits_from()));
-    const SampleResult* drawn = results_.data() + next_draw;
-    next_draw += static_cast<size_t>(num_draws);
-    if (num_draws > 0 && !s->group->is_score) next_draw += s->group->blocked.size();
     s->num_computed = run.end;
-    const bool faulted = rows_faulted(first_row, num_rows);
-    first_row += num_rows;
-    if (!s->group->is_score && run.begin < s->num_prompt() && run.end >= s->num_prompt() && !faulted) {
-      worker_->prefix_cache().insert(s->tokens, s->pages.pages(), s->num_prompt() / kPageTokens);
-    }
-    if (faulted) {
+    if (rows_faulted(at.row, run.end - run.begin)) {
       finish(s, OTR_FINISH_ERROR, kNotFinite);
-    } else if (s->group->is_score) {
-      for (int32_t d = 0; d < num_draws; ++d) record_score(s, drawn[d]);
-      commit_score(s, run, first_logits_[i]);
-    } else if (num_draws > 0) {
-      // Samples that waited for this prompt take their own first draws and share its pages before it may finish.
-      std::vector<std::unique_ptr<Sequence>> blocked = std::move(s->group->blocked);
-      s->group->blocked.clear();
-      for (size_t b = 0; b < blocked.size(); ++b) {
-        Sequence* sibling = blocked[b].get();
-        --num_blocked_;
-        start(std::move(blocked[b]));
-        sibling->pages.share_from(s->pages, &worker_->page_pool());
-        sibling->num_computed = s->num_computed;
-        commit_sequence(sibling, drawn[1 + b]);
-      }
-      commit_sequence(s, drawn[0]);
+      continue;
     }
+    if (s->group->is_score) {
+      commit_score(s, run, at);
+      continue;
+    }
+    if (run.begin < s->num_prompt() && run.end >= s->num_prompt()) {
+      target().prefix_cache().insert(s->tokens, s->pages.pages(), s->num_prompt() / kPageTokens);
+    }
+    if (run.end < s->num_tokens()) continue;
+    // Samples that waited for this prompt take their own first draws and share its pages before it may finish.
+    std::vector<std::unique_ptr<Sequence>> blocked = std::move(s->group->blocked);
+    s->group->blocked.clear();
+    for (size_t b = 0; b < blocked.size(); ++b) {
+      Sequence* sibling = blocked[b].get();
+      --num_blocked_;
+      start(std::move(blocked[b]));
+      sibling->pages.share_from(s->pages, &target().page_pool());
+      sibling->num_computed = s->num_computed;
+      commit_decode(sibling, kNoDraft, {.row = at.row, .logit = at.logit, .draw = at.draw + 1 + static_cast<int32_t>(b), .first_path = 0});
+    }
+    commit_decode(s, speculator_->forest(i), at);
   }
+  paths_.clear(&target().page_pool());
 }
 
 bool Engine::rows_faulted(int32_t first_row, int32_t num_rows) const {
-  const uint8_t* fault = worker_->program().fault() + first_row;
+  const uint8_t* fault = target().program().fault() + first_row;
   return std::any_of(fault, fault + num_rows, [](uint8_t f) { return f != 0; });
 }
 
-// Appends what the target drew; `drawn` is the draw after the sequence's newest token.
-void Engine::commit_sequence(Sequence* s, const SampleResult& drawn) {
-  if (drawn.fault != 0) {
-    finish(s, OTR_FINISH_ERROR, kNotFinite);
-    return;
+// Keeps the drafted tokens that the target drew itself, and its draw after them. A run with a forest has one row of its own, then
+// the nodes'; draws likewise.
+void Engine::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
+  const SampleResult* draws = results_.data() + at.draw;
+  drawn_.clear();
+  for (int32_t i = 0; i <= forest.size(); ++i) drawn_.push_back(draws[i].token);
+  accepted_.resize(static_cast<size_t>(forest.max_depth()));
+  accepted_.resize(static_cast<size_t>(accept(forest, drawn_, accepted_)));
+
+  int32_t num_new = 0;
+  Ending ending = commit_token(s, draws[0], &num_new);
+  for (size_t d = 0; !ending.ended && d < accepted_.size(); ++d) {
+    ++s->num_computed;
+    const int32_t node = accepted_[d];
+    ending = rows_faulted(at.row + 1 + node, 1) ? kFaulted : commit_token(s, draws[1 + node], &num_new);
   }
-  const std::vector<int32_t>& stops = s->group->stop_ids;
+  const size_t kept = std::min(accepted_.size(), static_cast<size_t>(num_new));
+  speculator_->observe(s, forest, {accepted_.data(), kept}, num_new, ending.ended);
+  if (ending.ended) return finish(s, ending.reason, ending.error);
+  if (!accepted_.empty()) {
+    const int32_t path = forest.run_of(accepted_.back());
+    if (path > 0) paths_.keep(at.first_path + path - 1, &s->pages, &target().page_pool());
+  }
+  s->pages.truncate(&target().page_pool(), s->num_tokens());
+}
+
+// Appends what the target drew after the sequence's newest token.
+Engine::Ending Engine::commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new) {
+  if (drawn.fault != 0) return kFaulted;
   s->tokens.push_back(drawn.token);
   s->logprobs.push_back(drawn.logprob);
   s->raw_logprobs.push_back(drawn.raw_logprob);
   s->note_penalty(drawn.token, true);
   ++tick_stats_.generated_tokens;
-  if (std::binary_search(stops.begin(), stops.end(), drawn.token)) finish(s, OTR_FINISH_STOP);
-  else if (s->num_tokens() == s->max_tokens) finish(s, OTR_FINISH_LENGTH);
+  ++*num_new;
+  if (s->stops_at(drawn.token)) return {.ended = true, .reason = OTR_FINISH_STOP};
+  if (s->num_tokens() == s->max_tokens) return {.ended = true, .reason = OTR_FINISH_LENGTH};
+  return {};
 }
 
 void Engine::record_score(Sequence* s, const SampleResult& scored) {
@@ -132,15 +243,17 @@ void Engine::record_score(Sequence* s, const SampleResult& scored) {
   ++tick_stats_.scored_tokens;
 }
 
-// Penalised scores go row by row, since each row's penalties see the tokens before it; then any score that is complete ends.
-void Engine::commit_score(Sequence* s, const RowRun& run, int32_t first_logit) {
-  if (scores_row_by_row(*s)) {
-    int32_t logits_row = first_logit;
-    for (int32_t row = std::max(run.begin, s->logits_from()); row < run.end; ++row, ++logits_row) {
-      const SampleDraw draw = s->draw(logits_row, row + 1, s->tokens[static_cast<size_t>(row) + 1]);
+// Penalised scores go row by row, since each row's penalties see the tokens before it; any score that is complete ends.
+void Engine::commit_score(Sequence* s, const RowRun& run, const Place& at) {
+  const int32_t first = std::max(run.begin, s->logits_from());
+  for (int32_t row = first; row < run.end; ++row) {
+    if (scores_row_by_row(*s)) {
+      const SampleDraw draw = s->draw(at.logit + row - first, row + 1, s->tokens[static_cast<size_t>(row) + 1]);
       SampleResult scored;
-      worker_->draw(&draw, 1, &scored);
+      target().draw(&draw, 1, &scored);
       record_score(s, scored);
+    } else {
+      record_score(s, results_[static_cast<size_t>(at.draw + row - first)]);
     }
   }
   if (!s->error.empty()) finish(s, OTR_FINISH_ERROR, s->error);
@@ -158,13 +271,13 @@ SequenceView Engine::view(int32_t slot) const {
 void Engine::attach_prefix(int32_t slot) {
   Sequence& s = live(slot);
   if (s.group->is_score) return;  // a score recomputes everything
-  s.num_computed = s.prefix_hit = s.pages.attach_prefix(&worker_->prefix_cache(), s.tokens);
+  s.num_computed = s.prefix_hit = s.pages.attach_prefix(&target().prefix_cache(), s.tokens);
   tick_stats_.prefix_hit_tokens += s.prefix_hit;
 }
 
 void Engine::drop_pages(int32_t slot, bool counted) {
   Sequence& s = live(slot);
-  s.pages.release_all(&worker_->page_pool());
+  s.pages.release_all(&target().page_pool());
   s.num_computed = 0;
   if (!counted) tick_stats_.prefix_hit_tokens -= s.prefix_hit;  // it could not join after all: the hit saved nothing
   s.prefix_hit = 0;
@@ -172,18 +285,18 @@ void Engine::drop_pages(int32_t slot, bool counted) {
 }
 
 void Engine::take_pages(int32_t slot, int32_t begin, int32_t end) {
-  live(slot).pages.prepare_write(&worker_->prefix_cache(), &worker_->page_pool(), begin, end, &page_work_);
+  live(slot).pages.prepare_write(&target().prefix_cache(), &target().page_pool(), begin, end, &page_work_);
 }
 
 Status Engine::check_pages() const {
-  const PagePool& pool = worker_->page_pool();
+  const PagePool& pool = target().page_pool();
   std::vector<int32_t> references(static_cast<size_t>(pool.num_pages()), 0);
   for (const auto& s : live_) {
     if (s == nullptr) continue;
     for (PageId page : s->pages.pages()) ++references[static_cast<size_t>(page)];
   }
   OTR_RETURN_IF_ERROR(pool.check(references));
-  return worker_->prefix_cache().check();
+  return target().prefix_cache().check();
 }
 
 }  // namespace otr

@@ -99,11 +99,16 @@ typedef struct otr_engine_options {
   const char* device;      /* "auto" (default) or "cpu" */
   const char* isa;         /* "auto" (default), "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"; a forced path that is missing
                               is OTR_UNSUPPORTED, never replaced */
-  const char* policy;      /* "off" (default): no speculation */
+  const char* policy;      /* what is speculated: "off" (default), or "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>]]":
+                              drafters propose up to <depth> tokens after each sample's last one, and the model keeps those that it
+                              would have drawn itself. Samples are the same under every policy; only their speed differs */
   int32_t max_batch;       /* samples decoding at the same time; default 256 */
   int32_t prefill_chunk;   /* prompt tokens a tick; default 512 */
   int32_t num_threads;     /* 0 (default): one per CPU of the calling thread's affinity */
   uint64_t kv_bytes;       /* memory of the KV pages; 0 (default): a quarter of the free memory */
+  const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the policy may
+                              name. Always there: "ngram", which repeats what followed the last few tokens before in the group */
+  size_t num_drafters;
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -205,6 +210,9 @@ typedef struct otr_result_view {
   const float* logprobs;      /* [num_tokens], of the distribution sampled from; NULL for a score without sampling */
   const float* raw_logprobs;  /* [num_tokens], log-softmax of the raw logits */
   const char* error;          /* "" unless finish_reason is error */
+  int64_t spec_num_draft_tokens;    /* drafted tokens that the model verified */
+  int64_t spec_num_accepted_tokens; /* of these, how many it kept */
+  int64_t spec_num_verify_steps;    /* runs of the model that verified at least one */
 } otr_result_view;
 
 /* Takes the next finished sample, waiting up to timeout_ms (negative: as long as something is outstanding). OTR_TIMEOUT: none

@@ -84,22 +84,23 @@ std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int3
 
 }  // namespace
 
-int32_t Sequence::logits_from() const {
-  // Row p scores token p + 1; what is recorded already (before a preemption, too) is not scored again.
-  return group->is_score ? num_prompt() + static_cast<int32_t>(raw_logprobs.size()) - 1 : num_tokens() - 1;
-}
-
-void Sequence::note_penalty(int32_t token, bool in_output) {
-  if (!group->sampling.penalised()) return;
+void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties) {
   const int32_t count = in_output ? 1 : 0;
-  for (PenaltyEntry& e : penalties) {
+  for (PenaltyEntry& e : *penalties) {
     if (e.token == token) {
       e.output_count += count;
       return;
     }
   }
-  penalties.push_back({token, count});
+  penalties->push_back({token, count});
 }
+
+int32_t Sequence::logits_from() const {
+  // Row p scores token p + 1; what is recorded already (before a preemption, too) is not scored again.
+  return group->is_score ? num_prompt() + static_cast<int32_t>(raw_logprobs.size()) - 1 : num_tokens() - 1;
+}
+
+bool Sequence::stops_at(int32_t token) const { return std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), token); }
 
 SampleDraw Sequence::draw(int32_t logits_row, int32_t position, int32_t forced_token) const {
   const SamplingParams& s = group->sampling;

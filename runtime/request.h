@@ -44,6 +44,9 @@ struct RequestLimits {
 
 struct Sequence;
 
+// Records that `token` is now part of the history that penalties look at.
+void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties);
+
 struct Group {
   uint64_t id = 0;
   uint64_t tag = 0;
@@ -72,6 +75,8 @@ struct Sequence {
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
+  int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
 
@@ -81,8 +86,10 @@ struct Sequence {
   int32_t num_target() const { return group->is_score ? num_tokens() - 1 : num_tokens(); }
   // First position whose logits are wanted.
   int32_t logits_from() const;
-  // Records that `token` is now part of the history that penalties look at.
-  void note_penalty(int32_t token, bool in_output);
+  void note_penalty(int32_t token, bool in_output) {
+    if (group->sampling.penalised()) add_penalty(token, in_output, &penalties);
+  }
+  bool stops_at(int32_t token) const;
   // The draw of position `position`, on `logits_row`; forced_token < 0 draws freely.
   SampleDraw draw(int32_t logits_row, int32_t position, int32_t forced_token) const;
 };

@@ -1,12 +1,74 @@
 #include "spec/policy.h"
 
-#include <string>
+#include <algorithm>
+#include <charconv>
+
+#include "spec/forest.h"
 
 namespace otr {
+namespace {
 
-Result<Policy> parse_policy(std::string_view text) {
-  if (text == "off") return Policy{};
-  return invalid_argument("unknown policy '" + std::string(text) + "': expected off");
+constexpr std::string_view kGrammar = "expected off or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>]]";
+
+// Cuts `text` at every `separator`.
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
 }
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  Result<Policy> parse() {
+    const std::vector<std::string_view> parts = split(text_, ':');
+    if (text_ == "off") return Policy{};
+    if (parts[0] != "fixed" || parts.size() < 3 || parts.size() > 5) return fail(std::string(kGrammar));
+    Policy p;
+    p.kind = PolicyKind::kFixed;
+    for (const std::string_view name : split(parts[1], '+')) {
+      if (!is_drafter_name(name)) return fail("'" + std::string(name) + "' is no drafter's name");
+      if (std::find(p.drafters.begin(), p.drafters.end(), name) != p.drafters.end()) {
+        return fail("drafter '" + std::string(name) + "' is named twice");
+      }
+      p.drafters.emplace_back(name);
+    }
+    if (p.drafters.size() > static_cast<size_t>(kMaxDrafters)) return fail("there are more than " + std::to_string(kMaxDrafters) + " drafters");
+    OTR_RETURN_IF_ERROR(number("depth", parts[2], kMaxDraftDepth, &p.depth));
+    if (parts.size() > 3) OTR_RETURN_IF_ERROR(number("top_k", parts[3], kMaxTopK, &p.top_k));
+    p.verify_tokens = std::min(kMaxDraftNodes, p.depth * p.top_k * static_cast<int32_t>(p.drafters.size()));
+    if (parts.size() > 4) OTR_RETURN_IF_ERROR(number("verify_tokens", parts[4], kMaxDraftNodes, &p.verify_tokens));
+    return p;
+  }
+
+ private:
+  Status fail(const std::string& reason) const { return invalid_argument("policy '" + std::string(text_) + "': " + reason); }
+
+  Status number(const char* what, std::string_view digits, int32_t most, int32_t* value) const {
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, *value);
+    if (error == std::errc{} && stop == end && *value >= 1 && *value <= most) return {};
+    return fail(std::string(what) + " must be between 1 and " + std::to_string(most));
+  }
+
+  std::string_view text_;
+};
+
+}  // namespace
+
+bool is_drafter_name(std::string_view name) {
+  constexpr size_t kLongest = 64;
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+  };
+  return !name.empty() && name.size() <= kLongest && std::all_of(name.begin(), name.end(), allowed);
+}
+
+Result<Policy> parse_policy(std::string_view text) { return Parser(text).parse(); }
 
 }  // namespace otr

@@ -1,21 +1,39 @@
-// Policy: what chooses the strategy of a tick. "off" is plain decoding, one token a row and tick.
+// Policy: what chooses the strategy of a tick: which drafters propose, how deep, and how many nodes the target verifies.
+//
+//   off                                                     plain decoding, one token a row and tick
+//   fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>]]   always the same strategy
+//
+// `depth`: of the deepest node. `top_k`: candidates a drafter may propose at one place; 1: a chain. `verify_tokens`: nodes of a
+// row's forest; by default depth for chains and depth * top_k for trees, times the number of drafters.
 //
 // Thread safety: values.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/status.h"
 
 namespace otr {
 
-enum class PolicyKind { kOff };
+inline constexpr int32_t kMaxTopK = 16;
+
+enum class PolicyKind { kOff, kFixed };
 
 struct Policy {
   PolicyKind kind = PolicyKind::kOff;
+  std::vector<std::string> drafters;  // names
+  int32_t depth = 0;
+  int32_t top_k = 1;
+  int32_t verify_tokens = 0;
 };
 
-// Grammar: "off". Anything else is kInvalidArgument.
+// kInvalidArgument, with the reason, for what is not in the grammar or out of range.
 Result<Policy> parse_policy(std::string_view text);
+
+// A drafter's name: letters, digits, '_', '-' and '.', at most 64 of them.
+bool is_drafter_name(std::string_view name);
 
 }  // namespace otr

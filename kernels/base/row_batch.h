@@ -10,11 +10,11 @@ namespace otr {
 
 using PageId = int32_t;
 
-// Rows [first_row, first_row + num_rows) are consecutive positions of one sequence, ascending.
+// Rows [first_row, first_row + num_rows) are consecutive positions of one sequence, ascending, or of one path of its draft.
 struct RowSegment {
   int32_t first_row;
   int32_t num_rows;
-  int32_t first_page;  // index into RowBatch::page_tables of the sequence's page 0
+  int32_t first_page;  // index into RowBatch::page_tables of the sequence's, or path's, page 0
 };
 
 // A piece of one segment that an attention task takes: few enough rows that rows x group heads fit one vector of lanes.
@@ -24,17 +24,26 @@ struct RowTile {
   int32_t num_rows;
 };
 
+// The key and value that a row writes on page `from` (its own) stand in the same slot of page `to` as well: draft paths that
+// share a node each have it on pages of their own.
+struct KvCopy {
+  int32_t row;
+  PageId from, to;
+};
+
 struct RowBatch {
   int32_t num_rows;
   int32_t num_segments;
   int32_t num_tiles;
   int32_t num_logit_rows;
+  int32_t num_copies;
   const int32_t* token_ids;    // [num_rows]
   const int32_t* positions;    // [num_rows], absolute
   const RowSegment* segments;  // [num_segments], covers every row once, in order
   const RowTile* tiles;        // [num_tiles], covers every row once
   const PageId* page_tables;   // concatenated; a segment's table covers positions 0 … its last row's
   const int32_t* logit_rows;   // [num_logit_rows], rows whose logits are wanted, ascending
+  const KvCopy* copies;        // [num_copies], distinct destinations
 };
 
 }  // namespace otr

@@ -49,6 +49,9 @@ struct RopeAppendParams {
   uint8_t* fault;        // [num_rows], set to 1 where a k or v is not finite
 };
 
+// Rows with copies (RowBatch::copies) are copied once all rows are written.
+void rope_append_copies(const RopeAppendParams& params, ThreadPool& pool);  // the part that is the same on every CPU path
+
 void rope_append_scalar(const RopeAppendParams& params, ThreadPool& pool);
 void rope_append_avx2(const RopeAppendParams& params, ThreadPool& pool);
 void rope_append_avx512(const RopeAppendParams& params, ThreadPool& pool);

@@ -61,6 +61,7 @@ void rope_append_scalar(const RopeAppendParams& p, ThreadPool& pool) {
       }
     }
   });
+  rope_append_copies(p, pool);
 }
 
 }  // namespace otr

@@ -77,6 +77,7 @@ OTR_INLINE void rope_append_vec(const RopeAppendParams& p, ThreadPool& pool) {
       }
     }
   });
+  rope_append_copies(p, pool);
 }
 
 }  // namespace otr

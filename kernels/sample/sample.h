@@ -71,6 +71,44 @@ void sample_scalar(const SampleParams& params, ThreadPool& pool);
 void sample_avx2(const SampleParams& params, ThreadPool& pool);
 void sample_avx512(const SampleParams& params, ThreadPool& pool);
 
+// candidates: what a drafter proposes at one place. With s_v = logit_v / T + G_v (after penalties and filters; at T = 0 the
+// penalised logits alone), the m tokens of highest s_v, in that order, ties to the lower id, each with
+//
+//   pi_v = softmax_v(s / beta)
+//
+// the probability that v is the target's choice; beta is fitted by whoever drafts. The first candidate is what `sample` draws.
+// Sums run over the vocabulary in lanes, in the path's own order: candidates decide no result.
+inline constexpr int kMaxCandidates = 16;
+
+struct CandidateDraw {
+  SampleDraw draw;  // forced_token is ignored
+  float inv_beta;   // 1 / beta, > 0
+};
+
+struct Candidates {
+  int32_t count;                  // at most m; fewer if the filters keep fewer, 0 if the logits are not finite
+  int32_t tokens[kMaxCandidates];
+  float pi[kMaxCandidates];
+  float score[kMaxCandidates];    // s_v - s of the first candidate: 0, then falling
+  float mean_score;               // sum_v pi_v (s_v - s of the first candidate)
+};
+
+struct CandidateParams {
+  int32_t num_draws;
+  int32_t vocab_size;
+  int32_t m;                   // 1 … kMaxCandidates
+  const float* logits;         // [*][logits_stride]
+  int64_t logits_stride;
+  const CandidateDraw* draws;  // [num_draws]
+  Candidates* results;         // [num_draws]
+  float* scaled;               // workspace, as in SampleParams
+  int32_t* order;              // workspace, as in SampleParams
+};
+
+void candidates_scalar(const CandidateParams& params, ThreadPool& pool);
+void candidates_avx2(const CandidateParams& params, ThreadPool& pool);
+void candidates_avx512(const CandidateParams& params, ThreadPool& pool);
+
 // ---- Steps that are the same on every CPU path (sample_filter.cpp) ----------------------------------------------------------
 
 OTR_INLINE bool sample_has_penalty(const SampleDraw& d) {
@@ -92,6 +130,9 @@ OTR_INLINE bool sample_needs_sum(const SampleDraw& d, int32_t vocab_size) {
 // `sum` is their sum of exponentials if sample_needs_sum. `order` [vocab_size] receives the ids; returns how many (at least 1).
 int32_t sample_survivors(const SampleDraw& draw, const float* scaled, float max_logit, double sum, int32_t vocab_size,
                          int32_t* order);
+
+// Brings `order` [num_survivors] into ascending order and writes the survivors' logit + G to `scores`, which may be `scaled`.
+void sample_survivor_scores(const SampleDraw& draw, const float* scaled, int32_t num_survivors, int32_t* order, float* scores);
 
 // Draws among survivors (or scores the forced token) and sets token and logprob.
 void sample_among_survivors(const SampleDraw& draw, const float* scaled, float max_logit, const int32_t* order,

@@ -4,6 +4,11 @@
 //   double  sum_exp(x, max, n)              sum of exp(x_v - max) in the order of sample.h
 //   void    divide(x, divisor, n, out)      IEEE division; out may be x
 //   int32_t argmax_with_noise(draw, x, max, n)
+//
+// and for candidates also
+//
+//   void    add_noise(draw, x, n, out)      x_v + G_v; out may be x
+//   void    weigh(x, max, inv_beta, n, &total, &mean)   sum of w_v = exp((x_v - max) inv_beta), and of w_v (x_v - max)
 #pragma once
 
 #include "kernels/base/elementary.h"
@@ -11,6 +16,23 @@
 #include "kernels/sample/sample.h"
 
 namespace otr {
+
+// Penalties and temperature: *x becomes `scaled`, or stays the raw logits where neither changes them; *max their maximum. False if
+// that is not finite. REQUIRES: *x and *max are the raw logits and their maximum.
+template <typename Ops>
+OTR_INLINE bool sample_scale(const SampleDraw& d, int32_t n, float* scaled, const float** x, float* max) {
+  const float* logits = *x;
+  if (sample_has_penalty(d)) {
+    __builtin_memcpy(scaled, logits, sizeof(float) * static_cast<size_t>(n));
+    sample_penalise(d, scaled);
+    *x = scaled;
+  }
+  if (d.temperature != 0.0f && d.temperature != 1.0f) {
+    Ops::divide(*x, d.temperature, n, scaled);
+    *x = scaled;
+  }
+  return *x == logits || Ops::finite_max(*x, n, max);
+}
 
 template <typename Ops>
 OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, float* scaled, int32_t* order, SampleResult* result) {
@@ -27,26 +49,15 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, float* sc
   const double raw_sum = Ops::sum_exp(logits, raw_max, n);
   const float raw_log_sum = log32(static_cast<float>(raw_sum));
 
-  // Penalties and temperature; without either the raw logits are the scaled ones.
   const float* x = logits;
   float max = raw_max;
-  const bool penalised = sample_has_penalty(d), greedy = d.temperature == 0.0f;
-  if (penalised) {
-    __builtin_memcpy(scaled, logits, sizeof(float) * static_cast<size_t>(n));
-    sample_penalise(d, scaled);
-    x = scaled;
-  }
-  if (!greedy && d.temperature != 1.0f) {
-    Ops::divide(x, d.temperature, n, scaled);
-    x = scaled;
-  }
-  if (x != logits && !Ops::finite_max(x, n, &max)) {
+  if (!sample_scale<Ops>(d, n, scaled, &x, &max)) {
     result->fault = 1;
     return;
   }
 
   // Filters, noise and argmax.
-  if (greedy) {
+  if (d.temperature == 0.0f) {
     int32_t best = 0;
     while (x[best] != max) ++best;
     if (d.forced_token < 0) result->token = best;

@@ -1,4 +1,4 @@
-#include "kernels/sample/sample_row.h"
+#include "kernels/sample/candidates_row.h"
 
 namespace otr {
 namespace {
@@ -49,10 +49,33 @@ struct ScalarOps {
     }
     return best;
   }
+
+  static void add_noise(const SampleDraw& d, const float* x, int32_t n, float* out) {
+    for (int32_t v = 0; v < n; v += 4) {
+      const PhiloxBlock words = noise_words(d.noise, static_cast<uint32_t>(v) / 4, static_cast<uint32_t>(d.position));
+      for (int32_t i = v; i < n && i < v + 4; ++i) out[i] = x[i] + gumbel_from_word(words.w[i - v]);
+    }
+  }
+
+  static bool any_above(const float* x, int32_t n, float floor) {
+    bool any = false;
+    for (int32_t v = 0; v < n; ++v) any |= x[v] > floor;
+    return any;
+  }
+
+  static void weigh(const float* x, float max, float inv_beta, int32_t n, float* total, float* mean) {
+    *total = *mean = 0.0f;
+    for (int32_t v = 0; v < n; ++v) {
+      const float below = x[v] - max, w = exp32(below * inv_beta);
+      *total += w;
+      *mean += w * below;
+    }
+  }
 };
 
 }  // namespace
 
 void sample_scalar(const SampleParams& params, ThreadPool& pool) { sample_rows<ScalarOps>(params, pool); }
+void candidates_scalar(const CandidateParams& params, ThreadPool& pool) { candidates_rows<ScalarOps>(params, pool); }
 
 }  // namespace otr

@@ -7,7 +7,7 @@
 // out; with bound = 8, words below kRareWord are, that is all but 1 in 2,950, and the two logarithms run on few blocks.
 #pragma once
 
-#include "kernels/sample/sample_row.h"
+#include "kernels/sample/candidates_row.h"
 
 namespace otr {
 
@@ -102,6 +102,41 @@ struct VecSampleOps {
       if (scores[i] > scores[best] || (scores[i] == scores[best] && ids[i] < ids[best])) best = i;
     }
     return static_cast<int32_t>(ids[best]);
+  }
+
+  OTR_INLINE void add_noise(const SampleDraw& d, const float* x, int32_t n, float* out) {
+    const U quads = U::load(kQuadOfLane);
+    for (int32_t v = 0; v < n; v += 64) {
+      PhiloxWords<U> words =
+          noise_words(d.noise, quads + U::broadcast(static_cast<uint32_t>(v) / 4), static_cast<uint32_t>(d.position));
+      transpose_fours(words.w);
+      for (int j = 0; j < 4 && v + 16 * j < n; ++j) {
+        const int32_t at = v + 16 * j, left = n - at;
+        const V score = load_or_minus_inf(x, at, n) + gumbel_from_words<V>(words.w[j]);
+        if (left >= 16) store(out + at, score);
+        else store_first(out + at, left, score);
+      }
+    }
+  }
+
+  OTR_INLINE bool any_above(const float* x, int32_t n, float floor) {
+    const V f = V::broadcast(floor);
+    uint32_t above = 0;
+    for (int32_t v = 0; v < n; v += 16) above |= mask_less(f, load_or_minus_inf(x, v, n));
+    return above != 0;
+  }
+
+  OTR_INLINE void weigh(const float* x, float max, float inv_beta, int32_t n, float* total, float* mean) {
+    // A weight of exp(-80) is none; bounding the distance keeps 0 * Inf out of the mean.
+    const V m = V::broadcast(max), scale = V::broadcast(inv_beta), lowest = V::broadcast(-80.0f / inv_beta);
+    V weights = V::zero(), sums = V::zero();
+    for (int32_t v = 0; v < n; v += 16) {
+      const V below = max_(load_or_minus_inf(x, v, n) - m, lowest), w = exp32(below * scale);
+      weights = weights + w;
+      sums = fma_(w, below, sums);
+    }
+    *total = reduce_add(weights);
+    *mean = reduce_add(sums);
   }
 };
 

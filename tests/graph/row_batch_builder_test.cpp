@@ -39,6 +39,30 @@ TEST(RowBatchBuilder, DescribesWhatWasAdded) {
   EXPECT_EQ(builder.add(token, 0, pages_b, 0), 0);
 }
 
+TEST(RowBatchBuilder, ADraftContinuesItsRunAndItsPathsHavePagesOfTheirOwn) {
+  RowBatchBuilder builder({.max_rows = 400, .max_segments = 16, .max_logit_rows = 400, .max_pages_per_sequence = 10, .max_copies = 8}, 4);
+  const std::vector<int32_t> token = {42}, draft = {1, 2, 3}, other = {8, 9};
+  const std::vector<PageId> pages = {3, 1, 4}, own = {7, 5};
+  EXPECT_EQ(builder.add(token, 126, pages, 126, draft), 0);       // positions 126 … 129
+  builder.add_path(other, 128, std::span(pages).first(1), own);  // leaves it after position 127
+  builder.add_copy(0, 7);
+  builder.add_copy(1, 7);
+  builder.add_copy(3, 5);
+  const RowBatch b = builder.batch();
+  EXPECT_EQ(std::vector<int32_t>(b.token_ids, b.token_ids + b.num_rows), (std::vector<int32_t>{42, 1, 2, 3, 8, 9}));
+  EXPECT_EQ(std::vector<int32_t>(b.positions, b.positions + b.num_rows), (std::vector<int32_t>{126, 127, 128, 129, 128, 129}));
+  EXPECT_EQ(std::vector<int32_t>(b.logit_rows, b.logit_rows + b.num_logit_rows), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  ASSERT_EQ(b.num_segments, 2);
+  EXPECT_EQ(std::vector<PageId>(b.page_tables + b.segments[1].first_page, b.page_tables + b.segments[1].first_page + 3),
+            (std::vector<PageId>{3, 7, 5}));
+  ASSERT_EQ(b.num_copies, 3);
+  EXPECT_EQ(b.copies[0].row, 0);
+  EXPECT_EQ(b.copies[0].from, 1);
+  EXPECT_EQ(b.copies[0].to, 7);
+  EXPECT_EQ(b.copies[2].from, 4);  // position 129
+  EXPECT_EQ(b.copies[2].to, 5);
+}
+
 // Random batches: segments and tiles cover every row exactly once, in order, and no tile crosses a segment.
 TEST(RowBatchBuilder, SegmentsAndTilesCoverEveryRowOnce) {
   std::mt19937 random(1);

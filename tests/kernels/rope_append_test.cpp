@@ -21,6 +21,7 @@ struct Problem {
   std::vector<RowSegment> segments = {{0, 5, 0}, {5, 3, 2}};
   std::vector<RowTile> tiles = {{0, 0, 5}, {1, 5, 3}};
   std::vector<PageId> page_tables = {7, 2, 4};
+  std::vector<KvCopy> copies;
   std::vector<float> qkv, q_norm, k_norm, cos, sin;
   bool normed = false;
 
@@ -65,6 +66,8 @@ struct Problem {
     rows.segments = segments.data();
     rows.tiles = tiles.data();
     rows.page_tables = page_tables.data();
+    rows.num_copies = static_cast<int32_t>(copies.size());
+    rows.copies = copies.data();
     RopeAppendParams p{};
     p.rows = &rows;
     p.layer = kLayer;
@@ -153,6 +156,30 @@ TEST_P(RopeAppendVector, WithoutNormsHasTheBitsOfTheDefinition) {
     definition.run(*find_path("cpu-scalar"));
     EXPECT_TRUE(same_bits(problem.q, definition.q)) << dim;
     EXPECT_TRUE(same_bits(problem.pages, definition.pages)) << dim;
+  }
+}
+
+// A row with copies has the same bits in the same slot of the other pages, and nothing else there changes.
+TEST_P(RopeAppend, CopiesStandInTheSameSlotOfOtherPages) {
+  for (const int dim : kHeadDims) {
+    Problem plain(dim), copied(dim);
+    plain.run(*kernels);
+    copied.copies = {{2, 7, 1}, {2, 7, 3}, {3, 2, 5}, {6, 4, 1}};
+    for (const int threads : {1, 3}) {
+      copied.run(*kernels, threads);
+      std::vector<Element> expected = plain.pages;
+      for (const KvCopy& c : copied.copies) {
+        const size_t r = static_cast<size_t>(c.row);
+        const size_t shift = static_cast<size_t>((c.to - c.from) * copied.layout.page_elements());
+        for (int h = 0; h < kKvHeads; ++h) {
+          for (int i = 0; i < dim; ++i) {
+            expected[plain.k_index(r, h, i) + shift] = plain.pages[plain.k_index(r, h, i)];
+            expected[plain.v_index(r, h, i) + shift] = plain.pages[plain.v_index(r, h, i)];
+          }
+        }
+      }
+      EXPECT_TRUE(same_bits(copied.pages, expected)) << dim << " threads " << threads;
+    }
   }
 }
 

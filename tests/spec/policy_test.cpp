@@ -9,10 +9,42 @@ TEST(ParsePolicy, KnowsOff) {
   const Result<Policy> policy = parse_policy("off");
   ASSERT_TRUE(policy.ok());
   EXPECT_EQ(policy.value().kind, PolicyKind::kOff);
+  EXPECT_TRUE(policy.value().drafters.empty());
+  EXPECT_EQ(policy.value().verify_tokens, 0);
+}
+
+TEST(ParsePolicy, ReadsFixedStrategies) {
+  struct Case {
+    const char* text;
+    std::vector<std::string> drafters;
+    int32_t depth, top_k, verify_tokens;
+  };
+  const Case cases[] = {
+      {"fixed:ngram:4", {"ngram"}, 4, 1, 4},
+      {"fixed:self:64", {"self"}, 64, 1, 64},
+      {"fixed:ngram+small:8", {"ngram", "small"}, 8, 1, 16},
+      {"fixed:small:8:4", {"small"}, 8, 4, 32},
+      {"fixed:small:8:4:48", {"small"}, 8, 4, 48},
+      {"fixed:a.b_c-D9:1:16:1", {"a.b_c-D9"}, 1, 16, 1},
+      {"fixed:small:64:16", {"small"}, 64, 16, 256},
+  };
+  for (const Case& c : cases) {
+    const Result<Policy> policy = parse_policy(c.text);
+    ASSERT_TRUE(policy.ok()) << c.text << ": " << policy.status().message();
+    const Policy& p = policy.value();
+    EXPECT_EQ(p.kind, PolicyKind::kFixed);
+    EXPECT_EQ(p.drafters, c.drafters) << c.text;
+    EXPECT_EQ(p.depth, c.depth) << c.text;
+    EXPECT_EQ(p.top_k, c.top_k) << c.text;
+    EXPECT_EQ(p.verify_tokens, c.verify_tokens) << c.text;
+  }
 }
 
 TEST(ParsePolicy, RefusesAllElseByName) {
-  for (const char* text : {"", "Off", "off ", " off", "offline", "auto", "fixed:tiny:4"}) {
+  for (const char* text : {"", "Off", "off ", " off", "offline", "auto", "off:ngram", "fixed", "fixed:ngram", "fixed::4", "fixed:ngram:0",
+                           "fixed:ngram:65", "fixed:ngram:-1", "fixed:ngram:4x", "fixed:ngram:", "fixed:ngram:4:0", "fixed:ngram:4:17",
+                           "fixed:ngram:4:1:0", "fixed:ngram:4:1:257", "fixed:ngram:4:1:1:1", "fixed:ngram+ngram:4", "fixed:+ngram:4",
+                           "fixed:a b:4", "fixed:ngram:99999999999", "FIXED:ngram:4"}) {
     const Result<Policy> policy = parse_policy(text);
     ASSERT_FALSE(policy.ok()) << text;
     EXPECT_EQ(policy.status().code(), StatusCode::kInvalidArgument);

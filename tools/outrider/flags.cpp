@@ -64,7 +64,10 @@ Flags::Flags(std::span<const Flag> table, int argc, char** argv, size_t max_posi
   for (const std::string& argument : arguments) pointers.push_back(argument.c_str());
   try {
     const cxxopts::ParseResult parsed = options.parse(static_cast<int>(pointers.size()), pointers.data());
-    for (const cxxopts::KeyValue& argument : parsed.arguments()) values_[argument.key()] = argument.value();
+    for (const cxxopts::KeyValue& argument : parsed.arguments()) {
+      values_[argument.key()] = argument.value();
+      given_.emplace_back(argument.key(), argument.value());
+    }
     positional_ = parsed.unmatched();
   } catch (const cxxopts::exceptions::exception& error) {
     throw Failure(kExitUsage, error.what());
@@ -75,6 +78,14 @@ Flags::Flags(std::span<const Flag> table, int argc, char** argv, size_t max_posi
 std::string Flags::text(const std::string& name, const std::string& fallback) const {
   const auto found = values_.find(name);
   return found == values_.end() ? fallback : found->second;
+}
+
+std::vector<std::string> Flags::all(const std::string& name) const {
+  std::vector<std::string> values;
+  for (const auto& [key, value] : given_) {
+    if (key == name) values.push_back(value);
+  }
+  return values;
 }
 
 std::string Flags::required(const std::string& name) const {
@@ -163,6 +174,12 @@ EngineFlags::EngineFlags(const Flags& flags)
   set_int("max-batch", &options.max_batch);
   set_int("chunk", &options.prefill_chunk);
   set_int("threads", &options.num_threads);
+  policy = flags.text("policy", "off");
+  drafters = flags.all("drafter");
+  for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());
+  options.policy = policy.c_str();
+  options.drafters = drafter_pointers.data();
+  options.num_drafters = drafter_pointers.size();
   if (flags.given("kv-bytes")) options.kv_bytes = size_flag("kv-bytes", flags.required("kv-bytes"));
   if (!is_device(device)) bad_flag("device", device, "must be auto, cpu or cuda:N");
   choice_flag("isa", isa, {"auto", "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"});
@@ -175,7 +192,8 @@ nlohmann::ordered_json EngineFlags::settings() const {
   return {{"model", model},
           {"device", device},
           {"isa", isa},
-          {"policy", options.policy},
+          {"policy", policy},
+          {"drafters", drafters},
           {"max_batch", options.max_batch},
           {"chunk", options.prefill_chunk},
           {"threads", options.num_threads},

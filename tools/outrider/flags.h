@@ -32,10 +32,13 @@ class Flags {
   bool given(const std::string& name) const { return values_.contains(name); }
   std::string text(const std::string& name, const std::string& fallback) const;
   std::string required(const std::string& name) const;
+  // Every value of a flag that may be repeated, in order.
+  std::vector<std::string> all(const std::string& name) const;
   const std::vector<std::string>& positional() const { return positional_; }
 
  private:
-  std::map<std::string, std::string> values_;  // "" for a switch
+  std::map<std::string, std::string> values_;  // the last one; "" for a switch
+  std::vector<std::pair<std::string, std::string>> given_;
   std::vector<std::string> positional_;
 };
 
@@ -55,7 +58,9 @@ void sampling_flag(const std::string& name, const std::string& text, SamplingSet
 // The flags that rollout and score have in common, and what the engine makes of them.
 extern const std::vector<Flag> kEngineFlagTable;
 struct EngineFlags {
-  std::string model, device, isa;
+  std::string model, device, isa, policy;
+  std::vector<std::string> drafters;
+  std::vector<const char*> drafter_pointers;
   otr_engine_options options;  // borrows the strings above
   EngineFlags(const EngineFlags&) = delete;
   explicit EngineFlags(const Flags& flags);

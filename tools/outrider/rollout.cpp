@@ -120,7 +120,8 @@ std::vector<Flag> flag_table() {
       {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
       {"seed", "S", "default 0"},
       {"step", "K", "the RL step: another step, other noise (default 0)"},
-      {"policy", "NAME", "what is speculated; only off so far (default off)"},
+      {"policy", "POLICY", "off, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS]]: what is speculated (default off)"},
+      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (ngram is always there)"},
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
   };
   table.insert(table.end(), std::begin(own), std::end(own));
@@ -140,7 +141,6 @@ int rollout_command(int argc, char** argv) {
   }
   const uint64_t step = u64_flag("step", flags.text("step", "0"));
   const std::string show_progress = flags.text("progress", "auto");
-  choice_flag("policy", flags.text("policy", "off"), {"off"});
   choice_flag("progress", show_progress, {"auto", "always", "never"});
 
   LineReader input(flags.required("prompts"));

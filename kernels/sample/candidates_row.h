@@ -1,0 +1,69 @@
+// The phases of one drafter's draw, the same on every CPU path (sample.h, candidates). Ops as in sample_row.h.
+#pragma once
+
+#include "kernels/sample/sample_row.h"
+
+namespace otr {
+
+// The score that a token must exceed to be among the best `m`.
+OTR_INLINE float candidates_floor(const Candidates& best, int m) { return best.count < m ? -__builtin_inff() : best.score[m - 1]; }
+
+// Takes a token in if it is among the best `m` so far; of equal scores the first shown comes first.
+OTR_INLINE void candidates_show(int32_t token, float score, int m, Candidates* best) {
+  if (!(score > candidates_floor(*best, m))) return;
+  int at = best->count < m ? best->count++ : m - 1;
+  for (; at > 0 && score > best->score[at - 1]; --at) {
+    best->tokens[at] = best->tokens[at - 1];
+    best->score[at] = best->score[at - 1];
+  }
+  best->tokens[at] = token;
+  best->score[at] = score;
+}
+
+template <typename Ops>
+OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c, float* scaled, int32_t* order, Candidates* out) {
+  const int32_t n = p.vocab_size;
+  const SampleDraw& d = c.draw;
+  const float* x = p.logits + d.logits_row * p.logits_stride;
+  out->count = 0;
+  float max;
+  if (!Ops::finite_max(x, n, &max) || !sample_scale<Ops>(d, n, scaled, &x, &max)) return;
+
+  // Scores of the tokens that the filters keep, in `scaled`: all of them in their places, or the survivors by ascending id.
+  int32_t count = n;
+  const bool filtered = d.temperature != 0.0f && sample_has_filter(d, n);
+  if (filtered) {
+    const double sum = sample_needs_sum(d, n) ? Ops::sum_exp(x, max, n) : 0.0;
+    count = sample_survivors(d, x, max, sum, n, order);
+    sample_survivor_scores(d, x, count, order, scaled);
+  } else if (d.temperature != 0.0f) {
+    Ops::add_noise(d, x, n, scaled);
+  } else if (x != scaled) {
+    __builtin_memcpy(scaled, x, sizeof(float) * static_cast<size_t>(n));
+  }
+
+  constexpr int32_t kBlock = 64;
+  for (int32_t begin = 0; begin < count; begin += kBlock) {
+    const int32_t size = count - begin < kBlock ? count - begin : kBlock;
+    if (!Ops::any_above(scaled + begin, size, candidates_floor(*out, p.m))) continue;
+    for (int32_t i = begin; i < begin + size; ++i) candidates_show(filtered ? order[i] : i, scaled[i], p.m, out);
+  }
+  const float top = out->score[0];
+  float total, mean;
+  Ops::weigh(scaled, top, c.inv_beta, count, &total, &mean);
+  for (int32_t i = 0; i < out->count; ++i) {
+    out->score[i] -= top;
+    out->pi[i] = exp32(out->score[i] * c.inv_beta) / total;
+  }
+  out->mean_score = mean / total;
+}
+
+template <typename Ops>
+OTR_INLINE void candidates_rows(const CandidateParams& p, ThreadPool& pool) {
+  const int64_t stride = sample_workspace_stride(p.vocab_size);
+  pool.parallel_for(p.num_draws, [&](int i, int thread) {
+    candidates_row<Ops>(p, p.draws[i], p.scaled + thread * stride, p.order + thread * stride, &p.results[i]);
+  });
+}
+
+}  // namespace otr

@@ -1,0 +1,81 @@
+#include "runtime/model_runner.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <optional>
+
+namespace otr {
+namespace {
+
+// MemAvailable of /proc/meminfo in bytes, where that can be read.
+std::optional<uint64_t> free_memory() {
+  std::optional<uint64_t> bytes;
+  if (std::FILE* f = std::fopen("/proc/meminfo", "re"); f != nullptr) {
+    char line[256];
+    unsigned long long value;
+    while (std::fgets(line, sizeof line, f) != nullptr) {
+      if (std::sscanf(line, "MemAvailable: %llu kB", &value) == 1) bytes = uint64_t{value} * 1024;
+    }
+    std::fclose(f);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool) {
+  std::unique_ptr<ModelRunner> r(new ModelRunner(kernels, pool));
+  OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
+  const ModelConfig& config = model.config;
+  OTR_ASSIGN_OR_RETURN(r->weights_, ModelWeights::load(config, *model.weights, pool));
+  r->converted_tensors_ = model.weights->converted_tensors();
+  r->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
+  OTR_RETURN_IF_ERROR(r->create_pages(options));
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_, r->layout_, r->pages_.data(),
+                                                                     options.bucket, pool));
+  r->program_ = std::make_unique<ForwardProgram>(std::move(program));
+  const int64_t stride = sample_workspace_stride(config.vocab_size) * pool.num_threads();
+  OTR_ASSIGN_OR_RETURN(r->sample_scaled_, Buffer<float>::create(stride, "sampler"));
+  OTR_ASSIGN_OR_RETURN(r->sample_order_, Buffer<int32_t>::create(stride, "sampler"));
+  return r;
+}
+
+Status ModelRunner::create_pages(const ModelOptions& options) {
+  constexpr uint64_t kUnknownFree = uint64_t{1} << 30;
+  const std::optional<uint64_t> free = free_memory();
+  const uint64_t page_bytes = static_cast<uint64_t>(layout_.page_bytes());
+  const uint64_t asked = options.num_pages != 0 ? static_cast<uint64_t>(options.num_pages) * page_bytes : options.kv_bytes;
+  const uint64_t bytes = asked != 0 ? asked : free.value_or(kUnknownFree) / 4;
+  // Pages cost memory only once they are touched: the system would grant far too many, and kill the process much later.
+  if (free && bytes > *free) {
+    return Status(StatusCode::kOutOfMemory, "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " +
+                                                std::to_string(*free));
+  }
+  const uint64_t num_pages = std::min<uint64_t>(bytes / page_bytes, std::numeric_limits<int32_t>::max() / 2);
+  if (num_pages == 0) {
+    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " + std::to_string(page_bytes));
+  }
+  OTR_ASSIGN_OR_RETURN(pages_, Buffer<Element>::create(static_cast<int64_t>(num_pages) * layout_.page_elements(), "KV pages"));
+  page_pool_ = std::make_unique<PagePool>(static_cast<int32_t>(num_pages));
+  prefix_cache_ = std::make_unique<PrefixCache>(page_pool_.get());
+  return {};
+}
+
+void ModelRunner::prepare(const PageWork& work) {
+  // Copies first: a page may be given up by one sequence and zeroed for another in the same tick.
+  kernels_.page_copy({.layout = layout_, .pages = pages_.data(), .from = work.copy_from.data(), .to = work.copy_to.data(),
+                       .num_copies = static_cast<int32_t>(work.copy_to.size())}, pool_);
+  kernels_.page_zero({.layout = layout_, .pages = pages_.data(), .ids = work.zero.data(),
+                       .num_ids = static_cast<int32_t>(work.zero.size())}, pool_);
+}
+
+void ModelRunner::run(const RowBatch& rows) { program_->run(rows); }
+
+void ModelRunner::draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results) {
+  const int32_t vocab = config().vocab_size;
+  kernels_.sample({.num_draws = num_draws, .vocab_size = vocab, .logits = program_->logits(), .logits_stride = vocab, .draws = draws,
+                    .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
+}
+
+}  // namespace otr

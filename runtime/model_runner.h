@@ -1,0 +1,64 @@
+// ModelRunner: one model ready to run rows: weights, KV pages, the forward program and the sampler, on a worker's kernels and
+// threads. The target is one; so is a drafter that is a model of its own.
+//
+// Made once; nothing but create() allocates. Single-threaded: used by the engine thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "graph/forward_program.h"
+#include "graph/model_weights.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/dispatch.h"
+#include "memory/page_table.h"
+#include "memory/prefix_cache.h"
+
+namespace otr {
+
+struct ModelOptions {
+  std::string path;
+  uint64_t kv_bytes = 0;   // 0: a quarter of the free memory
+  int32_t num_pages = 0;   // if not 0, instead of kv_bytes
+  ProgramBucket bucket;
+};
+
+class ModelRunner {
+ public:
+  // `kernels` and `pool` outlive the runner.
+  static Result<std::unique_ptr<ModelRunner>> create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool);
+
+  const ModelConfig& config() const { return weights_.config(); }
+  int64_t weight_bytes() const { return weights_.bytes(); }
+  int64_t converted_tensors() const { return converted_tensors_; }
+  int64_t page_bytes() const { return layout_.page_bytes(); }
+  PagePool& page_pool() { return *page_pool_; }
+  const PagePool& page_pool() const { return *page_pool_; }
+  PrefixCache& prefix_cache() { return *prefix_cache_; }
+  const PrefixCache& prefix_cache() const { return *prefix_cache_; }
+  const ForwardProgram& program() const { return *program_; }
+
+  // Copies and zeroes pages as asked. To be done before rows run on them.
+  void prepare(const PageWork& work);
+  void run(const RowBatch& rows);
+  // Draws from the logits of the last run.
+  void draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results);
+
+ private:
+  ModelRunner(const KernelTable& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+  Status create_pages(const ModelOptions& options);
+
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  ModelWeights weights_;
+  int64_t converted_tensors_ = 0;
+  KvLayout layout_;
+  Buffer<Element> pages_;  // [num_pages][layout_.page_elements()]
+  std::unique_ptr<PagePool> page_pool_;
+  std::unique_ptr<PrefixCache> prefix_cache_;
+  std::unique_ptr<ForwardProgram> program_;
+  Buffer<float> sample_scaled_;   // [num_threads][sample_workspace_stride]
+  Buffer<int32_t> sample_order_;  // likewise
+};
+
+}  // namespace otr

@@ -1,0 +1,135 @@
+#include "runtime/speculator.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/model_drafter.h"
+#include "spec/ngram_drafter.h"
+
+namespace otr {
+namespace {
+
+constexpr std::array<std::string_view, 3> kBuiltIn = {"ngram", "history", "self"};
+
+bool is_built_in(std::string_view name) { return std::find(kBuiltIn.begin(), kBuiltIn.end(), name) != kBuiltIn.end(); }
+
+// ,"name":[a,b,…] up to the last count that is not 0.
+template <typename Counts>
+std::string array_json(const char* name, const Counts& counts) {
+  size_t size = counts.size();
+  while (size > 0 && counts[size - 1] == 0) --size;
+  std::string text = std::string(",\"") + name + "\":[";
+  for (size_t i = 0; i < size; ++i) text += (i == 0 ? "" : ",") + std::to_string(counts[i]);
+  return text + "]";
+}
+
+std::string drafter_json(const DrafterCounts& d) {
+  return "{\"drafts\":" + std::to_string(d.drafts) + ",\"drafted\":" + std::to_string(d.drafted) +
+         ",\"accepted\":" + std::to_string(d.accepted) + array_json("drafted_at_depth", d.drafted_at) +
+         array_json("accepted_at_depth", d.accepted_at) + array_json("drafted_at_rank", d.drafted_rank) +
+         array_json("accepted_at_rank", d.accepted_rank) + "}";
+}
+
+}  // namespace
+
+Result<DrafterModel> parse_drafter_model(std::string_view text) {
+  constexpr std::string_view kKind = "model:";
+  const size_t equals = text.find('=');
+  const auto fail = [text](const std::string& reason) { return invalid_argument("drafter '" + std::string(text) + "': " + reason); };
+  if (equals == std::string_view::npos) return fail("expected NAME=model:PATH");
+  const std::string_view name = text.substr(0, equals), rest = text.substr(equals + 1);
+  if (!is_drafter_name(name)) return fail("a name has letters, digits, '_', '-' and '.'");
+  if (is_built_in(name)) return fail("the name '" + std::string(name) + "' is taken by a drafter that is always there");
+  if (rest.substr(0, kKind.size()) != kKind || rest.size() == kKind.size()) return fail("expected NAME=model:PATH");
+  return DrafterModel{std::string(name), std::string(rest.substr(kKind.size()))};
+}
+
+Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& options, Worker& worker,
+                                                       const std::vector<std::unique_ptr<Sequence>>& live) {
+  std::unique_ptr<Speculator> s(new Speculator(options));
+  for (const std::string& name : options.policy.drafters) {
+    const int number = static_cast<int>(s->drafters_.size());
+    if (name == "ngram") {
+      s->drafters_.push_back(std::make_unique<NgramDrafter>(number));
+      continue;
+    }
+    const auto custom = std::find_if(options.custom.begin(), options.custom.end(), [&](const CustomDrafter& c) { return c.name == name; });
+    if (custom != options.custom.end()) {
+      s->drafters_.push_back(custom->make(number));
+      continue;
+    }
+    const auto model = std::find_if(options.models.begin(), options.models.end(), [&](const DrafterModel& m) { return m.name == name; });
+    if (model == options.models.end()) return invalid_argument("the policy names drafter '" + name + "', which is not defined");
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> drafter,
+                         ModelDrafter::create({.number = number, .name = name, .path = model->path, .max_batch = options.max_batch,
+                                               .chunk = options.prefill_chunk, .num_pages = worker.target().page_pool().num_pages()},
+                                              worker, live));
+    s->drafter_weight_bytes_ += drafter->model().weight_bytes();
+    s->drafters_.push_back(std::move(drafter));
+  }
+  s->forests_.resize(static_cast<size_t>(options.max_batch));
+  if (s->on()) {
+    for (Forest& forest : s->forests_) forest.reserve(options.policy.verify_tokens);
+  }
+  s->rows_.reserve(static_cast<size_t>(options.max_batch));
+  return s;
+}
+
+DraftSequence Speculator::view(const Sequence& s) const {
+  return {.slot = s.slot, .group = s.group->id, .tokens = s.tokens, .num_prompt = s.num_prompt(), .noise = s.noise};
+}
+
+void Speculator::join(const Sequence& s) {
+  for (const auto& drafter : drafters_) drafter->join(view(s));
+}
+
+void Speculator::leave(const Sequence& s) {
+  for (const auto& drafter : drafters_) drafter->leave(s.slot);
+}
+
+void Speculator::begin_tick(size_t num_runs) {
+  for (size_t i = 0; i < num_runs; ++i) forests_[i].clear();
+  rows_.clear();
+}
+
+void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
+  rows_.push_back({.sequence = view(s), .max_depth = depth, .forest = &forests_[run]});
+}
+
+void Speculator::draft(int32_t max_nodes) {
+  if (rows_.empty()) return;
+  const int32_t num_drafters = static_cast<int32_t>(drafters_.size());
+  // Equal shares, so that no row's draft depends on its place in the batch more than it must.
+  const int32_t nodes = std::min(options_.policy.verify_tokens, max_nodes / static_cast<int32_t>(rows_.size()));
+  for (int32_t d = 0; d < num_drafters; ++d) {
+    const int32_t share = nodes / num_drafters + (d < nodes % num_drafters ? 1 : 0);
+    if (share > 0) drafters_[static_cast<size_t>(d)]->propose(rows_, options_.policy.top_k, share);
+  }
+  for (const DraftRow& row : rows_) row.forest->order_by_path();
+}
+
+void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended) {
+  if (num_new == 0) return;
+  if (s->num_tokens() - num_new > s->num_prompt()) {  // a decode step; the first token comes of the prompt
+    const int32_t judged = ended ? num_new : kMaxDraftDepth;
+    const int64_t drafted = counts_.draft_tokens;
+    counts_.add(forest, accepted, num_new, judged);
+    s->spec_draft_tokens += counts_.draft_tokens - drafted;
+    s->spec_accepted_tokens += static_cast<int64_t>(accepted.size());
+    s->spec_verify_steps += !forest.empty();
+  }
+  const DraftVerdict verdict{.sequence = view(*s), .num_new = num_new, .forest = &forest, .accepted = accepted};
+  for (const auto& drafter : drafters_) drafter->observe(verdict);
+}
+
+std::string Speculator::counts_json(const SpecCounts& c) const {
+  std::string text = "{\"decode_steps\":" + std::to_string(c.decode_steps) + ",\"decode_tokens\":" + std::to_string(c.decode_tokens) +
+                     ",\"verify_steps\":" + std::to_string(c.verify_steps) + ",\"draft_tokens\":" + std::to_string(c.draft_tokens) +
+                     ",\"accepted_tokens\":" + std::to_string(c.accepted_tokens) + ",\"drafters\":{";
+  for (size_t d = 0; d < options_.policy.drafters.size(); ++d) {
+    text += (d == 0 ? "\"" : ",\"") + options_.policy.drafters[d] + "\":" + drafter_json(c.drafters[d]);
+  }
+  return text + "}}";
+}
+
+}  // namespace otr

@@ -1,0 +1,85 @@
+// Speculator: an engine's drafters, and what they propose and learn in a tick.
+//
+// A tick calls plan() for the sequences that may draft, then draft(), then, for every sequence that got tokens, observe().
+// Which strategy is used is the policy's business; so far it is fixed.
+//
+// Thread safety: used by the engine thread. Errors: create() as ModelDrafter, or kInvalidArgument for a drafter nobody defined.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/request.h"
+#include "runtime/worker.h"
+#include "spec/counts.h"
+#include "spec/drafter.h"
+#include "spec/policy.h"
+
+namespace otr {
+
+// A drafter that is a model: NAME=model:PATH.
+struct DrafterModel {
+  std::string name;
+  std::string path;
+};
+
+// A drafter of the program's own, by name. For C++ that links the engine's internals, tests above all.
+struct CustomDrafter {
+  std::string name;
+  std::function<std::unique_ptr<Drafter>(int number)> make;  // `number`: its bit in the forests
+};
+
+// "NAME=model:PATH". kInvalidArgument for anything else, and for the names that are always there.
+Result<DrafterModel> parse_drafter_model(std::string_view text);
+
+struct SpeculatorOptions {
+  Policy policy;
+  std::vector<DrafterModel> models;
+  std::vector<CustomDrafter> custom;
+  int32_t max_batch;
+  int32_t prefill_chunk;
+};
+
+class Speculator {
+ public:
+  // `live`: the engine's sequences by slot. It and `worker` outlive the speculator.
+  static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Worker& worker,
+                                                    const std::vector<std::unique_ptr<Sequence>>& live);
+
+  bool on() const { return options_.policy.kind != PolicyKind::kOff; }
+  const Policy& policy() const { return options_.policy; }
+  int64_t drafter_weight_bytes() const { return drafter_weight_bytes_; }
+  const SpecCounts& counts() const { return counts_; }
+  // {"decode_steps":…,"drafters":{"ngram":{…}}}
+  std::string counts_json(const SpecCounts& counts) const;
+
+  void join(const Sequence& s);
+  void leave(const Sequence& s);
+
+  // Begins a tick of `num_runs` runs.
+  void begin_tick(size_t num_runs);
+  // Run `run` of the tick may draft up to `depth` tokens.
+  void plan(size_t run, const Sequence& s, int32_t depth);
+  // Fills the forests of the planned runs with at most `max_nodes` nodes in all, ordered by path.
+  void draft(int32_t max_nodes);
+  const Forest& forest(size_t run) const { return forests_[run]; }
+  Forest* mutable_forest(size_t run) { return &forests_[run]; }  // to cut it where there is no room
+
+  // Sequence `s` has `num_new` more tokens; `forest` was verified and these nodes of it were kept; `ended`: no more will come.
+  void observe(Sequence* s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
+
+ private:
+  Speculator(const SpeculatorOptions& options) : options_(options) {}
+  DraftSequence view(const Sequence& s) const;
+
+  const SpeculatorOptions options_;
+  std::vector<std::unique_ptr<Drafter>> drafters_;  // in the policy's order: index = bit in the forests
+  int64_t drafter_weight_bytes_ = 0;
+  std::vector<Forest> forests_;  // by run of the tick
+  std::vector<DraftRow> rows_;
+  SpecCounts counts_;
+};
+
+}  // namespace otr

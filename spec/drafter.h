@@ -1,0 +1,54 @@
+// Drafter: whoever rides ahead. It proposes nodes after the last committed token of a sequence; the target decides.
+//
+// Nothing a drafter does can change a result, only when it comes: see verify.h. A sequence is known by its slot in the engine's
+// table from join() to leave(); between them it may be preempted and resumed without the drafter being told.
+//
+// Thread safety: used by the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/base/noise.h"
+#include "spec/forest.h"
+
+namespace otr {
+
+// What a drafter may know of a sequence. The spans are valid during the call.
+struct DraftSequence {
+  int32_t slot;
+  uint64_t group;
+  std::span<const int32_t> tokens;  // prompt and response so far
+  int32_t num_prompt;
+  NoiseStream noise;                // what the target will draw with
+};
+
+// A sequence that wants nodes at the depths 1 … max_depth.
+struct DraftRow {
+  DraftSequence sequence;
+  int32_t max_depth;
+  Forest* forest;  // may hold other drafters' nodes already
+};
+
+// A sequence whose response has grown.
+struct DraftVerdict {
+  DraftSequence sequence;            // the new tokens included
+  int32_t num_new;                   // tokens
+  const Forest* forest;              // what was verified; may be empty
+  std::span<const int32_t> accepted; // nodes that were kept, by depth
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  // A sequence will be decoded.
+  virtual void join(const DraftSequence& sequence) = 0;
+  // Adds at most `max_nodes` nodes to each row's forest, under its own number, with at most `top_k` candidates at one place.
+  virtual void propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) = 0;
+  virtual void observe(const DraftVerdict& verdict) = 0;
+  // The sequence has ended.
+  virtual void leave(int32_t slot) = 0;
+};
+
+}  // namespace otr

@@ -1,0 +1,86 @@
+#include "spec/ngram_drafter.h"
+
+#include <algorithm>
+
+namespace otr {
+namespace {
+
+// The token of the node `distance` before `node`.
+int32_t ancestor(const Forest& forest, int32_t node, int32_t distance) {
+  for (; distance > 0; --distance) node = forest[node].parent;
+  return forest[node].token;
+}
+
+}  // namespace
+
+void NgramDrafter::join(const DraftSequence& s) {
+  if (members_.size() <= static_cast<size_t>(s.slot)) members_.resize(static_cast<size_t>(s.slot) + 1);
+  auto [it, is_new] = groups_.try_emplace(s.group);
+  const auto prompt = s.tokens.first(static_cast<size_t>(s.num_prompt));
+  if (is_new) {
+    it->second = std::make_unique<GroupIndex>();
+    it->second->index.add_stream({});  // kPromptStream
+    for (const int32_t token : prompt) it->second->index.append(kPromptStream, token);
+  }
+  GroupIndex* group = it->second.get();
+  ++group->members;
+  const int32_t stream = group->index.add_stream(prompt);
+  for (const int32_t token : s.tokens.subspan(prompt.size())) group->index.append(stream, token);
+  member(s.slot) = {s.group, group, stream, 0};
+}
+
+// What follows a match: in the sequence itself, to its end, where the match is in its prompt or response.
+std::span<const int32_t> NgramDrafter::source_of(const DraftSequence& s, const Member& m, const NgramIndex::Match& match) const {
+  const int32_t before_response = s.num_prompt - std::min(s.num_prompt, NgramIndex::kMaxMatch);  // a response's stream has no more
+  if (match.stream == kPromptStream) return s.tokens.subspan(static_cast<size_t>(match.position));
+  if (match.stream == m.stream) return s.tokens.subspan(static_cast<size_t>(before_response + match.position));
+  return m.index->index.stream(match.stream).subspan(static_cast<size_t>(match.position));
+}
+
+void NgramDrafter::propose(std::span<const DraftRow> rows, int32_t /*top_k*/, int32_t max_nodes) {
+  for (const DraftRow& row : rows) {
+    Member& m = member(row.sequence.slot);
+    const NgramIndex::Match match = m.index->index.find(row.sequence.tokens);
+    m.match_length = match.length;
+    if (match.length == 0) continue;
+    const float keep = rates_[static_cast<size_t>(match.length)].value();
+    const std::span<const int32_t> source = source_of(row.sequence, m, match);
+    const int32_t available = static_cast<int32_t>(source.size());
+    const bool own = source.data() + available == row.sequence.tokens.data() + row.sequence.tokens.size();
+    int32_t parent = Forest::kRoot;
+    float acceptance = 1.0f;
+    for (int32_t i = 0; i < std::min(row.max_depth, max_nodes); ++i) {
+      int32_t token;
+      if (i < available) {
+        token = source[static_cast<size_t>(i)];
+      } else if (own) {  // the match reaches the sequence's end: what has been drafted goes on from there
+        token = ancestor(*row.forest, parent, available - 1);
+      } else {
+        break;
+      }
+      acceptance *= keep;
+      parent = row.forest->add(parent, token, acceptance, number_, 0);
+    }
+  }
+}
+
+void NgramDrafter::observe(const DraftVerdict& v) {
+  Member& m = member(v.sequence.slot);
+  if (m.match_length > 0) {
+    const uint16_t mine = static_cast<uint16_t>(1u << number_);
+    int32_t drafted = 0, kept = 0;
+    for (const DraftNode& node : v.forest->nodes()) drafted += (node.drafters & mine) != 0;
+    for (const int32_t node : v.accepted) kept += ((*v.forest)[node].drafters & mine) != 0;
+    rates_[static_cast<size_t>(m.match_length)].add_chain(drafted, kept);
+    m.match_length = 0;
+  }
+  for (const int32_t token : v.sequence.tokens.last(static_cast<size_t>(v.num_new))) m.index->index.append(m.stream, token);
+}
+
+void NgramDrafter::leave(int32_t slot) {
+  Member& m = member(slot);
+  if (m.index != nullptr && --m.index->members == 0) groups_.erase(m.group);
+  m = {};
+}
+
+}  // namespace otr

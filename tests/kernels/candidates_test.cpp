@@ -1,0 +1,136 @@
+// What drafters propose: the best tokens by logit / T + G, and the probability that each is the target's choice.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/sample_test_util.h"
+
+namespace otr {
+namespace {
+
+using namespace testing_util;
+
+class CandidatesTest : public PathTest {
+ protected:
+  std::vector<Candidates> run(const std::vector<float>& logits, int32_t vocab, const std::vector<CandidateDraw>& draws, int m,
+                              int threads = 1) const {
+    ThreadPool pool(threads);
+    const size_t workspace = static_cast<size_t>(threads * sample_workspace_stride(vocab));
+    std::vector<float> scaled(workspace);
+    std::vector<int32_t> order(workspace);
+    std::vector<Candidates> results(draws.size());
+    kernels->candidates({static_cast<int32_t>(draws.size()), vocab, m, logits.data(), vocab, draws.data(), results.data(),
+                         scaled.data(), order.data()},
+                        pool);
+    return results;
+  }
+};
+OTR_TEST_ALL_PATHS(CandidatesTest);
+
+// Every setting a draw may have, over one row each.
+std::vector<SampleDraw> all_settings(const std::vector<PenaltyEntry>& penalties) {
+  std::vector<SampleDraw> draws;
+  for (int i = 0; i < 12; ++i) {
+    SampleDraw d = plain_draw(i % 3 == 0 ? 1.0f : i % 3 == 1 ? 0.6f : 1.4f, static_cast<uint32_t>(100 + i));
+    if (i % 4 == 1) d.top_k = 5 + i;
+    if (i % 4 == 2) d.top_p = 0.9f;
+    if (i % 4 == 3) d.min_p = 0.02f;
+    if (i >= 6) {
+      d.repetition_penalty = 1.2f;
+      d.presence_penalty = 0.3f;
+      d.num_penalties = static_cast<int32_t>(penalties.size());
+      d.penalties = penalties.data();
+    }
+    if (i == 11) d.temperature = 0.0f;
+    d.logits_row = i;
+    draws.push_back(d);
+  }
+  return draws;
+}
+
+TEST_P(CandidatesTest, AreTheBestScoresInOrderWithTheirShares) {
+  for (const int32_t vocab : {1, 15, 64, 65, 97, 1000}) {
+    const std::vector<PenaltyEntry> penalties = {{0, 2}, {vocab / 2, 0}};
+    const std::vector<float> logits = random_normal(static_cast<size_t>(12 * vocab), 2.0f, static_cast<uint32_t>(vocab));
+    const std::vector<SampleDraw> settings = all_settings(penalties);
+    std::vector<CandidateDraw> draws;
+    for (const SampleDraw& d : settings) draws.push_back({d, 1.0f / (0.3f + 0.1f * static_cast<float>(d.logits_row))});
+    for (const int m : {1, 3, kMaxCandidates}) {
+      const std::vector<Candidates> found = run(logits, vocab, draws, m, 1 + m % 3);
+      for (size_t i = 0; i < draws.size(); ++i) {
+        const SampleDraw& d = settings[i];
+        const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(i) * vocab,
+                                     logits.begin() + static_cast<std::ptrdiff_t>(i + 1) * vocab);
+        std::vector<std::pair<double, int32_t>> scores;
+        if (d.temperature == 0.0f) {
+          std::vector<float> penalised = row;
+          sample_penalise(d, penalised.data());
+          for (int32_t v = 0; v < vocab; ++v) scores.emplace_back(-static_cast<double>(penalised[static_cast<size_t>(v)]), v);
+        } else {
+          const Distribution p(row, d);
+          for (const int32_t v : p.order) {
+            const double g = gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position));
+            scores.emplace_back(-(std::log(p.p[static_cast<size_t>(v)]) + g), v);
+          }
+        }
+        std::sort(scores.begin(), scores.end());
+        double total = 0.0, mean = 0.0;
+        for (const auto& [score, token] : scores) {
+          const double below = scores[0].first - score, w = std::exp(below * static_cast<double>(draws[i].inv_beta));
+          total += w;
+          mean += w * below;
+        }
+        ASSERT_EQ(found[i].count, std::min<int32_t>(m, static_cast<int32_t>(scores.size()))) << "vocabulary " << vocab << ", draw " << i;
+        for (int32_t c = 0; c < found[i].count; ++c) {
+          ASSERT_EQ(found[i].tokens[c], scores[static_cast<size_t>(c)].second) << "vocabulary " << vocab << ", draw " << i << ", " << c;
+          const double below = scores[0].first - scores[static_cast<size_t>(c)].first;
+          EXPECT_NEAR(found[i].score[c], below, 1e-4);
+          EXPECT_NEAR(found[i].pi[c], std::exp(below * static_cast<double>(draws[i].inv_beta)) / total, 1e-4);
+        }
+        EXPECT_NEAR(found[i].mean_score, mean / total, 1e-3 * (1.0 + std::fabs(mean / total)));
+      }
+    }
+  }
+}
+
+// With the target's own logits the first candidate is the target's choice: drafter and target draw alike.
+TEST_P(CandidatesTest, TheFirstIsWhatIsDrawn) {
+  constexpr int32_t kVocab = 777;
+  const std::vector<PenaltyEntry> penalties = {{5, 1}, {700, 3}};
+  const std::vector<float> logits = random_normal(12 * kVocab, 3.0f, 8);
+  std::vector<SampleDraw> settings = all_settings(penalties);
+  for (uint32_t position = 0; position < 40; ++position) {
+    std::vector<CandidateDraw> draws;
+    for (SampleDraw& d : settings) {
+      d.position = static_cast<int32_t>(position);
+      draws.push_back({d, 1.0f});
+    }
+    ThreadPool pool(1);
+    const std::vector<SampleResult> drawn = run_draws(*kernels, logits, kVocab, settings, pool);
+    const std::vector<Candidates> found = run(logits, kVocab, draws, 4);
+    for (size_t i = 0; i < draws.size(); ++i) ASSERT_EQ(found[i].tokens[0], drawn[i].token) << i;
+  }
+}
+
+TEST_P(CandidatesTest, EqualScoresGoByTokenId) {
+  SampleDraw d = plain_draw(0.0f);
+  const std::vector<Candidates> found = run({1, 3, 3, 0, 3, 3}, 6, {{d, 1.0f}}, 3);
+  EXPECT_EQ(std::vector<int32_t>(found[0].tokens, found[0].tokens + 3), (std::vector<int32_t>{1, 2, 4}));
+  EXPECT_NEAR(found[0].pi[2], 1.0 / (4.0 + std::exp(-2.0) + std::exp(-3.0)), 1e-6);
+}
+
+TEST_P(CandidatesTest, LogitsThatAreNotFiniteGiveNone) {
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> logits = random_normal(2 * 100, 1.0f, 3);
+    logits[130] = bad;
+    SampleDraw first = plain_draw(), second = plain_draw();
+    second.logits_row = 1;
+    const std::vector<Candidates> found = run(logits, 100, {{first, 1.0f}, {second, 1.0f}}, 2);
+    EXPECT_EQ(found[0].count, 2);
+    EXPECT_EQ(found[1].count, 0);
+  }
+}
+
+}  // namespace
+}  // namespace otr

@@ -1,0 +1,88 @@
+#include "memory/draft_paths.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace otr {
+namespace {
+
+class DraftPathsTest : public testing::Test {
+ protected:
+  DraftPathsTest() { table_.prepare_write(&cache_, &pool_, 0, 70, &work_); }
+  ~DraftPathsTest() override { table_.release_all(&pool_); }
+
+  PagePool pool_{8};
+  PrefixCache cache_{&pool_};
+  PageWork work_;
+  PageTable table_;  // 2 pages
+  DraftPaths paths_{4, 8};
+};
+
+TEST_F(DraftPathsTest, APathBeginsAsACopyOfTheSequencesPage) {
+  work_.clear();
+  const int32_t path = paths_.add(table_, 70, 75, &pool_, &work_);
+  ASSERT_EQ(path, 0);
+  ASSERT_EQ(paths_.pages(path).size(), 1u);
+  EXPECT_EQ(work_.copy_from, (std::vector<PageId>{table_.pages()[1]}));
+  EXPECT_EQ(work_.copy_to, (std::vector<PageId>{paths_.pages(path)[0]}));
+  EXPECT_TRUE(work_.zero.empty());
+  EXPECT_EQ(pool_.num_in_use(), 3);
+  paths_.clear(&pool_);
+  EXPECT_EQ(pool_.num_in_use(), 2);
+}
+
+TEST_F(DraftPathsTest, APathMayCrossIntoANewPage) {
+  work_.clear();
+  const int32_t path = paths_.add(table_, 126, 130, &pool_, &work_);
+  ASSERT_EQ(paths_.pages(path).size(), 2u);
+  EXPECT_EQ(work_.copy_to.size(), 1u);
+  EXPECT_EQ(work_.zero, (std::vector<PageId>{paths_.pages(path)[1]}));
+  paths_.clear(&pool_);
+}
+
+TEST_F(DraftPathsTest, AtAPageBorderNothingIsCopied) {
+  work_.clear();
+  const int32_t path = paths_.add(table_, 128, 130, &pool_, &work_);
+  ASSERT_EQ(paths_.pages(path).size(), 1u);
+  EXPECT_TRUE(work_.copy_to.empty());
+  EXPECT_EQ(work_.zero.size(), 1u);
+  paths_.keep(path, &table_, &pool_);
+  EXPECT_EQ(table_.num_pages(), 3);
+  paths_.clear(&pool_);
+  EXPECT_EQ(pool_.num_in_use(), 3);
+}
+
+TEST_F(DraftPathsTest, KeepingAPathReplacesTheSequencesPages) {
+  const PageId first = table_.pages()[0], second = table_.pages()[1];
+  paths_.add(table_, 70, 75, &pool_, &work_);
+  const int32_t path = paths_.add(table_, 70, 75, &pool_, &work_);
+  const PageId own = paths_.pages(path)[0];
+  EXPECT_EQ(pool_.num_in_use(), 4);
+  paths_.keep(path, &table_, &pool_);
+  paths_.clear(&pool_);
+  EXPECT_EQ(table_.pages(), (std::vector<PageId>{first, own}));
+  EXPECT_EQ(pool_.num_in_use(), 2);
+  EXPECT_EQ(pool_.refcount(second), 0);
+  EXPECT_TRUE(pool_.check([&] {
+    std::vector<int32_t> references(8, 0);
+    references[static_cast<size_t>(first)] = references[static_cast<size_t>(own)] = 1;
+    return references;
+  }()).ok());
+}
+
+TEST_F(DraftPathsTest, WithoutFreePagesThereIsNoPath) {
+  PageTable rest;
+  rest.prepare_write(&cache_, &pool_, 0, 6 * 64 - 64, &work_);
+  work_.clear();
+  EXPECT_EQ(paths_.add(table_, 126, 130, &pool_, &work_), DraftPaths::kNoPath);  // two are needed, one is there
+  EXPECT_TRUE(work_.copy_to.empty() && work_.zero.empty());
+  EXPECT_NE(paths_.add(table_, 70, 75, &pool_, &work_), DraftPaths::kNoPath);
+  EXPECT_EQ(paths_.add(table_, 70, 75, &pool_, &work_), DraftPaths::kNoPath);
+  paths_.clear(&pool_);
+  EXPECT_EQ(pool_.num_free(), 1);
+  rest.release_all(&pool_);
+}
+
+}  // namespace
+}  // namespace otr

@@ -1,0 +1,57 @@
+#include "spec/counts.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace otr {
+namespace {
+
+TEST(SpecCounts, CountsEveryNodeForEachOfItsProposers) {
+  Forest forest;
+  const int32_t a = forest.add(Forest::kRoot, 1, 1, 0, 0);
+  forest.add(Forest::kRoot, 2, 1, 1, 0);
+  const int32_t b = forest.add(a, 3, 1, 0, 1);
+  forest.add(a, 3, 1, 1, 0);
+  SpecCounts c;
+  const std::vector<int32_t> kept = {a, b};
+  c.add(forest, kept, 3, kMaxDraftDepth);
+  EXPECT_EQ(c.decode_steps, 1);
+  EXPECT_EQ(c.decode_tokens, 3);
+  EXPECT_EQ(c.verify_steps, 1);
+  EXPECT_EQ(c.draft_tokens, 3);
+  EXPECT_EQ(c.accepted_tokens, 2);
+  EXPECT_EQ(c.drafters[0].drafts, 1);
+  EXPECT_EQ(c.drafters[0].drafted, 2);
+  EXPECT_EQ(c.drafters[0].accepted, 2);
+  EXPECT_EQ(c.drafters[1].drafted, 2);
+  EXPECT_EQ(c.drafters[1].accepted, 1);
+  EXPECT_EQ(c.drafters[0].drafted_at[0], 1);
+  EXPECT_EQ(c.drafters[1].drafted_at[1], 1);
+  EXPECT_EQ(c.drafters[0].accepted_rank[1], 1);
+  EXPECT_EQ(c.drafters[2].drafts, 0);
+}
+
+TEST(SpecCounts, AMissIsADecodeStepWithoutAVerifyStep) {
+  SpecCounts c;
+  c.add(Forest(), {}, 1, kMaxDraftDepth);
+  EXPECT_EQ(c.decode_steps, 1);
+  EXPECT_EQ(c.decode_tokens, 1);
+  EXPECT_EQ(c.verify_steps, 0);
+}
+
+TEST(SpecCounts, NodesBelowTheEndWereNotJudged) {
+  Forest forest;
+  int32_t parent = Forest::kRoot;
+  for (int32_t token = 0; token < 5; ++token) parent = forest.add(parent, token, 1, 0, 0);
+  SpecCounts c;
+  const std::vector<int32_t> kept = {0, 1};
+  c.add(forest, kept, 2, 2);  // the second token ended the sequence
+  EXPECT_EQ(c.draft_tokens, 2);
+  EXPECT_EQ(c.drafters[0].drafted, 2);
+  EXPECT_EQ(c.drafters[0].accepted, 2);
+  EXPECT_EQ(c.drafters[0].drafted_at[2], 0);
+}
+
+}  // namespace
+}  // namespace otr

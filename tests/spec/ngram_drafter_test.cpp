@@ -1,0 +1,89 @@
+#include "spec/ngram_drafter.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace otr {
+namespace {
+
+// One group's sequences, decoded by hand.
+class NgramDrafterTest : public testing::Test {
+ protected:
+  DraftSequence view(int32_t slot) {
+    return {.slot = slot, .group = 1, .tokens = tokens_[static_cast<size_t>(slot)], .num_prompt = num_prompt_, .noise = {}};
+  }
+  void join(int32_t slot, std::vector<int32_t> prompt) {
+    tokens_.resize(std::max(tokens_.size(), static_cast<size_t>(slot) + 1));
+    num_prompt_ = static_cast<int32_t>(prompt.size());
+    tokens_[static_cast<size_t>(slot)] = std::move(prompt);
+    drafter_.join(view(slot));
+  }
+  std::vector<int32_t> propose(int32_t slot, int32_t depth) {
+    forest_.clear();
+    const DraftRow row = {view(slot), depth, &forest_};
+    drafter_.propose({&row, 1}, 1, 64);
+    std::vector<int32_t> chain;
+    for (const DraftNode& node : forest_.nodes()) chain.push_back(node.token);
+    return chain;
+  }
+  void commit(int32_t slot, std::vector<int32_t> new_tokens, std::vector<int32_t> accepted = {}) {
+    std::vector<int32_t>& all = tokens_[static_cast<size_t>(slot)];
+    all.insert(all.end(), new_tokens.begin(), new_tokens.end());
+    drafter_.observe({view(slot), static_cast<int32_t>(new_tokens.size()), &forest_, accepted});
+    forest_.clear();
+  }
+
+  NgramDrafter drafter_{2};
+  std::vector<std::vector<int32_t>> tokens_;
+  int32_t num_prompt_ = 0;
+  Forest forest_;
+};
+
+TEST_F(NgramDrafterTest, RepeatsThePrompt) {
+  join(0, {1, 2, 3, 4, 5, 6, 1, 2});
+  EXPECT_EQ(propose(0, 3), (std::vector<int32_t>{3, 4, 5}));
+  EXPECT_EQ(forest_[0].drafters, 1 << 2);
+  EXPECT_EQ(forest_[2].depth, 3);
+}
+
+TEST_F(NgramDrafterTest, LearnsFromTheOtherSamplesOfTheGroup) {
+  join(0, {1, 2, 3});
+  join(1, {1, 2, 3});
+  EXPECT_TRUE(propose(1, 4).empty());
+  commit(0, {7, 8, 9});
+  EXPECT_EQ(propose(1, 4), (std::vector<int32_t>{7, 8, 9}));
+  drafter_.leave(0);  // what a finished sample has said stays known to its group
+  EXPECT_EQ(propose(1, 2), (std::vector<int32_t>{7, 8}));
+  drafter_.leave(1);
+  join(1, {1, 2, 3});  // a new group of the same number starts from nothing
+  EXPECT_TRUE(propose(1, 4).empty());
+}
+
+TEST_F(NgramDrafterTest, ALoopIsFollowedPastItsEnd) {
+  join(0, {4, 5, 6, 4, 5, 6, 4, 5});
+  commit(0, {6});
+  EXPECT_EQ(propose(0, 8), (std::vector<int32_t>{4, 5, 6, 4, 5, 6, 4, 5}));
+  join(1, {9, 9, 3});
+  commit(1, {3, 3, 3});
+  EXPECT_EQ(propose(1, 5), (std::vector<int32_t>{3, 3, 3, 3, 3}));
+}
+
+TEST_F(NgramDrafterTest, AcceptanceFollowsWhatWasKept) {
+  join(0, {1, 2, 3, 1, 2});
+  propose(0, 1);
+  const float before = forest_[0].acceptance;
+  EXPECT_EQ(before, 0.5f);
+  commit(0, {3, 4}, {0});
+  for (int i = 0; i < 50; ++i) {
+    commit(0, {1, 2});
+    propose(0, 1);
+    commit(0, {3}, {0});
+  }
+  commit(0, {1, 2});
+  propose(0, 1);
+  EXPECT_GT(forest_[0].acceptance, 0.9f);
+}
+
+}  // namespace
+}  // namespace otr
