@@ -1,12 +1,13 @@
 // cpu-avx512: out = x Wq^T (+ bias) (+ residual) with VDPBF16PS.
 //
-// Tile: up to 6 rows x 32 outputs x 2 chains: 24 accumulators, 4 weight vectors, the lookup table and a mask. Up to 6 rows
-// expand the nibbles in registers as they come from memory; more rows expand a group once, to L1, and multiply from there. Two
-// chains, because one product takes 6 cycles: a row alone has 4 in flight, and needs 6 cycles for 64 bytes of nibbles.
-// Reduction order: a group's partial sum is chain(even pairs) + chain(odd pairs), pairs ascending, the padding (zeros)
-// included; inside a pair VDPBF16PS's own (linear_avx512.cpp). Groups ascending, one fma each; then bias, then residual.
-// Roofline: a row needs 4 VDPBF16PS for 64 bytes of nibbles, one a cycle, so 8 rows are bound by it at 32 cycles, 7.3 GB/s of
-// one 3.6 GHz core; fewer by memory if the core gets less than 15 GB/s of it (4 rows).
+// Tile: up to 6 rows x 32 outputs x 2 chains: 24 accumulators. Up to 16 rows expand the nibbles in registers as they are read,
+// for 5 rows at a time; more rows expand a group once, to L1, and multiply 6 rows at a time from there. Two chains, because one
+// product takes 6 cycles: a row alone has 4 in flight, and needs 6 cycles for 64 bytes of nibbles. Reduction order: a group's
+// partial sum is chain(even pairs) + chain(odd pairs), pairs ascending, the padding (zeros) included; inside a pair VDPBF16PS's
+// own (linear_avx512.cpp). Groups ascending, one fma each; then bias, then residual. Roofline: a row needs 4 VDPBF16PS for 64
+// bytes of nibbles, one a cycle. Measured on one Zen 4 core, weight in L2: 8.9 cycles for 1 row, 11.4 for 2, 17 for 4, 34 for
+// 8, 263 for 64. At 3.6 GHz and 15 GB/s a core 64 bytes take 15 cycles to come: up to 3 rows are bound by memory, more by
+// VDPBF16PS.
 #include "kernels/linear_w4/linear_w4_vec.h"
 #include "kernels/linear_w4/w4_expand_avx512.h"
 
@@ -14,6 +15,8 @@ namespace otr {
 namespace {
 
 constexpr int kRowBlock = 6;
+constexpr int kFusedRows = 16;     // up to here rows expand on the way
+constexpr int kFusedRowBlock = 5;  // what fits the registers then
 
 OTR_INLINE __m512bh broadcast_pair(const Element* x) {
   int pair;
@@ -34,23 +37,21 @@ __attribute__((noinline)) void add_rows(const W4Group& g, const W4Expanded* expa
     partial[r][0][0] = partial[r][0][1] = partial[r][1][0] = partial[r][1][1] = _mm512_setzero_ps();
   }
   for (int piece = 0; piece < g.pieces; ++piece, x += kW4PieceK, nibbles += kW4PieceBytes) {
-#pragma GCC unroll 2
-    for (int tile = 0; tile < 2; ++tile) {
-      W4Vectors w;
-      if constexpr (kExpanded) {
-        const Element(*pairs)[32] = expanded->pair[piece / 4][tile] + piece % 4 * 4;
+    const W4Piece q[2] = {kExpanded ? W4Piece{} : w4_load(nibbles, offsets[0]),
+                          kExpanded ? W4Piece{} : w4_load(nibbles + kW4TileBytes, offsets[1])};
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) w.pair[i] = _mm512_load_si512(pairs[i]);
-      } else {
-        w = w4_expand(nibbles + tile * kW4TileBytes, offsets[tile], table);
+    for (int i = 0; i < 4; ++i) {
+      __m512bh w[2];
+#pragma GCC unroll 2
+      for (int tile = 0; tile < 2; ++tile) {
+        w[tile] = reinterpret_cast<__m512bh>(kExpanded ? _mm512_load_si512(expanded->pair[piece / 4][tile][piece % 4 * 4 + i])
+                                                       : w4_pair(q[tile], i, table));
       }
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-          partial[r][tile][i % 2] = _mm512_dpbf16_ps(partial[r][tile][i % 2], reinterpret_cast<__m512bh>(w.pair[i]),
-                                                     broadcast_pair(x + r * g.x_stride + 2 * i));
-        }
+        const __m512bh pair = broadcast_pair(x + r * g.x_stride + 2 * i);
+        partial[r][0][i % 2] = _mm512_dpbf16_ps(partial[r][0][i % 2], w[0], pair);
+        partial[r][1][i % 2] = _mm512_dpbf16_ps(partial[r][1][i % 2], w[1], pair);
       }
     }
   }
@@ -75,12 +76,14 @@ constexpr AddRows kAddRows[2][kRowBlock + 1] = {{nullptr, add_rows<1, false>, ad
 
 void linear_w4_avx512(const LinearW4Params& p, ThreadPool& pool) {
   linear_w4_tasks<VecAvx512>(p, pool, [](const W4Group& g, W4Sums* sums) {
-    const int pieces = (g.num_rows + kRowBlock - 1) / kRowBlock;
+    const bool fused = g.num_rows <= kFusedRows;
+    const int most = fused ? kFusedRowBlock : kRowBlock;
+    const int pieces = (g.num_rows + most - 1) / most;
     W4Expanded expanded;
-    if (pieces > 1) w4_expand_group(g.words, g.nibbles, g.pieces, &expanded);
+    if (!fused) w4_expand_group(g.words, g.nibbles, g.pieces, &expanded);
     for (int i = 0; i < pieces; ++i) {  // of equal size
       const int begin = g.num_rows * i / pieces, end = g.num_rows * (i + 1) / pieces;
-      kAddRows[pieces > 1][end - begin](g, &expanded, begin, sums);
+      kAddRows[!fused][end - begin](g, &expanded, begin, sums);
     }
   });
 }

@@ -9,8 +9,10 @@
 
 namespace otr {
 
+inline constexpr int kW4TaskRows = 64;
+
 struct alignas(64) W4Sums {
-  float row[kLinearTaskRows][kLinearBlockN];
+  float row[kW4TaskRows][kLinearBlockN];
 };
 
 // One group of a task: words and nibbles of 32 outputs, and x from the group's first input on.
@@ -23,7 +25,7 @@ struct W4Group {
   int num_rows;
 };
 
-// What linear_tasks and linear_finish need to know of the params.
+// What linear_finish needs to know of the params.
 OTR_INLINE LinearParams linear_shape(const LinearW4Params& p) {
   const LinearWeight weight = {p.weight.in_features, p.weight.out_features, nullptr, p.weight.bias};
   return {p.num_rows, weight, p.x, p.x_stride, p.residual, p.out, p.out_stride};
@@ -34,7 +36,11 @@ template <typename V, typename AddGroup>
 OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const AddGroup& add_group) {
   const LinearParams shape = linear_shape(p);
   const int64_t k = p.weight.in_features;
-  linear_tasks(shape, pool, [&](int first_row, int num_rows, int block) {
+  const int blocks = static_cast<int>(linear_padded(p.weight.out_features) / kLinearBlockN);
+  const int chunks = (p.num_rows + kW4TaskRows - 1) / kW4TaskRows;
+  pool.parallel_for(blocks * chunks, [&](int task, int) {
+    const int first_row = task / blocks * kW4TaskRows, block = task % blocks;
+    const int num_rows = p.num_rows - first_row < kW4TaskRows ? p.num_rows - first_row : kW4TaskRows;
     const uint8_t* packed = p.weight.packed + block * w4_cpu_block_bytes(k);
     const Element* x = p.x + first_row * p.x_stride;
     W4Sums sums;

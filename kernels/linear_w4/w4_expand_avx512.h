@@ -24,17 +24,21 @@ OTR_INLINE __m512i w4_offsets(const uint8_t* words) {
   return _mm512_sub_epi8(_mm512_set1_epi8(16), _mm512_shuffle_epi8(zero, first_byte));
 }
 
-struct W4Vectors {
-  __m512i pair[4];  // [16 outputs][2 inputs] bf16 of q - zero
+// 16 outputs x 8 inputs: q - zero + 16 in bytes, those of the lower and of the upper nibbles.
+struct W4Piece {
+  __m512i nibbles[2];
 };
 
-OTR_INLINE W4Vectors w4_expand(const uint8_t* tile, __m512i offsets, __m512i table) {
+OTR_INLINE W4Piece w4_load(const uint8_t* tile, __m512i offsets) {
   const __m512i q = _mm512_load_si512(tile), mask = _mm512_set1_epi8(15);
-  const __m512i lower = _mm512_add_epi8(_mm512_and_si512(q, mask), offsets);
-  const __m512i upper = _mm512_add_epi8(_mm512_and_si512(_mm512_srli_epi16(q, 4), mask), offsets);
-  return {{_mm512_permutexvar_epi16(lower, table), _mm512_permutexvar_epi16(upper, table),
-           _mm512_permutexvar_epi16(_mm512_srli_epi16(lower, 8), table),
-           _mm512_permutexvar_epi16(_mm512_srli_epi16(upper, 8), table)}};
+  return {{_mm512_add_epi8(_mm512_and_si512(q, mask), offsets),
+           _mm512_add_epi8(_mm512_and_si512(_mm512_srli_epi16(q, 4), mask), offsets)}};
+}
+
+// bf16 [16 outputs][2 inputs] of input pair i, 0 … 3.
+OTR_INLINE __m512i w4_pair(const W4Piece& piece, int i, __m512i table) {
+  const __m512i bytes = piece.nibbles[i % 2];
+  return _mm512_permutexvar_epi16(i < 2 ? bytes : _mm512_srli_epi16(bytes, 8), table);
 }
 
 // A group as bf16, in linear's order: 8 KB, so it stays in L1.
@@ -48,8 +52,9 @@ OTR_INLINE void w4_expand_group(const uint8_t* words, const uint8_t* nibbles, in
   for (int piece = 0; piece < pieces; ++piece, nibbles += kW4PieceBytes) {
 #pragma GCC unroll 2
     for (int tile = 0; tile < 2; ++tile) {
-      const W4Vectors v = w4_expand(nibbles + tile * kW4TileBytes, offsets[tile], table);
-      for (int i = 0; i < 4; ++i) _mm512_store_si512(out->pair[piece / 4][tile][piece % 4 * 4 + i], v.pair[i]);
+      const W4Piece q = w4_load(nibbles + tile * kW4TileBytes, offsets[tile]);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) _mm512_store_si512(out->pair[piece / 4][tile][piece % 4 * 4 + i], w4_pair(q, i, table));
     }
   }
 }
