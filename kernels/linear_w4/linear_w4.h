@@ -19,9 +19,9 @@
 // which the last may be short; a group is a scale word for each of the 32 outputs (128 bytes), then pieces of 8 inputs; a piece
 // is two tiles of 16 outputs; a tile is 64 bytes: one 32-bit lane an output, with the even inputs' nibbles in the lower and the
 // odd ones' in the upper 16 bits. A block is thus one stream of 4.25 bits a weight, and 64 bytes of it become, by operations
-// that never cross a lane, the four vectors [16 outputs][2 inputs] that VDPBF16PS and TDPBF16PS take. A scale word is the scale
-// as float32; its lowest 4 bits, worth 2^-20 of it, are also the zero point. Outputs and inputs are padded to 32; padding has q
-// = zero: it is exactly 0.
+// that never cross a lane, the four vectors [16 outputs][2 inputs] that VDPBF16PS and TDPBF16PS take.
+// A scale word is the scale as float32; its lowest 4 bits, worth 2^-19 of it, are also the zero point.
+// Outputs and inputs are padded to 32; padding has q = zero: it is exactly 0.
 //
 // Errors: none. Thread safety: params are read only; `out` rows must not overlap other live buffers, but may equal `residual`.
 #pragma once

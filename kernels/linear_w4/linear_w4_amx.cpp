@@ -1,12 +1,12 @@
 // cpu-amx: out = x Wq^T (+ bias) (+ residual) with TDPBF16PS.
 //
-// A group (32 outputs x 128 inputs) is expanded to bf16 in L1 as linear's weight tiles, and multiplied from there by all rows
-// of the task. Tiles: as in linear: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x, 6 and 7 = weights. The
-// last block of a task may have 1 … 31 rows: the tiles are configured to those row counts. Reduction order: C starts at 0 in
-// each group and adds steps of 32 inputs ascending, inside a step TDPBF16PS's own (linear_amx.cpp); then groups ascending, sum
-// = fma(scale, C, sum); then bias, then residual. A row never sees another row. Roofline: few rows: memory, if 64 bytes of
-// nibbles (11 operations, 4 stores) are expanded within the 13 cycles they take at 15 GB/s a core. Many rows: a group costs 16
-// products for 32 rows, and as much again for storing and scaling C.
+// A group (32 outputs x 128 inputs) is expanded to bf16 in L1, as linear's weight tiles, for all rows of the task.
+// Tiles as in linear: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x, 6 and 7 = weights. The last block of
+// a task may have 1 … 31 rows: the tiles are configured to those row counts.
+// Reduction order: C starts at 0 in each group and adds steps of 32 inputs ascending, inside a step TDPBF16PS's own
+// (linear_amx.cpp); groups ascending, sum = fma(scale, C, sum); then bias, then residual. A row never sees another row.
+// Roofline: few rows: memory, if 64 bytes of nibbles (11 operations, 4 stores) are expanded within the 13 cycles that they take
+// at 15 GB/s a core. Many rows: 32 rows cost 16 products a group, and the storing and scaling of C beside them.
 #include "kernels/amx/tile.h"
 #include "kernels/linear_w4/linear_w4_vec.h"
 #include "kernels/linear_w4/w4_expand_avx512.h"

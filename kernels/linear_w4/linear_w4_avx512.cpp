@@ -1,13 +1,13 @@
 // cpu-avx512: out = x Wq^T (+ bias) (+ residual) with VDPBF16PS.
 //
 // Tile: up to 6 rows x 32 outputs x 2 chains: 24 accumulators. Up to 16 rows expand the nibbles in registers as they are read,
-// for 5 rows at a time; more rows expand a group once, to L1, and multiply 6 rows at a time from there. Two chains, because one
-// product takes 6 cycles: a row alone has 4 in flight, and needs 6 cycles for 64 bytes of nibbles. Reduction order: a group's
-// partial sum is chain(even pairs) + chain(odd pairs), pairs ascending, the padding (zeros) included; inside a pair VDPBF16PS's
-// own (linear_avx512.cpp). Groups ascending, one fma each; then bias, then residual. Roofline: a row needs 4 VDPBF16PS for 64
-// bytes of nibbles, one a cycle. Measured on one Zen 4 core, weight in L2: 8.9 cycles for 1 row, 11.4 for 2, 17 for 4, 34 for
-// 8, 263 for 64. At 3.6 GHz and 15 GB/s a core 64 bytes take 15 cycles to come: up to 3 rows are bound by memory, more by
-// VDPBF16PS.
+// for 5 rows at a time; more rows expand a group once, to L1, and multiply 6 rows at a time from there.
+// Two chains, because a product takes 6 cycles: a row alone has 4 in flight, and needs 6 cycles for 64 bytes of nibbles.
+// Reduction order: a group's partial sum is chain(even pairs) + chain(odd pairs), pairs ascending, padding (zeros) included;
+// inside a pair VDPBF16PS's own (linear_avx512.cpp). Groups ascending, one fma each; then bias, then residual.
+// Roofline: a row needs 4 VDPBF16PS for 64 bytes of nibbles, one a cycle. Measured on one Zen 4 core of 3.6 GHz, the weight in
+// L2: 8.9 cycles for 1 row, 11.4 for 2, 17 for 4, 34 for 8, 263 for 64. From memory: 20, 18, 12.5 and 6.7 GB/s for 1, 2, 4
+// and 8 rows, where a loop that only reads gets 22: 1 and 2 rows are bound by memory, 4 and more by VDPBF16PS.
 #include "kernels/linear_w4/linear_w4_vec.h"
 #include "kernels/linear_w4/w4_expand_avx512.h"
 

@@ -5,7 +5,7 @@
 // not see the byte above. 11 operations for 4 vectors of 32 weights, against 4 VDPBF16PS a row.
 #pragma once
 
-#include "kernels/linear_w4/linear_w4.h"
+#include "kernels/linear_w4/linear_w4_vec.h"
 #include "kernels/simd/vec_avx512.h"
 
 namespace otr {
@@ -30,6 +30,7 @@ struct W4Piece {
 };
 
 OTR_INLINE W4Piece w4_load(const uint8_t* tile, __m512i offsets) {
+  __builtin_prefetch(tile + kW4PrefetchBytes);
   const __m512i q = _mm512_load_si512(tile), mask = _mm512_set1_epi8(15);
   return {{_mm512_add_epi8(_mm512_and_si512(q, mask), offsets),
            _mm512_add_epi8(_mm512_and_si512(_mm512_srli_epi16(q, 4), mask), offsets)}};

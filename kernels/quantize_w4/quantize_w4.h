@@ -9,9 +9,9 @@
 //
 // So w = 0 has q = zero and stays exactly 0, padding included, and |w - scale (q - zero)| <= scale (1/2 + 2^-14). A float32
 // scale costs 0.125 bits a weight more than a bf16 one, which would be off by up to 2^-9, 0.03 steps at q - zero = 15; sharing
-// its word with the zero point makes both one aligned load. Groups of zeros, and groups so small that base < 2^-120, become
-// exact zeros: scale word 0, every q 0. A group with a NaN or an infinity gets scale word 0x7fc00000 and every q 0: its output
-// is NaN for every row, which the engine reports.
+// its word with the zero point makes both one aligned load.
+// Groups of zeros, and groups so small that base < 2^-120, become exact zeros: scale word 0, every q 0. A group with a NaN or
+// an infinity gets scale word 0x7fc00000 and every q 0: its output is NaN for every row.
 //
 // Every operation is elementwise and the same on all paths: the bits written are equal on all of them.
 // Errors: none. Thread safety: the weight is read only.
