@@ -10,6 +10,8 @@ constexpr KernelTable kScalar = {
     .embed = embed,
     .rmsnorm = rmsnorm_scalar,
     .linear = linear_scalar,
+    .linear_w4 = linear_w4_scalar,
+    .quantize_w4 = quantize_w4_scalar,
     .rope_table = rope_table,
     .rope_append = rope_append_scalar,
     .attention = attention_scalar,
@@ -26,6 +28,8 @@ constexpr KernelTable kAvx2 = {
     .embed = embed,
     .rmsnorm = rmsnorm_avx2,
     .linear = linear_avx2,
+    .linear_w4 = linear_w4_avx2,
+    .quantize_w4 = quantize_w4_avx2,
     .rope_table = rope_table,
     .rope_append = rope_append_avx2,
     .attention = attention_avx2,
@@ -41,6 +45,8 @@ constexpr KernelTable kAvx512 = {
     .embed = embed,
     .rmsnorm = rmsnorm_avx512,
     .linear = linear_avx512,
+    .linear_w4 = linear_w4_avx512,
+    .quantize_w4 = quantize_w4_avx512,
     .rope_table = rope_table,
     .rope_append = rope_append_avx512,
     .attention = attention_avx512,
@@ -51,13 +57,15 @@ constexpr KernelTable kAvx512 = {
     .page_zero = page_zero,
 };
 
-// Every AMX machine has AVX-512: only the two matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the same
+// Every AMX machine has AVX-512: only the three matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the same
 // algorithm on TDPBF16PS computed by AVX-512, to the bit of its definition (kernels/amx/tile_soft.h).
 constexpr KernelTable kAmx = {
     .path = "cpu-amx",
     .embed = embed,
     .rmsnorm = rmsnorm_avx512,
     .linear = linear_amx,
+    .linear_w4 = linear_w4_amx,
+    .quantize_w4 = quantize_w4_avx512,
     .rope_table = rope_table,
     .rope_append = rope_append_avx512,
     .attention = attention_amx,

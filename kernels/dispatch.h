@@ -12,7 +12,9 @@
 #include "kernels/base/status.h"
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear_w4/linear_w4.h"
 #include "kernels/page/page.h"
+#include "kernels/quantize_w4/quantize_w4.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/sample/sample.h"
@@ -25,6 +27,8 @@ struct KernelTable {
   void (*embed)(const EmbedParams&, ThreadPool&);
   void (*rmsnorm)(const RmsNormParams&, ThreadPool&);
   void (*linear)(const LinearParams&, ThreadPool&);
+  void (*linear_w4)(const LinearW4Params&, ThreadPool&);
+  void (*quantize_w4)(const QuantizeW4Params&, ThreadPool&);
   void (*rope_table)(const RopeTableParams&, ThreadPool&);
   void (*rope_append)(const RopeAppendParams&, ThreadPool&);
   void (*attention)(const AttentionParams&, ThreadPool&);

@@ -1,0 +1,95 @@
+// linear_w4: out = x Wq^T (+ bias) (+ residual), the product of linear with weights of 4 bits: the projections and the lm_head
+// of a drafter that is the target itself, quantised (quantize_w4 writes the weight).
+//
+//   w[n][k]   = scale[n][g] * (q[n][k] - zero[n][g])                 g = k / 128; q and zero are integers 0 … 15
+//   out[r][n] = residual[r][n] + (sum_g scale[n][g] * partial(r, n, g) + bias[n])
+//   partial(r, n, g) = sum_{k in g} x[r][k] * (q[n][k] - zero[n][g])
+//
+// Differences q - zero are -15 … 15: exact in bf16, so the products are exact in float32 and the scale costs one fma in 128.
+//
+// Reduction order: groups ascending, one float32 fma each, from 0; inside a group a function of the path alone: never of the
+// rows, their number or the threads.
+//   cpu-scalar  one float32 chain over k ascending
+//   cpu-avx2    the same chain, one fma a step
+//   cpu-avx512  two chains of VDPBF16PS, over even and over odd input pairs ascending, then added
+//   cpu-amx     one chain over steps of 32 inputs ascending, each summed and added by TDPBF16PS
+// Zero padding takes part; bias, then residual, are added last.
+//
+// Weight layout (all CPU paths; other backends have their own): blocks of 32 outputs; inside a block, groups of 128 inputs, of
+// which the last may be short; a group is a scale word for each of the 32 outputs (128 bytes), then pieces of 8 inputs; a piece
+// is two tiles of 16 outputs; a tile is 64 bytes: one 32-bit lane an output, with the even inputs' nibbles in the lower and the
+// odd ones' in the upper 16 bits. A block is thus one stream of 4.25 bits a weight, and 64 bytes of it become, by operations
+// that never cross a lane, the four vectors [16 outputs][2 inputs] that VDPBF16PS and TDPBF16PS take.
+// A scale word is the scale as float32; its lowest 4 bits, worth 2^-19 of it, are also the zero point.
+// Outputs and inputs are padded to 32; padding has q = zero: it is exactly 0.
+//
+// Errors: none. Thread safety: params are read only; `out` rows must not overlap other live buffers, but may equal `residual`.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/element.h"
+#include "kernels/linear/linear.h"
+
+namespace otr {
+
+inline constexpr int kW4GroupK = 128;    // inputs that share a scale
+inline constexpr int kW4PieceK = 8;      // inputs of a 32-bit lane
+inline constexpr int kW4TileBytes = 64;  // 16 outputs x 8 inputs
+inline constexpr int kW4PieceBytes = 2 * kW4TileBytes;
+inline constexpr int kW4WordsBytes = kLinearBlockN * 4;  // scale words of a group
+inline constexpr int kW4GroupBytes = kW4WordsBytes + kW4GroupK / kW4PieceK * kW4PieceBytes;
+
+OTR_HOST_DEVICE constexpr int64_t w4_cpu_groups(int64_t in_features) { return (in_features + kW4GroupK - 1) / kW4GroupK; }
+
+// Pieces of group g: 16, fewer in a short last group.
+OTR_HOST_DEVICE constexpr int w4_cpu_pieces(int64_t in_features, int64_t g) {
+  const int64_t left = linear_padded(in_features) - g * kW4GroupK;
+  return static_cast<int>((left < kW4GroupK ? left : kW4GroupK) / kW4PieceK);
+}
+
+OTR_HOST_DEVICE constexpr int64_t w4_cpu_block_bytes(int64_t in_features) {
+  return w4_cpu_groups(in_features) * kW4WordsBytes + linear_padded(in_features) / kW4PieceK * kW4PieceBytes;
+}
+
+OTR_HOST_DEVICE constexpr int64_t w4_cpu_packed_bytes(int64_t out_features, int64_t in_features) {
+  return linear_padded(out_features) / kLinearBlockN * w4_cpu_block_bytes(in_features);
+}
+
+// Byte offset of the scale word of output n and group g.
+OTR_HOST_DEVICE constexpr int64_t w4_cpu_word_offset(int64_t n, int64_t g, int64_t in_features) {
+  return n / kLinearBlockN * w4_cpu_block_bytes(in_features) + g * kW4GroupBytes + n % kLinearBlockN * 4;
+}
+
+// Index of q[n][k], in nibbles from the start of the weight, the lower nibble of a byte first.
+OTR_HOST_DEVICE constexpr int64_t w4_cpu_nibble_index(int64_t n, int64_t k, int64_t in_features) {
+  const int64_t group = n / kLinearBlockN * w4_cpu_block_bytes(in_features) + k / kW4GroupK * kW4GroupBytes + kW4WordsBytes;
+  const int64_t tile = k % kW4GroupK / kW4PieceK * 2 + n % kLinearBlockN / kLinearTileN;
+  return (group + tile * kW4TileBytes + n % kLinearTileN * 4) * 2 + k % 2 * 4 + k % kW4PieceK / 2;
+}
+
+inline constexpr uint32_t kW4ZeroPointMask = 0xf;  // of a scale word
+
+struct LinearW4Weight {
+  int32_t in_features = 0;
+  int32_t out_features = 0;
+  const uint8_t* packed = nullptr;  // [w4_cpu_packed_bytes], 64-byte aligned
+  const float* bias = nullptr;      // [out_features], may be null
+};
+
+struct LinearW4Params {
+  int32_t num_rows;
+  LinearW4Weight weight;
+  const Element* x;       // [num_rows][x_stride], zero from in_features up to the next multiple of 32; 64-byte aligned
+  int64_t x_stride;       // elements, a multiple of 32
+  const float* residual;  // [num_rows][out_stride], may be null, may equal out
+  float* out;             // [num_rows][out_stride]
+  int64_t out_stride;
+};
+
+void linear_w4_scalar(const LinearW4Params& params, ThreadPool& pool);
+void linear_w4_avx2(const LinearW4Params& params, ThreadPool& pool);
+void linear_w4_avx512(const LinearW4Params& params, ThreadPool& pool);
+void linear_w4_amx(const LinearW4Params& params, ThreadPool& pool);
+
+}  // namespace otr

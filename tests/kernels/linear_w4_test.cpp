@@ -1,0 +1,252 @@
+#include "kernels/linear_w4/linear_w4.h"
+
+#include <cmath>
+
+#include "tests/kernels/w4_test_util.h"
+
+namespace otr {
+namespace {
+
+using namespace testing_util;
+
+// One product. The weight is quantised by the scalar path and guarded; rows of x are wider than needed and NaN past the
+// padding.
+struct Problem {
+  int rows, k, n;
+  int64_t x_stride, out_stride;
+  std::vector<Element> x;
+  std::vector<float> bias, residual;
+  GuardedBuffer<uint8_t> packed;
+
+  Problem(int num_rows, int in_features, int out_features, const std::vector<Element>& inputs, Guard guard = Guard::kAtEnd)
+      : rows(num_rows),
+        k(in_features),
+        n(out_features),
+        x_stride(linear_padded(in_features) + 32),
+        out_stride(out_features + 3),
+        x(static_cast<size_t>(num_rows * x_stride), nan_element()),
+        bias(random_normal(static_cast<size_t>(n), 1.0f, 3)),
+        residual(random_normal(static_cast<size_t>(rows * out_stride), 1.0f, 4)),
+        packed(quantize(*find_path("cpu-scalar"), random_elements(static_cast<size_t>(n) * k, 0.3f, 1), {n, k}), guard) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < linear_padded(k); ++i) {
+        x[static_cast<size_t>(r * x_stride + i)] = i < k ? inputs[static_cast<size_t>(r * k + i)] : Element{};
+      }
+    }
+  }
+  Problem(int num_rows, int in_features, int out_features, Guard guard = Guard::kAtEnd)
+      : Problem(num_rows, in_features, out_features, random_elements(static_cast<size_t>(num_rows) * in_features, 1.0f, 2),
+                guard) {}
+
+  LinearW4Weight weight(bool with_bias) const { return {k, n, packed.data(), with_bias ? bias.data() : nullptr}; }
+
+  // Rows [first, first + count) in one call; out is poisoned with 7e33.
+  std::vector<float> run(const KernelTable& kernels, int first, int count, bool extras, int threads = 1) const {
+    ThreadPool pool(threads);
+    std::vector<float> out(static_cast<size_t>(count * out_stride), 7e33f);
+    const GuardedBuffer<Element> rows_of_x(
+        std::vector<Element>(x.begin() + first * x_stride, x.begin() + (first + count) * x_stride), Guard::kAtEnd);
+    kernels.linear_w4({count, weight(extras), rows_of_x.data(), x_stride,
+                       extras ? residual.data() + first * out_stride : nullptr, out.data(), out_stride},
+                      pool);
+    return out;
+  }
+
+  // Float64 values of the dequantised product, and what float32 sums of k terms may be off: rounding errors of a sum of k
+  // independent terms of root mean square q grow as k q eps / sqrt(12); 8 times that, and a few ulp of what is added at the
+  // end.
+  void reference(bool extras, std::vector<double>* value, std::vector<double>* tolerance) const {
+    value->assign(static_cast<size_t>(rows * out_stride), static_cast<double>(7e33f));
+    tolerance->assign(value->size(), 0x1p-100);
+    std::vector<double> w(static_cast<size_t>(k));
+    for (int64_t o = 0; o < n; ++o) {
+      for (int64_t i = 0; i < k; ++i) w[static_cast<size_t>(i)] = w4_weight(packed.data(), o, i, k);
+      for (int64_t r = 0; r < rows; ++r) {
+        double sum = 0.0, squares = 0.0;
+        for (int64_t i = 0; i < k; ++i) {
+          const double term =
+              static_cast<double>(to_float(x[static_cast<size_t>(r * x_stride + i)])) * w[static_cast<size_t>(i)];
+          sum += term;
+          squares += term * term;
+        }
+        const size_t at = static_cast<size_t>(r * out_stride + o);
+        double ends = std::fabs(sum);
+        if (extras) {
+          const double b = bias[static_cast<size_t>(o)], y = residual[at];
+          sum += b + y;
+          ends += std::fabs(b) + std::fabs(y);
+        }
+        (*value)[at] = sum;
+        (*tolerance)[at] = 8.0 / std::sqrt(12.0) * 0x1p-24 * std::sqrt(k * squares) + 4 * 0x1p-24 * ends + 1e-30;
+      }
+    }
+  }
+};
+
+class LinearW4 : public PathTest {};
+OTR_TEST_ALL_PATHS(LinearW4);
+
+struct Shape {
+  int rows, k, n;
+};
+constexpr Shape kShapes[] = {{1, 1, 1},    {1, 32, 32},   {2, 31, 33},   {3, 33, 16},   {4, 127, 48},  {5, 129, 31},
+                             {6, 224, 17}, {7, 128, 96},  {8, 896, 40},  {12, 100, 5},  {13, 2, 130},  {16, 65, 64},
+                             {17, 257, 9}, {31, 96, 70},  {32, 34, 15},  {33, 160, 65}, {64, 300, 32}, {1, 4864, 33},
+                             {1, 3584, 1}, {193, 40, 33}, {300, 150, 50}};
+
+TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
+  for (const Shape& s : kShapes) {
+    const Problem problem(s.rows, s.k, s.n);
+    for (const bool extras : {false, true}) {
+      std::vector<double> value, tolerance;
+      problem.reference(extras, &value, &tolerance);
+      EXPECT_TRUE(within(problem.run(*kernels, 0, s.rows, extras), value, tolerance))
+          << s.rows << " x " << s.k << " x " << s.n << (extras ? " with" : " without") << " bias and residual";
+    }
+  }
+}
+
+TEST_P(LinearW4, TheToleranceSeesOneStepOfOneWeight) {
+  Problem problem(2, 3584, 33);
+  std::vector<double> value, tolerance;
+  problem.reference(true, &value, &tolerance);
+  EXPECT_TRUE(within(problem.run(*kernels, 0, 2, true), value, tolerance));
+  const int q = w4_nibble(problem.packed.data(), 32, 3583, 3584);
+  set_w4_nibble(problem.packed.data(), 32, 3583, 3584, q < 15 ? q + 1 : 14);
+  EXPECT_FALSE(within(problem.run(*kernels, 0, 2, true), value, tolerance));
+}
+
+// With small integers in x a group's partial sum is exact, so that every path must give the bits of the header's formula: one
+// fma a group, ascending.
+TEST_P(LinearW4, IntegersGiveTheBitsOfTheFormula) {
+  for (const Shape& s : kShapes) {
+    std::mt19937 bits(9);
+    std::vector<Element> integers(static_cast<size_t>(s.rows) * s.k);
+    for (Element& v : integers) v = to_element(static_cast<float>(static_cast<int>(bits() % 9) - 4));
+    const Problem problem(s.rows, s.k, s.n, integers);
+    const std::vector<float> out = problem.run(*kernels, 0, s.rows, true, 2);
+    for (int64_t r = 0; r < s.rows; ++r) {
+      for (int64_t o = 0; o < problem.out_stride; ++o) {
+        const size_t at = static_cast<size_t>(r * problem.out_stride + o);
+        float expected = 7e33f;
+        if (o < s.n) {
+          expected = 0.0f;
+          for (int64_t first = 0; first < s.k; first += kW4GroupK) {
+            int partial = 0;
+            for (int64_t i = first; i < s.k && i < first + kW4GroupK; ++i) {
+              const int difference = w4_nibble(problem.packed.data(), o, i, s.k) - w4_zero(problem.packed.data(), o, i, s.k);
+              partial += static_cast<int>(to_float(integers[static_cast<size_t>(r * s.k + i)])) * difference;
+            }
+            const float scale = float_from_bits(w4_word(problem.packed.data(), o, first, s.k));
+            expected = std::fma(scale, static_cast<float>(partial), expected);
+          }
+          expected = problem.residual[at] + (expected + problem.bias[static_cast<size_t>(o)]);
+        }
+        ASSERT_EQ(bits_of(out[at]), bits_of(expected)) << s.rows << " x " << s.k << " x " << s.n << ": " << r << " " << o;
+      }
+    }
+  }
+}
+
+TEST_P(LinearW4, ARowIsTheSameAloneAndInEveryBatchOnEveryThreadCount) {
+  for (const Shape& s : {Shape{256, 231, 77}, Shape{256, 608, 32}}) {
+    const Problem problem(s.rows, s.k, s.n);
+    std::vector<float> alone;
+    for (int r = 0; r < s.rows; ++r) {
+      const std::vector<float> row = problem.run(*kernels, r, 1, true);
+      alone.insert(alone.end(), row.begin(), row.end());
+    }
+    int threads = 0;
+    for (const int count :
+         {2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 18, 25, 31, 32, 33, 47, 48, 49, 64, 100, 191, 192, 193, 255, 256}) {
+      const int first = 131 * count % (s.rows - count + 1);  // in other places of the batch each time
+      const std::vector<float> batch = problem.run(*kernels, first, count, true, 1 + threads++ % 3);
+      EXPECT_TRUE(same_bits(batch, std::vector<float>(alone.begin() + first * problem.out_stride,
+                                                      alone.begin() + (first + count) * problem.out_stride)))
+          << count << " rows from " << first;
+    }
+  }
+}
+
+TEST_P(LinearW4, TheResidualMayBeTheOutput) {
+  const Problem problem(37, 140, 45);
+  const std::vector<float> apart = problem.run(*kernels, 0, 37, true);
+  std::vector<float> in_place = problem.residual;
+  ThreadPool pool(2);
+  const GuardedBuffer<Element> x(problem.x, Guard::kAtEnd);
+  float* out = in_place.data();
+  kernels->linear_w4({37, problem.weight(true), x.data(), problem.x_stride, out, out, problem.out_stride}, pool);
+  for (int64_t r = 0; r < 37; ++r) {
+    for (int64_t i = 0; i < problem.out_stride; ++i) {
+      const size_t at = static_cast<size_t>(r * problem.out_stride + i);
+      ASSERT_EQ(bits_of(in_place[at]), bits_of(i < 45 ? apart[at] : problem.residual[at])) << r << " " << i;
+    }
+  }
+}
+
+TEST_P(LinearW4, NothingOutsideTheOperandsIsTouched) {
+  for (const Guard guard : {Guard::kAtStart, Guard::kAtEnd}) {
+    for (const Shape& s : kShapes) {
+      const Problem problem(s.rows, s.k, s.n, guard);
+      const int64_t x_stride = linear_padded(s.k);  // tight, unlike elsewhere
+      std::vector<Element> tight;
+      for (int64_t r = 0; r < s.rows; ++r) {
+        tight.insert(tight.end(), problem.x.begin() + r * problem.x_stride,
+                     problem.x.begin() + r * problem.x_stride + x_stride);
+      }
+      const size_t outputs = static_cast<size_t>(s.rows) * s.n;
+      const GuardedBuffer<Element> x(tight, guard);
+      const GuardedBuffer<float> bias(problem.bias, guard), residual(std::vector<float>(outputs, 1.0f), guard);
+      GuardedBuffer<float> out(outputs, guard);
+      ThreadPool pool(1);
+      const LinearW4Weight weight = {s.k, s.n, problem.packed.data(), bias.data()};
+      kernels->linear_w4({s.rows, weight, x.data(), x_stride, residual.data(), out.data(), s.n}, pool);
+    }
+  }
+}
+
+TEST_P(LinearW4, ANaNStaysInItsRowAndASpoiltGroupInItsOutput) {
+  Problem problem(40, 200, 45);
+  const std::vector<float> clean = problem.run(*kernels, 0, 40, true);
+  problem.x[static_cast<size_t>(18 * problem.x_stride + 157)] = nan_element();
+  std::memcpy(problem.packed.data() + w4_cpu_word_offset(33, 1, 200), &kW4NotFinite, sizeof kW4NotFinite);
+  const std::vector<float> dirty = problem.run(*kernels, 0, 40, true);
+  for (int64_t r = 0; r < 40; ++r) {
+    for (int64_t i = 0; i < 45; ++i) {
+      const size_t at = static_cast<size_t>(r * problem.out_stride + i);
+      if (r == 18 || i == 33) {
+        ASSERT_TRUE(is_nan(dirty[at])) << r << " " << i;
+      } else {
+        ASSERT_EQ(bits_of(dirty[at]), bits_of(clean[at])) << r << " " << i;
+      }
+    }
+  }
+}
+
+TEST(LinearW4Paths, Avx2IsTheScalarDefinition) {
+  const KernelTable* avx2 = find_path("cpu-avx2");
+  if (avx2 == nullptr) GTEST_SKIP() << "needs cpu-avx2";
+  const Problem problem(9, 700, 50);
+  EXPECT_TRUE(same_bits(problem.run(*avx2, 0, 9, true), problem.run(*find_path("cpu-scalar"), 0, 9, true)));
+}
+
+// Scale words and nibbles tile the weight: no byte is shared, none is left over.
+TEST(LinearW4Layout, CoversEveryNibbleOnce) {
+  static_assert(w4_cpu_packed_bytes(32, 128) == 2176);  // 4.25 bits a weight
+  static_assert(w4_cpu_packed_bytes(33, 129) == 2 * (2176 + 640));
+  static_assert(w4_cpu_nibble_index(0, 0, 128) == 256 && w4_cpu_nibble_index(0, 2, 128) == 257);
+  static_assert(w4_cpu_nibble_index(0, 1, 128) == 260 && w4_cpu_nibble_index(16, 8, 128) == 2 * (128 + 192));
+  for (const W4Shape& s : kW4Shapes) {
+    std::vector<int> uses(static_cast<size_t>(w4_cpu_packed_bytes(s.n, s.k)) * 2);
+    for (int64_t n = 0; n < linear_padded(s.n); ++n) {
+      for (int64_t k = 0; k < linear_padded(s.k); ++k) ++uses.at(static_cast<size_t>(w4_cpu_nibble_index(n, k, s.k)));
+      for (int64_t g = 0; g < w4_cpu_groups(s.k); ++g) {
+        for (int64_t i = 0; i < 8; ++i) ++uses.at(static_cast<size_t>(w4_cpu_word_offset(n, g, s.k) * 2 + i));
+      }
+    }
+    EXPECT_EQ(uses, std::vector<int>(uses.size(), 1)) << s.n << " x " << s.k;
+  }
+}
+
+}  // namespace
+}  // namespace otr
