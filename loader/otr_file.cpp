@@ -18,7 +18,7 @@ namespace otr {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'U', 'T', 'R', 'I', 'D', 'E', 'R'};
-constexpr uint64_t kMaxHeaderBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxHeaderBytes = uint64_t{16} << 20;  // the frames of a terabyte; a few KB may decompress to it
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 struct Preamble {
