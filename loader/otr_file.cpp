@@ -34,8 +34,8 @@ struct Preamble {
 };
 static_assert(sizeof(Preamble) == kOtrPreambleBytes);
 
-// A zstd frame's window is at most as large as what the writer compresses at once. ZSTD_getFrameContentSize has checked the header:
-// magic (4 bytes), descriptor (its bit 5: no window is given, it is the content), window (exponent above 2^10, eighths).
+// A zstd frame's window is at most as large as what the writer compresses at once. ZSTD_getFrameContentSize has checked the
+// header: magic (4 bytes), descriptor (its bit 5: no window is given, it is the content), window (exponent above 2^10, eighths).
 bool window_fits(const uint8_t* stored) {
   if ((stored[4] & 0x20) != 0) return true;
   const uint64_t base = uint64_t{1} << (10 + (stored[5] >> 3));

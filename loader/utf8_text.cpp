@@ -119,8 +119,8 @@ std::string to_nfc(std::string_view text) {
     code_points.insert(code_points.end(), parts, parts + std::clamp<utf8proc_ssize_t>(count, 0, 8));
   }
   sort_marks(code_points);
-  // utf8proc composes a Hangul syllable with U+11A7, which is no final consonant, and so drops it. Nothing composes with U+11A7:
-  // what begins there is a text of its own.
+  // utf8proc composes a Hangul syllable with U+11A7, which is no final consonant, and so drops it. Nothing composes with
+  // U+11A7: what begins there is a text of its own.
   constexpr int32_t kBeforeFinals = 0x11a7;
   std::string out;
   out.reserve(text.size());

@@ -14,19 +14,24 @@ import otr_format  # noqa: E402
 CORPUS = Path("tests/fuzz/corpus")
 DATA = Path("tests/data")
 TEXTS = [
-    "What is 17 + 25?\nStep 1: 7+5=12, carry 1.\n", "don't WE'LL 'S x'll  \t\r\n\n a", "cafe\u0301 Å A\u030a q\u0307\u0323 \uac00\u11a8",
-    "👩‍👩‍👧 🇩🇪 \u200b\u3000\u0085", "<|im_start|>a<think>x</think>two words<|im_end|>café<|endoftext|>", "\0\x7f\ufeff\ufffd\U0010ffff",
+    "What is 17 + 25?\nStep 1: 7+5=12, carry 1.\n", "don't WE'LL 'S x'll  \t\r\n\n a",
+    "cafe\u0301 Å A\u030a q\u0307\u0323 \uac00\u11a8",
+    "👩‍👩‍👧 🇩🇪 \u200b\u3000\u0085", "<|im_start|>a<think>x</think>two words<|im_end|>café<|endoftext|>",
+    "\0\x7f\ufeff\ufffd\U0010ffff",
     "if (a[i] != b) {\n\t\treturn -1.5e-7;\n\t}\r\n", "١٢٣ ½ Ⅷ Ελλάδα привет 你好 한국어 नमस्ते",
 ]
 TOKENIZER = {
     "version": "1.0", "truncation": None, "padding": None,
     "added_tokens": [
-        {"id": 9, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True},
-        {"id": 10, "content": "bé", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False},
+        {"id": 9, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": True},
+        {"id": 10, "content": "bé", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True,
+         "special": False},
     ],
     "normalizer": {"type": "NFC"},
     "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-        {"type": "Split", "pattern": {"Regex": "(?i:'s|'ve)|[^\\r\\n\\p{L}]?\\p{L}+|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": False},
+        {"type": "Split", "pattern": {"Regex": "(?i:'s|'ve)|[^\\r\\n\\p{L}]?\\p{L}+|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated",
+         "invert": False},
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}]},
     "post_processor": None,
     "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
@@ -62,16 +67,22 @@ def sized(part):
 
 
 def json_seeds():
-    save("json_document", "kinds", '{"a":[null,true,false,-1,18446744073709551615,1.5e-7,"x\\u00e9\\ud83d\\ude42\\n"],"b":{},"c":[],"":{"":[[]]}}')
+    save("json_document", "kinds",
+         '{"a":[null,true,false,-1,18446744073709551615,1.5e-7,"x\\u00e9\\ud83d\\ude42\\n"],"b":{},"c":[],"":{"":[[]]}}')
     save("json_document", "numbers", "[0,-0,1e308,2.2250738585072014e-308,9223372036854775807,-9223372036854775808,0.1]")
     save("json_document", "nested", "[" * 63 + "{}" + "]" * 63)
     for model in ("qwen2-yarn", "qwen3-one-head"):
-        save("model_config", model, (DATA / f"golden/{model}/config.json").read_bytes() + b'\0{"eos_token_id":[5,3],"temperature":0.7}')
-    save("model_config", "tinymath", b"\0".join((DATA / f"tinymath/target/{n}.json").read_bytes() for n in ("config", "generation_config")))
+        save("model_config", model,
+             (DATA / f"golden/{model}/config.json").read_bytes() + b'\0{"eos_token_id":[5,3],"temperature":0.7}')
+    save("model_config", "tinymath",
+         b"\0".join((DATA / f"tinymath/target/{n}.json").read_bytes() for n in ("config", "generation_config")))
     save("model_config", "variants", compact({
-        "model_type": "qwen3", "vocab_size": 100, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "num_key_value_heads": None, "head_dim": 4, "tie_word_embeddings": True, "use_sliding_window": False, "sliding_window": 7,
-        "layer_types": ["full_attention"], "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5,
+        "model_type": "qwen3", "vocab_size": 100, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": None, "head_dim": 4, "tie_word_embeddings": True, "use_sliding_window": False,
+        "sliding_window": 7,
+        "layer_types": ["full_attention"],
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5,
                                                                "rope_theta": 1e6, "truncate": False}, "eos_token_id": 3}))
 
 
@@ -94,7 +105,8 @@ def otr_seeds():
     plain = bytes(range(60))
     at = 64 + len(planes)
     header = {"layout": "vnni32", "files": {}, "weights": {
-        "w": {"bytes": 860, "planes": True, "frames": [otr_format.frame_entry(64, planes, 800), otr_format.frame_entry(at, plain, 60)]}}}
+        "w": {"bytes": 860, "planes": True,
+              "frames": [otr_format.frame_entry(64, planes, 800), otr_format.frame_entry(at, plain, 60)]}}}
     save("otr_container", "weights", b"f" + sized(compact(header).encode()) + planes + plain)
 
 
@@ -103,19 +115,24 @@ def main():
     checkpoint_seeds()
     otr_seeds()
     save("tokenizer_json", "small", compact(TOKENIZER) + "\0abc aab<s> cabca b\u0065\u0301'S")
-    save("tokenizer_json", "whole", compact(TOKENIZER | {"model": TOKENIZER["model"] | {"ignore_merges": True}, "normalizer": None}) + "\0cab bécab")
+    save("tokenizer_json", "whole",
+         compact(TOKENIZER | {"model": TOKENIZER["model"] | {"ignore_merges": True}, "normalizer": None}) + "\0cab bécab")
     for i, text in enumerate(TEXTS):
         save("tinymath_text", str(i), text)
         save("qwen_text", str(i), text)
     save("tinymath_text", "bytes", b"\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x99a")
     save("qwen_text", "bytes", b"\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x99a")
-    save("rollout_line", "text", compact({"id": "ü", "prompt": "What?\n", "answer": {"x": [1]}, "kind": 2, "metadata": None, "n": 3}))
+    save("rollout_line", "text",
+         compact({"id": "ü", "prompt": "What?\n", "answer": {"x": [1]}, "kind": 2, "metadata": None, "n": 3}))
     save("rollout_line", "ids", compact({
-        "id": -7, "prompt_token_ids": [1, 2147483647], "max_new_tokens": 7, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1,
-        "seed": 2**64 - 1, "stream": 9, "repetition_penalty": 1.1, "presence_penalty": -1, "frequency_penalty": 0.5, "stop_token_ids": [3],
+        "id": -7, "prompt_token_ids": [1, 2147483647], "max_new_tokens": 7, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 2**64 - 1, "stream": 9, "repetition_penalty": 1.1, "presence_penalty": -1, "frequency_penalty": 0.5,
+        "stop_token_ids": [3],
         "ignore_eos": True}))
     save("score_line", "rollout", compact({
-        "id": "a", "sample": 3, "prompt_token_ids": [5], "token_ids": [6, 7], "logprobs": [-0.5, None], "raw_logprobs": [-0.5, -1],
+        "id": "a", "sample": 3, "prompt_token_ids": [5], "token_ids": [6, 7], "logprobs": [-0.5, None],
+        "raw_logprobs": [-0.5, -1],
         "text": "x", "finish_reason": "stop", "temperature": 0, "top_k": 4, "error": "e"}))
     save("score_line", "short", '{"token_ids":[1]}')
 

@@ -1,15 +1,16 @@
 """Makes tests/data/tokenizer/hashes.bin: what the `tokenizers` package says about many generated strings, as hashes.
 
-Run by hand, from the repository root; needs `tokenizers`. The output is in the repository, because this package is no dependency
-of the tests (tests/loader/tokenizer_hashes_test.cpp reads it).
+Run by hand, from the repository root; needs `tokenizers`. The output is in the repository, because this package is no
+dependency of the tests (tests/loader/tokenizer_hashes_test.cpp reads it).
 
     make_tokenizer_hashes.py                                write the file
     make_tokenizer_hashes.py --check TEST --seed 7 --count 100000
                                                             make another and run TEST (build/release/bin/loader_test) on it
 
-Little-endian: u32 number of texts; for every text u16 size and its UTF-8; then for each tokenizer of TOKENIZERS a u32 hash for every
-text (ids, decoded text, decoded text without special tokens); u32 number of sequences; and again for each tokenizer a u32 hash for
-every sequence (decoded text). The ids of a sequence come from a generator that the test repeats. A hash is the low half of XXH64.
+Little-endian: u32 number of texts; for every text u16 size and its UTF-8; then for each tokenizer of TOKENIZERS a u32 hash
+for every text (ids, decoded text, decoded text without special tokens); u32 number of sequences; and again for each tokenizer
+a u32 hash for every sequence (decoded text). The ids of a sequence come from a generator that the test repeats. A hash is the
+low half of XXH64.
 
 Left out are texts that say nothing: with characters whose general category is not the same in the package's and in Python's
 tables (it is older or newer), or to which its NFC does not do what Python's does (its tables are those of Unicode 9).
@@ -34,16 +35,20 @@ import otr_format  # noqa: E402
 TOKENIZERS = ["tests/data/tinymath/target/tokenizer.json", "tests/data/tokenizer/tokenizer.json"]
 OUTPUT = "tests/data/tokenizer/hashes.bin"
 NUM_SEQUENCES = 4000
-SPACES = "".join(chr(c) for c in (9, 10, 11, 12, 13, 32, 0x85, 0xA0, 0x1680, 0x180E, *range(0x2000, 0x200D), 0x2028, 0x2029, 0x202F,
+SPACES = "".join(chr(c) for c in (9, 10, 11, 12, 13, 32, 0x85, 0xA0, 0x1680, 0x180E, *range(0x2000, 0x200D), 0x2028, 0x2029,
+                                  0x202F,
                                   0x205F, 0x2060, 0x3000, 0xFEFF))
-CONTROLS = "".join(map(chr, [*range(32), 0x7F, *range(0x80, 0xA0), 0xAD, 0x200E, 0x202E, 0xFFF9, 0xFFFD, 0xFFFE, 0xFFFF, 0xE000, 0xF8FF,
+CONTROLS = "".join(map(chr,
+                       [*range(32), 0x7F, *range(0x80, 0xA0), 0xAD, 0x200E, 0x202E, 0xFFF9, 0xFFFD, 0xFFFE, 0xFFFF, 0xE000,
+                        0xF8FF,
                              0x1FFFE, 0xE0001, 0xF0000, 0x10FFFF]))
 MARKS = [chr(c) for c in range(0x20000) if unicodedata.combining(chr(c))]
-COMPOSED = [chr(c) for c in range(0x30000) if unicodedata.decomposition(chr(c)) and not unicodedata.decomposition(chr(c)).startswith("<")]
+COMPOSED = [chr(c) for c in range(0x30000) if unicodedata.decomposition(chr(c))[:1] not in ("", "<")]
 DIGITS = [chr(c) for c in range(0x20000) if unicodedata.category(chr(c)) in ("Nd", "Nl", "No")]
 EMOJI = ["👩", "👨", "👧", "🏳️", "❤️", "🤦", "🏽", "🌈", "⚕️", "💻", "1️⃣", "🇩", "🇪", "🏴\U000e0067\U000e007f", "☕", "🙂"]
 SPELLINGS = ["Ġ", "Ċ", "Ã©", "ĠĠa", "Ā", "ĉ", "<0x0A>", "▁", "##a"]
-MATH = ["What is {} + {}?\n", "{} * {} = ", "Step {}: {}, carry 1.\n", "Compare {} and {}.\n", "{}^{}", "-{}.{}e-7", "{:,} / {:,}"]
+MATH = ["What is {} + {}?\n", "{} * {} = ", "Step {}: {}, carry 1.\n", "Compare {} and {}.\n", "{}^{}", "-{}.{}e-7",
+        "{:,} / {:,}"]
 
 
 def any_plane(rng):
@@ -58,7 +63,8 @@ def some(rng, characters, most):
 
 def contraction(rng):
     tail = rng.choice(["s", "t", "re", "ve", "m", "ll", "d", "ſ", "l", "x", "S'll"])
-    return rng.choice(["it", "I", "don", "", "ß", "1", " "]) + rng.choice("''''’＇`") + "".join(rng.choice((c, c.upper())) for c in tail)
+    return rng.choice(["it", "I", "don", "", "ß", "1",
+                       " "]) + rng.choice("''''’＇`") + "".join(rng.choice((c, c.upper())) for c in tail)
 
 
 def marked(rng):
@@ -83,14 +89,16 @@ def math(rng):
 KINDS = [golden.sentence, golden.sentence, any_plane, any_plane, marked, marked, jamo, contraction, added, math, math,
          lambda rng: some(rng, SPACES, 8), lambda rng: some(rng, " \t\r\n", 10), lambda rng: some(rng, CONTROLS, 4),
          lambda rng: some(rng, DIGITS, 6), lambda rng: "\u200d".join(rng.choice(EMOJI) for _ in range(rng.randrange(1, 5))),
-         lambda rng: some(rng, COMPOSED, 5), lambda rng: rng.choice(SPELLINGS), lambda rng: some(rng, "!?.,;:'\"()[]{}-_=+*/\\|<>@#%^&~`", 6)]
+         lambda rng: some(rng, COMPOSED, 5), lambda rng: rng.choice(SPELLINGS),
+         lambda rng: some(rng, "!?.,;:'\"()[]{}-_=+*/\\|<>@#%^&~`", 6)]
 
 
 def text(rng):
     return "".join(rng.choice(KINDS)(rng) for _ in range(rng.randrange(1, 5)))
 
 
-CLASSES = {kind: pre_tokenizers.Split(Regex(regex), behavior="removed") for kind, regex in (("L", r"\p{L}"), ("N", r"\p{N}"), ("S", r"\s"))}
+CLASSES = {kind: pre_tokenizers.Split(Regex(regex), behavior="removed") for kind,
+           regex in (("L", r"\p{L}"), ("N", r"\p{N}"), ("S", r"\s"))}
 NFC = normalizers.NFC()
 
 
@@ -118,7 +126,8 @@ def generator(seed):
 
 def sequence(index, vocab_size):
     words = generator(index)
-    return [(word >> 32) % (256 if word % 10 < 7 else vocab_size + 5) for word, _ in zip(words, range(1 + next(words) % 14), strict=False)]
+    return [(word >> 32) % (256 if word % 10 < 7 else vocab_size + 5) for word,
+            _ in zip(words, range(1 + next(words) % 14), strict=False)]
 
 
 def hashed(*parts):
@@ -145,7 +154,7 @@ def contents(seed, count):
     for tokenizer in tokenizers:
         for i in range(NUM_SEQUENCES):
             out += hashed(tokenizer.decode(sequence(i, tokenizer.get_vocab_size()), skip_special_tokens=False).encode())
-    print(f"{count} texts and {NUM_SEQUENCES} sequences by {len(tokenizers)} tokenizers; {left_out} texts left out; {len(out)} bytes")
+    print(f"{count} texts, {NUM_SEQUENCES} sequences, {len(tokenizers)} tokenizers; {left_out} texts left out; {len(out)} bytes")
     return out
 
 
@@ -162,7 +171,8 @@ def main():
     with tempfile.NamedTemporaryFile() as file:
         file.write(contents(args.seed, args.count))
         file.flush()
-        return subprocess.run([args.check, "--gtest_filter=TokenizerHashes.*"], env=os.environ | {"OUTRIDER_TOKENIZER_HASHES": file.name},
+        return subprocess.run([args.check, "--gtest_filter=TokenizerHashes.*"],
+                              env=os.environ | {"OUTRIDER_TOKENIZER_HASHES": file.name},
                               check=False).returncode
 
 

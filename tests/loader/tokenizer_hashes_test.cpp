@@ -1,5 +1,5 @@
-// The tokenizer against the `tokenizers` package on many generated texts and sequences of ids; make_tokenizer_hashes.py makes the file
-// and says what is in it.
+// The tokenizer against the `tokenizers` package on many generated texts and sequences of ids; make_tokenizer_hashes.py makes
+// the file and says what is in it.
 #include <cstdlib>
 
 #include "loader/streaming_decoder.h"
@@ -95,7 +95,8 @@ TEST(TokenizerHashes, TextsEncodeAndDecodeAsThePackageDoes) {
       ASSERT_TRUE(ids.ok()) << ids.status().message();
       const std::string all = bytes_of_values(ids.value()) + '\xff' + tokenizer.decode(ids.value(), false) + '\xff' +
                               tokenizer.decode(ids.value(), true);
-      EXPECT_EQ(hashed(all), hashes.of_texts[k][i]) << kTokenizers[k] << " text " << i << ": " << testing::PrintToString(hashes.texts[i]);
+      EXPECT_EQ(hashed(all), hashes.of_texts[k][i])
+          << kTokenizers[k] << " text " << i << ": " << testing::PrintToString(hashes.texts[i]);
     }
   }
 }
@@ -119,10 +120,10 @@ TEST(StreamingDecoder, EqualsDecodingAtOnce) {
   for (const char* name : kTokenizers) {
     const Tokenizer tokenizer = loaded(name);
     for (size_t i = 0; i < 3000; ++i) {
-      const std::vector<int32_t> ids =
-          i % 2 ? sequence(i, tokenizer.vocab_size()) : tokenizer.encode(hashes.texts[i]).value();
+      const std::vector<int32_t> ids = i % 2 ? sequence(i, tokenizer.vocab_size()) : tokenizer.encode(hashes.texts[i]).value();
       for (const bool skip_special : {false, true}) {
-        ASSERT_EQ(streamed(tokenizer, ids, skip_special, random), tokenizer.decode(ids, skip_special)) << testing::PrintToString(ids);
+        ASSERT_EQ(streamed(tokenizer, ids, skip_special, random), tokenizer.decode(ids, skip_special))
+            << testing::PrintToString(ids);
       }
     }
   }
@@ -138,7 +139,9 @@ TEST(StreamingDecoder, HoldsBackAnUnfinishedCharacterOnly) {
   EXPECT_EQ(decoder.flush(), "");
   EXPECT_EQ(decoder.push({face.data(), 3}), "");
   const int32_t letter = byte("a");
-  EXPECT_EQ(decoder.push({&letter, 1}), "\xef\xbf\xbd" "a");
+  EXPECT_EQ(decoder.push({&letter, 1}),
+            "\xef\xbf\xbd"
+            "a");
   EXPECT_EQ(decoder.push({face.data(), 2}), "");
   EXPECT_EQ(decoder.flush(), "\xef\xbf\xbd");
   EXPECT_EQ(decoder.push({&letter, 1}), "a");

@@ -12,8 +12,10 @@ import unittest
 from harness import BIN, ProgramTest
 
 KILLS = 50
-CONFIG = {"model_type": "qwen2", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 8,
-          "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 8192, "max_position_embeddings": 512, "tie_word_embeddings": True}
+CONFIG = {"model_type": "qwen2", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12,
+          "num_attention_heads": 8,
+          "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 8192, "max_position_embeddings": 512,
+          "tie_word_embeddings": True}
 LAYER = {"self_attn.q_proj.weight": [512, 512], "self_attn.k_proj.weight": [128, 512], "self_attn.v_proj.weight": [128, 512],
          "self_attn.q_proj.bias": [512], "self_attn.k_proj.bias": [128], "self_attn.v_proj.bias": [128],
          "self_attn.o_proj.weight": [512, 512], "mlp.gate_proj.weight": [2048, 512], "mlp.up_proj.weight": [2048, 512],
@@ -21,7 +23,7 @@ LAYER = {"self_attn.q_proj.weight": [512, 512], "self_attn.k_proj.weight": [128,
 
 
 def make_model(folder, seed):
-    """A folder of random weights, 141 MB."""
+    """A folder of random weights, 97 MB."""
     rng = random.Random(seed)
     shapes = {"model.embed_tokens.weight": [8192, 512], "model.norm.weight": [512]}
     for layer in range(CONFIG["num_hidden_layers"]):

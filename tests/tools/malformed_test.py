@@ -30,7 +30,8 @@ def run(*args):
 
     Linux counts the peak of the process that starts a program as the program's too, so this one must stay small.
     """
-    with subprocess.Popen([BIN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
+    with subprocess.Popen([BIN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT) as program:
         deadline = time.monotonic() + 60
         text = program.stdout.read()  # it ends when the program does
         _, status, usage = os.wait4(program.pid, 0)
@@ -118,7 +119,8 @@ CONFIGS = {
     "a fraction": ({"intermediate_size": 200.5}, "intermediate_size: must be an integer"),
     "text": ({"num_attention_heads": "2"}, "num_attention_heads: must be an integer, not a string"),
     "heads that do not divide": ({"num_attention_heads": 3}, "does not divide num_attention_heads 3"),
-    "groups that do not divide": ({"num_attention_heads": 2, "num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide"),
+    "groups that do not divide": ({"num_attention_heads": 2, "num_key_value_heads": 3},
+                                  "num_key_value_heads: 3 does not divide"),
     "an odd head": ({"head_dim": 33}, "head_dim: 33 is odd"),
     "another vocabulary": ({"vocab_size": 510}, "model.embed_tokens.weight: expected shape [510, 64], found [509, 64]"),
     "another layer count": ({"num_hidden_layers": 3}, "model.layers.2."),
@@ -151,7 +153,8 @@ def tokenizer_with(**changes):
 
 
 def split_by(regex):
-    parts = [TOKENIZER["pre_tokenizer"]["pretokenizers"][0] | {"pattern": {"Regex": regex}}, TOKENIZER["pre_tokenizer"]["pretokenizers"][1]]
+    parts = [TOKENIZER["pre_tokenizer"]["pretokenizers"][0] | {"pattern": {"Regex": regex}},
+             TOKENIZER["pre_tokenizer"]["pretokenizers"][1]]
     return json.dumps(TOKENIZER | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": parts}}).encode()
 
 
@@ -211,7 +214,8 @@ OTRS = {
     "header of another size": (otr(raw=99), "header: does not decompress"),
     "header in two frames": (otr(header_stored=otr_format.compress(b"{}") * 2, raw=4), "header: does not decompress"),
     "header and a rest": (otr(header_stored=otr_format.compress(b"{}") + b"\0", raw=2), "header: does not decompress"),
-    "header without its size": (otr(header_stored=otr_format.compress(b"{}" * 99, content_size=False), raw=198), "header: does not decompress"),
+    "header without its size": (otr(header_stored=otr_format.compress(b"{}" * 99, content_size=False), raw=198),
+                                "header: does not decompress"),
     "header above the cap": (otr_format.assemble(b"", b" " * ((16 << 20) + 1)), "header: its place or size is impossible"),
     "header of 15 MiB of nothing": (otr_format.assemble(b"", b" " * (15 << 20)), "JSON: "),
     "header of 15 MiB of text": (otr_format.assemble(b"", b'{"a":"' + b"x" * (15 << 20) + b'"}'), "header: no layout"),
@@ -231,7 +235,8 @@ OTRS = {
     "a frame without its size": (otr_frame(otr_format.compress(TEXT, content_size=False), len(TEXT)), "does not decompress"),
     "a frame of a huge window": (otr_frame(LONG[:5] + b"\x88" + LONG[6:], 3 << 20), "does not decompress"),
     "a zstd checksum that is wrong": (otr_frame(flipped(SUMMED, len(SUMMED) - 1), len(TEXT)), "does not decompress"),
-    "a sum that is wrong": (flipped(otr_frame(SUMMED, len(TEXT)), 70), "config.json: checksum mismatch in the frame at byte 64"),
+    "a sum that is wrong": (flipped(otr_frame(SUMMED, len(TEXT)), 70),
+                            "config.json: checksum mismatch in the frame at byte 64"),
     "no config": (otr_format.assemble(b"", {"layout": "vnni32", "files": {}, "weights": {}}), "config.json: JSON"),
     "no weights": (otr(), "missing"),
 }
@@ -305,7 +310,8 @@ class Malformed(ProgramTest):
         """`path` is what the message must name. The program runs as its commands; none may leave anything behind."""
         model = model or self.model
         arguments = {"inspect": (model,), "convert": (model, "-o", self.out),
-                     "rollout": ("--model", model, "--prompts", self.prompts, "--out", self.out, "--stats", self.folder / "stats")}
+                     "rollout": ("--model", model, "--prompts", self.prompts, "--out", self.out, "--stats",
+                                 self.folder / "stats")}
         before = sorted(self.folder.iterdir())
         for command in commands:
             self.expect(3, (path, needle), command, *arguments[command])
@@ -345,7 +351,8 @@ class Malformed(ProgramTest):
     def test_indexes(self):
         """Shards and their index; and what leads out of the folder."""
         half = list(HEADER)[1:2]
-        files = {"a": {k: HEADER[k] for k in HEADER if k not in half and k != "__metadata__"}, "b": {k: HEADER[k] for k in half}}
+        files = {"a": {k: HEADER[k] for k in HEADER if k not in half and k != "__metadata__"},
+                 "b": {k: HEADER[k] for k in half}}
         shards = {}
         for shard, entries in files.items():
             header, data = {}, b""
@@ -396,12 +403,14 @@ class Malformed(ProgramTest):
             make(self.model / name)
             with self.subTest(f"{name}: {needle}"):
                 self.refused(self.model, needle)
-        for name in ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"):
+        for name in ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json",
+                     "tokenizer.json"):
             broken(name, os.mkfifo, "not a regular file")
             broken(name, os.mkdir, "not a regular file")
         broken("config.json", lambda path: None, "config.json: cannot open")
         broken("model.safetensors", lambda path: None, "holds neither model.safetensors nor")
-        broken("model.safetensors", lambda path: path.symlink_to(BASE / "model.safetensors"), "a symbolic link out of the folder")
+        broken("model.safetensors", lambda path: path.symlink_to(BASE / "model.safetensors"),
+               "a symbolic link out of the folder")
         broken("model.safetensors", lambda path: path.symlink_to("nowhere"), "does not exist")
         os.mkfifo(self.folder / "pipe")
         (self.folder / "empty").mkdir()
@@ -429,7 +438,8 @@ class Malformed(ProgramTest):
         for name, (line, needle) in cases.items():
             with self.subTest(name):
                 self.prompts.write_bytes(line + b"\n")
-                text = self.expect(3, (f"{self.prompts}:1: ", needle), *command, self.prompts, "--model", self.model, "--out", self.out)
+                text = self.expect(3, (f"{self.prompts}:1: ", needle), *command, self.prompts, "--model", self.model, "--out",
+                                   self.out)
                 self.assertEqual((len(text.splitlines()), self.out.read_bytes()), (1, b""), text)
 
     def test_prompt_lines(self):
@@ -439,21 +449,27 @@ class Malformed(ProgramTest):
         with open(self.prompts, "wb") as file:
             for _ in range(100):
                 file.write(b" " * (1 << 20))
-        self.expect(3, (f"{self.prompts}:1: ", "longer than 67108864 bytes"), "rollout", "--prompts", self.prompts, "--model", self.model)
+        self.expect(3, (f"{self.prompts}:1: ", "longer than 67108864 bytes"), "rollout", "--prompts", self.prompts, "--model",
+                    self.model)
 
     def test_score_lines(self):
         self.lines(SCORES, "score", "--in")
 
     def test_flags(self):
         base = ("rollout", "--model", self.model, "--prompts", self.prompts, "--out", self.out)
-        for flag, value in (("n", "0"), ("n", "99999999999"), ("max-new-tokens", "-1"), ("temperature", "nan"), ("temperature", "1e999"),
-                            ("top-p", "inf"), ("seed", "18446744073709551616"), ("kv-bytes", "99999999999999G"), ("kv-bytes", "0"),
-                            ("chunk", "0"), ("threads", "1e3"), ("max-batch", "0x10"), ("isa", "cpu"), ("device", "cuda:-1"), ("nope", "1")):
+        for flag, value in (("n", "0"), ("n", "99999999999"), ("max-new-tokens", "-1"), ("temperature", "nan"),
+                            ("temperature", "1e999"),
+                            ("top-p", "inf"), ("seed", "18446744073709551616"), ("kv-bytes", "99999999999999G"),
+                            ("kv-bytes", "0"),
+                            ("chunk", "0"), ("threads", "1e3"), ("max-batch", "0x10"), ("isa", "cpu"), ("device", "cuda:-1"),
+                            ("nope", "1")):
             with self.subTest(flag + " " + value):
                 self.expect(2, (flag,), *base, f"--{flag}", value)
                 self.assertFalse(self.out.exists())
-        for args, needle in ((("convert", self.model), "-o"), (("convert", "-o", self.out), "MODEL"), (("score", "--model", self.model), "--in"),
-                             (("inspect", self.model, "more"), "more"), (("convert", self.model, "-o", self.out, "--jobs", "0"), "--jobs")):
+        for args, needle in ((("convert", self.model), "-o"), (("convert", "-o", self.out), "MODEL"),
+                             (("score", "--model", self.model), "--in"),
+                             (("inspect", self.model, "more"), "more"),
+                             (("convert", self.model, "-o", self.out, "--jobs", "0"), "--jobs")):
             with self.subTest(args):
                 self.expect(2, (needle,), *args)
 
