@@ -418,6 +418,12 @@ class Malformed(ProgramTest):
             with self.subTest(path):
                 self.refused(self.folder / path, needle, model=self.folder / path)
 
+    def test_an_old_output_stays(self):
+        self.out.write_text("old", encoding="utf-8")
+        (self.model / "config.json").write_text("{", encoding="utf-8")
+        self.refused(self.model / "config.json", "JSON: syntax error")
+        self.assertEqual(self.out.read_text(encoding="utf-8"), "old")
+
     def test_otr_files(self):
         path = self.folder / "model.otr"
         for name, (contents, needle) in OTRS.items():
