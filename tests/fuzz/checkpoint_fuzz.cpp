@@ -1,8 +1,10 @@
 // The safetensors header and the index: a folder of an index and two shards, or of one file.
-// Input: 'i' or 's' (index or single file), u16 size of the index, the index, u16 size of shard a, a, and the rest is shard b.
-// A single file is all that follows the letter. The shards are called "a" and "b".
+// Input: 's' and a file as it is; or 'h', a header, a zero byte, data; or 'i', an index, two headers, each with a zero byte
+// after it, a byte n, n bytes of data of shard "a", data of shard "b". The target puts in the lengths of headers, which the
+// fuzzer would only break.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -12,15 +14,16 @@
 namespace otr::fuzz {
 namespace {
 
-// Takes a u16 size and as many bytes, or as many as there are, from the front of `input`.
+// Takes what comes before the next zero byte, or everything.
 std::string_view take(std::string_view* input) {
-  uint16_t size = 0;
-  if (input->size() < sizeof size) return {};
-  std::memcpy(&size, input->data(), sizeof size);
-  input->remove_prefix(sizeof size);
-  const std::string_view part = input->substr(0, size);
-  input->remove_prefix(part.size());
+  const std::string_view part = input->substr(0, input->find('\0'));
+  input->remove_prefix(std::min(input->size(), part.size() + 1));
   return part;
+}
+
+std::string with_length(std::string_view header, std::string_view data) {
+  const uint64_t size = header.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof size).append(header).append(data);
 }
 
 void write(const std::string& path, std::string_view contents) {
@@ -60,13 +63,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace otr::fuzz;
   static const Folder sharded, single;
   std::string_view input = as_text(data, size);
-  const bool has_index = input.starts_with('i');
+  const char kind = input.empty() ? 's' : input[0];
   if (!input.empty()) input.remove_prefix(1);
-  const std::string& folder = (has_index ? sharded : single).path();
-  if (has_index) {
-    write(folder + "/model.safetensors.index.json", take(&input));
-    write(folder + "/a", take(&input));
-    write(folder + "/b", input);
+  const std::string& folder = (kind == 'i' ? sharded : single).path();
+  if (kind == 'i') {
+    const std::string_view index = take(&input), header_a = take(&input), header_b = take(&input);
+    const size_t size_a = input.empty() ? 0 : static_cast<uint8_t>(input[0]);
+    if (!input.empty()) input.remove_prefix(1);
+    write(folder + "/model.safetensors.index.json", index);
+    write(folder + "/a", with_length(header_a, input.substr(0, size_a)));
+    write(folder + "/b", with_length(header_b, input.substr(std::min(size_a, input.size()))));
+  } else if (kind == 'h') {
+    const std::string_view header = take(&input);
+    write(folder + "/model.safetensors", with_length(header, input));
   } else {
     write(folder + "/model.safetensors", input);
   }

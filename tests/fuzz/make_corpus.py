@@ -53,17 +53,12 @@ def compact(value):
 
 
 def safetensors(tensors, **extra):
-    """A file of {name: (dtype, shape, bytes)}."""
+    """Header and data of {name: (dtype, shape, bytes)}."""
     header, data = dict(extra), b""
     for name, (dtype, shape, values) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
         data += values
-    text = compact(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
-
-
-def sized(part):
-    return struct.pack("<H", len(part)) + part
+    return compact(header).encode(), data
 
 
 def json_seeds():
@@ -89,25 +84,30 @@ def json_seeds():
 def checkpoint_seeds():
     weights = {"w": ("BF16", [2, 3], bytes(range(12))), "v": ("F32", [2], bytes(8)), "h": ("F16", [1, 1], b"\x01\x80"),
                "s": ("F32", [], b"\0\0\x80\x7f"), "e": ("BF16", [3, 0], b""), "i": ("I64", [1], bytes(8))}
-    single = safetensors(weights, __metadata__={"format": "pt"})
-    save("checkpoint", "single", b"s" + single)
+    header, data = safetensors(weights, __metadata__={"format": "pt"})
+    save("checkpoint", "single", b"s" + struct.pack("<Q", len(header)) + header + data)
+    save("checkpoint", "header", b"h" + header + b"\0" + data)
     one, two = ({k: v for i, (k, v) in enumerate(weights.items()) if i % 2 == part} for part in (0, 1))
     index = {"metadata": {"total_size": 44}, "weight_map": dict.fromkeys(one, "a") | dict.fromkeys(two, "b")}
-    save("checkpoint", "shards", b"i" + sized(compact(index).encode()) + sized(safetensors(one)) + safetensors(two))
+    (header_a, data_a), (header_b, data_b) = safetensors(one), safetensors(two)
+    headers = b"\0".join((compact(index).encode(), header_a, header_b, b""))
+    save("checkpoint", "shards", b"i" + headers + bytes([len(data_a)]) + data_a + data_b)
 
 
 def otr_seeds():
     config = (DATA / "golden/qwen2-group1-tied/config.json").read_bytes()
     frames, header = otr_format.small({"config.json": config, "tokenizer.json": b"{}"})
-    save("otr_container", "whole", b"r" + otr_format.assemble(frames, header))
-    save("otr_container", "texts", b"f" + sized(compact(header).encode()) + frames)
+    for kind in "rp":
+        save("otr_container", "whole-" + kind, kind.encode() + otr_format.assemble(frames, header))
+    save("otr_container", "texts", b"f" + compact(header).encode() + b"\0" + frames)
     planes = otr_format.compress(bytes([63] * 400 + list(range(200)) * 2), checksum=True)
     plain = bytes(range(60))
     at = 64 + len(planes)
     header = {"layout": "vnni32", "files": {}, "weights": {
         "w": {"bytes": 860, "planes": True,
               "frames": [otr_format.frame_entry(64, planes, 800), otr_format.frame_entry(at, plain, 60)]}}}
-    save("otr_container", "weights", b"f" + sized(compact(header).encode()) + planes + plain)
+    for kind in "fg":
+        save("otr_container", "weights-" + kind, kind.encode() + compact(header).encode() + b"\0" + planes + plain)
 
 
 def main():
