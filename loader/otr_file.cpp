@@ -18,7 +18,7 @@ namespace otr {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'U', 'T', 'R', 'I', 'D', 'E', 'R'};
-constexpr uint64_t kMaxHeaderBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxHeaderBytes = uint64_t{16} << 20;  // the frames of a terabyte; a few KB may decompress to it
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 struct Preamble {
@@ -34,9 +34,17 @@ struct Preamble {
 };
 static_assert(sizeof(Preamble) == kOtrPreambleBytes);
 
+// A zstd frame's window is at most as large as what the writer compresses at once. ZSTD_getFrameContentSize has checked the
+// header: magic (4 bytes), descriptor (its bit 5: no window is given, it is the content), window (exponent above 2^10, eighths).
+bool window_fits(const uint8_t* stored) {
+  if ((stored[4] & 0x20) != 0) return true;
+  const uint64_t base = uint64_t{1} << (10 + (stored[5] >> 3));
+  return base + base / 8 * (stored[5] & 7) <= kOtrFrameBytes;
+}
+
 // Decompresses exactly `raw` bytes; false for anything else, a second frame or a wrong declared size included.
 bool decompress(const uint8_t* stored, size_t stored_size, uint8_t* out, size_t raw) {
-  if (ZSTD_getFrameContentSize(stored, stored_size) != raw) return false;
+  if (ZSTD_getFrameContentSize(stored, stored_size) != raw || !window_fits(stored)) return false;
   if (ZSTD_findFrameCompressedSize(stored, stored_size) != stored_size) return false;
   return ZSTD_decompress(out, raw, stored, stored_size) == raw;
 }

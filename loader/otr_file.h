@@ -11,7 +11,8 @@
 //
 // A frame is up to 4 MiB of raw bytes. For 16-bit weights it is first split into planes: all high bytes, then all low bytes.
 // (High bytes are sign and exponent, and compress to about a third; low bytes are noise.) Then it is zstd, or, where that does not
-// help, stored: stored size == raw size. Every byte of the file is under one of the checksums or has one correct value.
+// help, stored: stored size == raw size. A zstd window is at most 4 MiB, the raw header at most 16 MiB. Every byte of the file is
+// under one of the checksums or has one correct value.
 //
 // Little-endian. Thread safety: immutable after open.
 #pragma once

@@ -42,6 +42,9 @@ class Tokenizer {
   // `skip_special` special tokens too.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
+  // The bytes of one token, which need not be whole characters; empty where decode() would skip it. Lives as long as the tokenizer.
+  std::string_view token_bytes(int32_t id, bool skip_special) const;
+
   // One more than the highest id. A model's vocab_size may be larger (padding).
   int32_t vocab_size() const;
 

@@ -80,6 +80,17 @@ std::string replace_invalid_utf8(std::string_view bytes) {
   return out;
 }
 
+size_t unfinished_utf8(std::string_view bytes) {
+  // Continuation bytes have no lead of their own: at most the last three bytes can be the beginning of something.
+  for (size_t size = std::min<size_t>(bytes.size(), 3); size > 0; --size) {
+    const std::string_view tail = bytes.substr(bytes.size() - size);
+    const uint8_t lead = byte_at(tail, 0);
+    const Step s = step(tail, 0);
+    if (lead >= 0xc2 && lead <= 0xf4 && !s.valid && s.size == size) return size;
+  }
+  return 0;
+}
+
 char32_t next_code_point(std::string_view text, size_t& pos) {
   const uint8_t lead = byte_at(text, pos++);
   if (lead < 0x80) return lead;
@@ -108,11 +119,17 @@ std::string to_nfc(std::string_view text) {
     code_points.insert(code_points.end(), parts, parts + std::clamp<utf8proc_ssize_t>(count, 0, 8));
   }
   sort_marks(code_points);
-  const auto count = utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), kOptions);
-  code_points.resize(static_cast<size_t>(std::max<utf8proc_ssize_t>(count, 0)));
+  // utf8proc composes a Hangul syllable with U+11A7, which is no final consonant, and so drops it. Nothing composes with
+  // U+11A7: what begins there is a text of its own.
+  constexpr int32_t kBeforeFinals = 0x11a7;
   std::string out;
   out.reserve(text.size());
-  for (const int32_t c : code_points) append_utf8(static_cast<char32_t>(c), out);
+  for (auto begin = code_points.begin(); begin != code_points.end();) {
+    const auto end = std::find(begin + 1, code_points.end(), kBeforeFinals);
+    const auto count = utf8proc_normalize_utf32(&*begin, end - begin, kOptions);
+    for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(static_cast<char32_t>(begin[i]), out);
+    begin = end;
+  }
   return out;
 }
 

@@ -93,14 +93,26 @@ TEST(OtrFile, EveryFlippedBitIsCaught) {
   const std::string good = read_whole(write_small(folder, true, weights));
   ASSERT_TRUE(loads_as(folder / "small.otr", weights));
   std::mt19937 random(5);
-  for (size_t at = 0; at < good.size(); ++at) {
+  uint64_t header_offset = 0;
+  std::memcpy(&header_offset, good.data() + 16, sizeof header_offset);
+  const auto expect_caught = [&](size_t at, uint32_t bit) {
     std::string bad = good;
-    bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+    bad[at] = static_cast<char>(bad[at] ^ 1 << bit);
     const std::string path = folder.write("bad.otr", bad);
     const auto file = OtrFile::open(path);
-    // A flip in config.json's frame shows when that is read.
+    // A flip in a frame shows when that is read; every other one when the file is opened.
+    EXPECT_EQ(file.ok(), at >= kOtrPreambleBytes && at < header_offset) << "byte " << at << " bit " << bit;
     const bool text_ok = file.ok() && file.value().read_text("config.json").ok();
-    EXPECT_FALSE(text_ok && loads_as(path, weights)) << "byte " << at;
+    EXPECT_FALSE(text_ok && loads_as(path, weights)) << "byte " << at << " bit " << bit;
+  };
+  // Every bit of the preamble and the header, one of every byte of the frames.
+  for (size_t at = 0; at < good.size(); ++at) {
+    const bool in_frame = at >= kOtrPreambleBytes && at < header_offset;
+    if (in_frame) {
+      expect_caught(at, random() % 8);
+    } else {
+      for (uint32_t bit = 0; bit < 8; ++bit) expect_caught(at, bit);
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/model_tokenizer.h"
 
 namespace otr::cli {
 namespace {
@@ -103,7 +104,10 @@ int convert_command(int argc, char** argv) {
 
   if (looks_like_otr(folder)) throw Failure(kExitBadInput, folder + ": is an .otr file already");
   const Stopwatch watch;
-  OpenModel model = check(open_model(folder));
+  Result<OpenModel> opened = open_model(folder);
+  if (!opened.ok()) throw Failure(kExitBadInput, opened.status().message());
+  OpenModel model = std::move(opened.value());
+  load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
   write_otr(folder, path, !flags.given("no-compress"), model, plan, pool);
   if (flags.given("verify")) verify_otr(path, model, plan, pool);

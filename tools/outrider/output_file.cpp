@@ -20,21 +20,30 @@ bool same_regular_file(int a, int b) {
 }  // namespace
 
 OutputFile::OutputFile(const std::string& path, int input_fd) : name_(path == "-" ? "<stdout>" : path) {
-  fd_ = path == "-" ? STDOUT_FILENO : ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (path == "-") {
+    fd_ = STDOUT_FILENO;
+    return;
+  }
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  is_new_ = fd_ >= 0;
+  // Not O_EXCL alone: a link to a file that is not there yet is followed.
+  if (fd_ < 0 && errno == EEXIST) fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) fail();
-  if (fd_ != STDOUT_FILENO && same_regular_file(fd_, input_fd)) {
+  if (same_regular_file(fd_, input_fd)) {
     ::close(fd_);
     throw Failure(kExitUsage, "--out: " + name_ + " is also the input");
   }
 }
 
 OutputFile::~OutputFile() {
+  if (is_new_) ::unlink(name_.c_str());
   if (fd_ > STDOUT_FILENO) ::close(fd_);
 }
 
 void OutputFile::fail() const { throw Failure(kExitFailure, "cannot write " + name_ + ": " + std::strerror(errno)); }
 
 void OutputFile::start() {
+  is_new_ = false;
   struct stat info;
   const bool regular = fd_ != STDOUT_FILENO && ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
   if (regular && ::ftruncate(fd_, 0) != 0) fail();

@@ -11,7 +11,7 @@ namespace otr::cli {
 class OutputFile {
  public:
   // `path` may be "-": standard output. A file keeps its old contents until start(). A file that is also the input (`input_fd`)
-  // is a usage error.
+  // is a usage error. A file made here goes away again if the command fails before start().
   OutputFile(const std::string& path, int input_fd);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -26,6 +26,7 @@ class OutputFile {
 
   std::string name_;
   int fd_ = -1;
+  bool is_new_ = false;  // made by us, and not started
   std::string buffer_;
 };
 

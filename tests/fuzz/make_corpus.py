@@ -1,0 +1,141 @@
+"""Makes the seeds of the fuzz targets: tests/fuzz/corpus/TARGET/seed-NAME. Run by hand, from the repository root.
+
+Other files there (crash-…, slow-…) are inputs that once broke something; they stay.
+"""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+sys.path.insert(0, "tests/tools")
+import otr_format  # noqa: E402
+
+CORPUS = Path("tests/fuzz/corpus")
+DATA = Path("tests/data")
+TEXTS = [
+    "What is 17 + 25?\nStep 1: 7+5=12, carry 1.\n", "don't WE'LL 'S x'll  \t\r\n\n a",
+    "cafe\u0301 Å A\u030a q\u0307\u0323 \uac00\u11a8",
+    "👩‍👩‍👧 🇩🇪 \u200b\u3000\u0085", "<|im_start|>a<think>x</think>two words<|im_end|>café<|endoftext|>",
+    "\0\x7f\ufeff\ufffd\U0010ffff",
+    "if (a[i] != b) {\n\t\treturn -1.5e-7;\n\t}\r\n", "١٢٣ ½ Ⅷ Ελλάδα привет 你好 한국어 नमस्ते",
+]
+TOKENIZER = {
+    "version": "1.0", "truncation": None, "padding": None,
+    "added_tokens": [
+        {"id": 9, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": True},
+        {"id": 10, "content": "bé", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True,
+         "special": False},
+    ],
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": "(?i:'s|'ve)|[^\\r\\n\\p{L}]?\\p{L}+|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated",
+         "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}]},
+    "post_processor": None,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+              "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+              "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5, "aa": 6, "cab": 7, "Ġ": 8, "Ã": 11, "©": 12},
+              "merges": ["b c", ["a", "b"], "a bc", "a a"]},
+}
+
+
+def save(target, name, contents):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"seed-{name}").write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+
+
+def compact(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def safetensors(tensors, **extra):
+    """Header and data of {name: (dtype, shape, bytes)}."""
+    header, data = dict(extra), b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    return compact(header).encode(), data
+
+
+def json_seeds():
+    save("json_document", "kinds",
+         '{"a":[null,true,false,-1,18446744073709551615,1.5e-7,"x\\u00e9\\ud83d\\ude42\\n"],"b":{},"c":[],"":{"":[[]]}}')
+    save("json_document", "numbers", "[0,-0,1e308,2.2250738585072014e-308,9223372036854775807,-9223372036854775808,0.1]")
+    save("json_document", "nested", "[" * 63 + "{}" + "]" * 63)
+    for model in ("qwen2-yarn", "qwen3-one-head"):
+        save("model_config", model,
+             (DATA / f"golden/{model}/config.json").read_bytes() + b'\0{"eos_token_id":[5,3],"temperature":0.7}')
+    save("model_config", "tinymath",
+         b"\0".join((DATA / f"tinymath/target/{n}.json").read_bytes() for n in ("config", "generation_config")))
+    save("model_config", "variants", compact({
+        "model_type": "qwen3", "vocab_size": 100, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": None, "head_dim": 4, "tie_word_embeddings": True, "use_sliding_window": False,
+        "sliding_window": 7,
+        "layer_types": ["full_attention"],
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5,
+                                                               "rope_theta": 1e6, "truncate": False}, "eos_token_id": 3}))
+
+
+def checkpoint_seeds():
+    weights = {"w": ("BF16", [2, 3], bytes(range(12))), "v": ("F32", [2], bytes(8)), "h": ("F16", [1, 1], b"\x01\x80"),
+               "s": ("F32", [], b"\0\0\x80\x7f"), "e": ("BF16", [3, 0], b""), "i": ("I64", [1], bytes(8))}
+    header, data = safetensors(weights, __metadata__={"format": "pt"})
+    save("checkpoint", "single", b"s" + struct.pack("<Q", len(header)) + header + data)
+    save("checkpoint", "header", b"h" + header + b"\0" + data)
+    one, two = ({k: v for i, (k, v) in enumerate(weights.items()) if i % 2 == part} for part in (0, 1))
+    index = {"metadata": {"total_size": 44}, "weight_map": dict.fromkeys(one, "a") | dict.fromkeys(two, "b")}
+    (header_a, data_a), (header_b, data_b) = safetensors(one), safetensors(two)
+    headers = b"\0".join((compact(index).encode(), header_a, header_b, b""))
+    save("checkpoint", "shards", b"i" + headers + bytes([len(data_a)]) + data_a + data_b)
+
+
+def otr_seeds():
+    config = (DATA / "golden/qwen2-group1-tied/config.json").read_bytes()
+    frames, header = otr_format.small({"config.json": config, "tokenizer.json": b"{}"})
+    for kind in "rp":
+        save("otr_container", "whole-" + kind, kind.encode() + otr_format.assemble(frames, header))
+    save("otr_container", "texts", b"f" + compact(header).encode() + b"\0" + frames)
+    planes = otr_format.compress(bytes([63] * 400 + list(range(200)) * 2), checksum=True)
+    plain = bytes(range(60))
+    at = 64 + len(planes)
+    header = {"layout": "vnni32", "files": {}, "weights": {
+        "w": {"bytes": 860, "planes": True,
+              "frames": [otr_format.frame_entry(64, planes, 800), otr_format.frame_entry(at, plain, 60)]}}}
+    for kind in "fg":
+        save("otr_container", "weights-" + kind, kind.encode() + compact(header).encode() + b"\0" + planes + plain)
+
+
+def main():
+    json_seeds()
+    checkpoint_seeds()
+    otr_seeds()
+    save("tokenizer_json", "small", compact(TOKENIZER) + "\0abc aab<s> cabca b\u0065\u0301'S")
+    save("tokenizer_json", "whole",
+         compact(TOKENIZER | {"model": TOKENIZER["model"] | {"ignore_merges": True}, "normalizer": None}) + "\0cab bécab")
+    for i, text in enumerate(TEXTS):
+        save("tinymath_text", str(i), text)
+        save("qwen_text", str(i), text)
+    save("tinymath_text", "bytes", b"\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x99a")
+    save("qwen_text", "bytes", b"\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x99a")
+    save("rollout_line", "text",
+         compact({"id": "ü", "prompt": "What?\n", "answer": {"x": [1]}, "kind": 2, "metadata": None, "n": 3}))
+    save("rollout_line", "ids", compact({
+        "id": -7, "prompt_token_ids": [1, 2147483647], "max_new_tokens": 7, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 2**64 - 1, "stream": 9, "repetition_penalty": 1.1, "presence_penalty": -1, "frequency_penalty": 0.5,
+        "stop_token_ids": [3],
+        "ignore_eos": True}))
+    save("score_line", "rollout", compact({
+        "id": "a", "sample": 3, "prompt_token_ids": [5], "token_ids": [6, 7], "logprobs": [-0.5, None],
+        "raw_logprobs": [-0.5, -1],
+        "text": "x", "finish_reason": "stop", "temperature": 0, "top_k": 4, "error": "e"}))
+    save("score_line", "short", '{"token_ids":[1]}')
+
+
+if __name__ == "__main__":
+    main()
