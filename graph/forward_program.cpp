@@ -8,8 +8,9 @@
 
 namespace otr {
 
-Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const ModelWeights& weights, const KvLayout& layout,
-                                              Element* pages, ProgramBucket bucket, ThreadPool& pool) {
+Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const ModelWeights& weights,
+                                              const QuantizedWeights* quantized, const KvLayout& layout, Element* pages,
+                                              ProgramBucket bucket, ThreadPool& pool) {
   // The vector form of rope+append has no tail; one rule for all paths, so that a model runs on each or on none.
   constexpr int32_t kHeadDimStep = 32;
   if (layout.head_dim % kHeadDimStep != 0) {
@@ -17,7 +18,7 @@ Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const 
   }
   ForwardProgram program;
   OTR_RETURN_IF_ERROR(program.allocate(weights.config(), bucket));
-  program.build(kernels, weights, layout, pages, pool);
+  program.build({kernels, weights, quantized, layout, pages, pool});
   return program;
 }
 
@@ -40,7 +41,10 @@ Status ForwardProgram::allocate(const ModelConfig& c, ProgramBucket bucket) {
   return {};
 }
 
-void ForwardProgram::build(const KernelTable& k, const ModelWeights& w, const KvLayout& layout, Element* pages, ThreadPool& pool) {
+void ForwardProgram::build(const Parts& parts) {
+  const KernelTable& k = parts.kernels;
+  const ModelWeights& w = parts.weights;
+  ThreadPool& pool = parts.pool;
   const ModelConfig& c = w.config();
   Buffers& b = buffers_;
   launches_.push_back([=, &pool, fault = b.fault.data(), out = b.residual.data(), table = w.embedding(), hidden = c.hidden_size,
@@ -56,7 +60,7 @@ void ForwardProgram::build(const KernelTable& k, const ModelWeights& w, const Kv
     p.positions = rows.positions;
     op(p, pool);
   });
-  for (int32_t layer = 0; layer < c.num_layers; ++layer) build_layer(k, w, layer, layout, pages, pool);
+  for (int32_t layer = 0; layer < c.num_layers; ++layer) build_layer(parts, layer);
 
   const RmsNormParams norm{.num_rows = 0, .hidden_size = c.hidden_size, .eps = static_cast<float>(c.rms_norm_eps), .x = b.residual.data(),
                            .row_index = nullptr, .weight = w.final_norm(), .out = b.logit_normed.data(),
@@ -67,19 +71,44 @@ void ForwardProgram::build(const KernelTable& k, const ModelWeights& w, const Kv
     p.row_index = rows.logit_rows;
     op(p, pool);
   });
-  const LinearParams head{.num_rows = 0, .weight = w.lm_head(), .x = b.logit_normed.data(), .x_stride = linear_padded(c.hidden_size),
-                          .residual = nullptr, .out = b.logits.data(), .out_stride = c.vocab_size};
-  launches_.push_back([=, &pool, op = k.linear](const RowBatch& rows) {
-    LinearParams p = head;
-    p.num_rows = rows.num_logit_rows;
-    op(p, pool);
-  });
+  const auto logit_rows = [](const RowBatch& rows) { return rows.num_logit_rows; };
+  const LinearW4Weight* quantized_head = parts.quantized != nullptr ? &parts.quantized->lm_head() : nullptr;
+  add_linear(parts, w.lm_head(), quantized_head, b.logit_normed.data(), b.logits.data(), false, logit_rows);
 }
 
-void ForwardProgram::build_layer(const KernelTable& k, const ModelWeights& w, int32_t layer, const KvLayout& layout, Element* pages,
-                                 ThreadPool& pool) {
-  const ModelConfig& c = w.config();
-  const LayerWeights& lw = w.layers()[static_cast<size_t>(layer)];
+// Rows: how many the launch has of those in the batch.
+template <typename Rows>
+void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x,
+                                float* out, bool add_residual, const Rows& num_rows) {
+  ThreadPool& pool = parts.pool;
+  const auto launch = [&](const auto& base, auto op) {
+    launches_.push_back([base, op, num_rows, &pool](const RowBatch& rows) {
+      auto p = base;
+      p.num_rows = num_rows(rows);
+      op(p, pool);
+    });
+  };
+  const int64_t x_stride = linear_padded(weight.in_features);
+  const float* residual = add_residual ? out : nullptr;
+  if (quantized != nullptr) {
+    launch(LinearW4Params{.num_rows = 0, .weight = *quantized, .x = x, .x_stride = x_stride, .residual = residual, .out = out,
+                          .out_stride = weight.out_features},
+           parts.kernels.linear_w4);
+  } else {
+    launch(LinearParams{.num_rows = 0, .weight = weight, .x = x, .x_stride = x_stride, .residual = residual, .out = out,
+                        .out_stride = weight.out_features},
+           parts.kernels.linear);
+  }
+}
+
+void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
+  const KernelTable& k = parts.kernels;
+  const ModelConfig& c = parts.weights.config();
+  const LayerWeights& lw = parts.weights.layers()[static_cast<size_t>(layer)];
+  const QuantizedWeights::Layer* quantized = parts.quantized != nullptr ? &parts.quantized->layers()[static_cast<size_t>(layer)] : nullptr;
+  const KvLayout& layout = parts.layout;
+  Element* pages = parts.pages;
+  ThreadPool& pool = parts.pool;
   Buffers& b = buffers_;
   const float eps = static_cast<float>(c.rms_norm_eps);
   const int64_t padded_hidden = linear_padded(c.hidden_size), q_size = int64_t{c.num_heads} * c.head_dim;
@@ -93,18 +122,14 @@ void ForwardProgram::build_layer(const KernelTable& k, const ModelWeights& w, in
       op(p, pool);
     });
   };
-  const auto linear = [&](const LinearWeight& weight, const Element* x, float* out, bool add_residual) {
-    const LinearParams base{.num_rows = 0, .weight = weight, .x = x, .x_stride = linear_padded(weight.in_features),
-                            .residual = add_residual ? out : nullptr, .out = out, .out_stride = weight.out_features};
-    launches_.push_back([base, op = k.linear, &pool](const RowBatch& rows) {
-      LinearParams p = base;
-      p.num_rows = rows.num_rows;
-      op(p, pool);
-    });
+  const auto all_rows = [](const RowBatch& rows) { return rows.num_rows; };
+  const auto linear = [&](LinearWeight LayerWeights::*weight, LinearW4Weight QuantizedWeights::Layer::*weight_w4, const Element* x,
+                          float* out, bool add_residual) {
+    add_linear(parts, lw.*weight, quantized != nullptr ? &(quantized->*weight_w4) : nullptr, x, out, add_residual, all_rows);
   };
 
   rmsnorm(lw.input_norm);
-  linear(lw.qkv, b.normed.data(), b.qkv.data(), false);
+  linear(&LayerWeights::qkv, &QuantizedWeights::Layer::qkv, b.normed.data(), b.qkv.data(), false);
   const RopeAppendParams append{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout, .qkv = b.qkv.data(),
                                 .q_norm = lw.q_norm, .k_norm = lw.k_norm, .norm_eps = eps, .cos = b.cos.data(), .sin = b.sin.data(),
                                 .q = b.q.data(), .pages = pages, .fault = b.fault.data()};
@@ -121,9 +146,9 @@ void ForwardProgram::build_layer(const KernelTable& k, const ModelWeights& w, in
     p.rows = &rows;
     op(p, pool);
   });
-  linear(lw.o, b.attended.data(), b.residual.data(), true);
+  linear(&LayerWeights::o, &QuantizedWeights::Layer::o, b.attended.data(), b.residual.data(), true);
   rmsnorm(lw.post_norm);
-  linear(lw.gate_up, b.normed.data(), b.gate_up.data(), false);
+  linear(&LayerWeights::gate_up, &QuantizedWeights::Layer::gate_up, b.normed.data(), b.gate_up.data(), false);
   const SiluMulParams silu{.num_rows = 0, .intermediate_size = c.intermediate_size, .gate_up = b.gate_up.data(),
                            .out = b.activated.data(), .out_stride = linear_padded(c.intermediate_size)};
   launches_.push_back([silu, op = k.silu_mul, &pool](const RowBatch& rows) {
@@ -131,7 +156,7 @@ void ForwardProgram::build_layer(const KernelTable& k, const ModelWeights& w, in
     p.num_rows = rows.num_rows;
     op(p, pool);
   });
-  linear(lw.down, b.activated.data(), b.residual.data(), true);
+  linear(&LayerWeights::down, &QuantizedWeights::Layer::down, b.activated.data(), b.residual.data(), true);
 }
 
 void ForwardProgram::run(const RowBatch& rows) const {

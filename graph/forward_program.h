@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/model_weights.h"
+#include "graph/quantized_weights.h"
 #include "kernels/base/row_batch.h"
 #include "kernels/dispatch.h"
 #include "kernels/page/page.h"
@@ -27,9 +28,10 @@ struct ProgramBucket {
 
 class ForwardProgram {
  public:
-  // `kernels`, `weights`, `pages` and `pool` outlive the program. `pages`: [num_pages][layout.page_elements()].
-  static Result<ForwardProgram> create(const KernelTable& kernels, const ModelWeights& weights, const KvLayout& layout,
-                                       Element* pages, ProgramBucket bucket, ThreadPool& pool);
+  // All arguments outlive the program. `quantized`, if not null, takes the place of the linear weights. `pages`: [num_pages]
+  // [layout.page_elements()].
+  static Result<ForwardProgram> create(const KernelTable& kernels, const ModelWeights& weights, const QuantizedWeights* quantized,
+                                       const KvLayout& layout, Element* pages, ProgramBucket bucket, ThreadPool& pool);
 
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
   void run(const RowBatch& rows) const;
@@ -59,8 +61,20 @@ class ForwardProgram {
   };
 
   Status allocate(const ModelConfig& config, ProgramBucket bucket);
-  void build(const KernelTable& k, const ModelWeights& w, const KvLayout& layout, Element* pages, ThreadPool& pool);
-  void build_layer(const KernelTable& k, const ModelWeights& w, int32_t layer, const KvLayout& layout, Element* pages, ThreadPool& pool);
+  struct Parts {
+    const KernelTable& kernels;
+    const ModelWeights& weights;
+    const QuantizedWeights* quantized;
+    KvLayout layout;
+    Element* pages;
+    ThreadPool& pool;
+  };
+  void build(const Parts& parts);
+  void build_layer(const Parts& parts, int32_t layer);
+  // `quantized` may be null. num_rows(batch): rows of the launch.
+  template <typename Rows>
+  void add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x, float* out,
+                  bool add_residual, const Rows& num_rows);
 
   Buffers buffers_;
   std::vector<Launch> launches_;

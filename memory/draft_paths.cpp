@@ -7,15 +7,16 @@ DraftPaths::DraftPaths(int32_t max_paths, int32_t max_pages) {
   pages_.reserve(static_cast<size_t>(max_pages));
 }
 
-int32_t DraftPaths::add(const PageTable& table, int32_t begin, int32_t end, PagePool* pool, PageWork* work) {
+int32_t DraftPaths::add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PagePool* pool, PageWork* work) {
   const int32_t first = begin / kPageTokens, count = (end + kPageTokens - 1) / kPageTokens - first;
   if (count > pool->num_free()) return kNoPath;
   const int32_t start = static_cast<int32_t>(pages_.size());
   for (int32_t i = 0; i < count; ++i) {
     const PageId page = pool->take_free();
     pages_.push_back(page);
-    if (i == 0 && begin % kPageTokens != 0) {
-      work->copy_from.push_back(table.pages()[static_cast<size_t>(first)]);
+    if ((first + i) * kPageTokens < filled) {
+      const size_t source = static_cast<size_t>(i);
+      work->copy_from.push_back(from == kNoPath ? table.pages()[static_cast<size_t>(first) + source] : pages(from)[source]);
       work->copy_to.push_back(page);
     } else {
       work->zero.push_back(page);

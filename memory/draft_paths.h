@@ -22,9 +22,9 @@ class DraftPaths {
   // REQUIRES: `max_paths` paths of at most `max_pages` pages in all between two clear()s.
   DraftPaths(int32_t max_paths, int32_t max_pages);
 
-  // A path of the sequence with this table: drafted positions [begin, end), of which the sequence itself has none. The page of
-  // `begin` starts as a copy of the sequence's. Returns its number, or kNoPath if there are not enough free pages.
-  int32_t add(const PageTable& table, int32_t begin, int32_t end, PagePool* pool, PageWork* work);
+  // A new path of the sequence with this table, for drafted positions [begin, end). Up to position `filled` it is a copy of path
+  // `from` (kNoPath: of the sequence itself). Returns its number, or kNoPath if there are not enough free pages.
+  int32_t add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PagePool* pool, PageWork* work);
 
   int32_t size() const { return static_cast<int32_t>(paths_.size()); }
   // The path's pages, from page begin / 64 of the sequence on.

@@ -70,12 +70,13 @@ std::string unavailable_paths_json() {
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
   OTR_ASSIGN_OR_RETURN(const Policy policy, parse_policy(options.policy));
-  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk};
+  const int32_t draft_rows = draft_row_limit(options, policy);
+  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
+                                .max_draft_rows = draft_rows};
   for (const std::string& text : options.drafters) {
     OTR_ASSIGN_OR_RETURN(DrafterModel model, parse_drafter_model(text));
     speculation.models.push_back(std::move(model));
   }
-  const int32_t draft_rows = draft_row_limit(options, policy);
   EngineOptions o = options;
   o.worker.target.bucket = {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_logit_rows = max_logit_rows(o) + draft_rows};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));

@@ -68,7 +68,7 @@ void Engine::fork(size_t run, const Sequence& s, int32_t begin) {
   if (forest->empty()) return;
   for (int32_t node = forest->run_end(0); node < forest->size(); node = forest->run_end(node)) {
     const int32_t depth = (*forest)[forest->run_end(node) - 1].depth;
-    if (paths_.add(s.pages, begin, begin + depth, &target().page_pool(), &fork_work_) == DraftPaths::kNoPath) forest->truncate(node);
+    if (paths_.add(s.pages, DraftPaths::kNoPath, begin, begin, begin + depth, &target().page_pool(), &fork_work_) == DraftPaths::kNoPath) forest->truncate(node);
   }
 }
 

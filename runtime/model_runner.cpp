@@ -32,7 +32,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   r->converted_tensors_ = model.weights->converted_tensors();
   r->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   OTR_RETURN_IF_ERROR(r->create_pages(options));
-  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_, r->layout_, r->pages_.data(),
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_, nullptr, r->layout_, r->pages_.data(),
                                                                      options.bucket, pool));
   r->program_ = std::make_unique<ForwardProgram>(std::move(program));
   const int64_t stride = sample_workspace_stride(config.vocab_size) * pool.num_threads();
@@ -62,6 +62,16 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
   return {};
 }
 
+Status ModelRunner::add_quantized(ProgramBucket bucket) {
+  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_));
+  quantized_ = std::make_unique<QuantizedWeights>(std::move(quantized));
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program,
+                       ForwardProgram::create(kernels_, weights_, quantized_.get(), layout_, pages_.data(), bucket, pool_));
+  quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
+  quantized_->quantize(kernels_, pool_);
+  return {};
+}
+
 void ModelRunner::prepare(const PageWork& work) {
   // Copies first: a page may be given up by one sequence and zeroed for another in the same tick.
   kernels_.page_copy({.layout = layout_, .pages = pages_.data(), .from = work.copy_from.data(), .to = work.copy_to.data(),
@@ -76,6 +86,12 @@ void ModelRunner::draw(const SampleDraw* draws, int32_t num_draws, SampleResult*
   const int32_t vocab = config().vocab_size;
   kernels_.sample({.num_draws = num_draws, .vocab_size = vocab, .logits = program_->logits(), .logits_stride = vocab, .draws = draws,
                     .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
+}
+
+void ModelRunner::candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results) {
+  const int32_t vocab = config().vocab_size;
+  kernels_.candidates({.num_draws = num_draws, .vocab_size = vocab, .m = m, .logits = program.logits(), .logits_stride = vocab,
+                       .draws = draws, .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
 }
 
 }  // namespace otr

@@ -38,11 +38,18 @@ class ModelRunner {
   const PrefixCache& prefix_cache() const { return *prefix_cache_; }
   const ForwardProgram& program() const { return *program_; }
 
+  // Makes a second program over the same pages: the model in 4 bits. Errors: kOutOfMemory. REQUIRES: not done yet.
+  Status add_quantized(ProgramBucket bucket);
+  const ForwardProgram& quantized_program() const { return *quantized_program_; }
+  int64_t quantized_bytes() const { return quantized_ != nullptr ? quantized_->bytes() : 0; }
+
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
   void run(const RowBatch& rows);
   // Draws from the logits of the last run.
   void draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results);
+  // A drafter's candidates, from the logits of a program's last run.
+  void candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
 
  private:
   ModelRunner(const KernelTable& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
@@ -57,6 +64,8 @@ class ModelRunner {
   std::unique_ptr<PagePool> page_pool_;
   std::unique_ptr<PrefixCache> prefix_cache_;
   std::unique_ptr<ForwardProgram> program_;
+  std::unique_ptr<QuantizedWeights> quantized_;
+  std::unique_ptr<ForwardProgram> quantized_program_;
   Buffer<float> sample_scaled_;   // [num_threads][sample_workspace_stride]
   Buffer<int32_t> sample_order_;  // likewise
 };

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "runtime/model_drafter.h"
+#include "runtime/self_drafter.h"
 #include "spec/ngram_drafter.h"
 
 namespace otr {
@@ -48,23 +49,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
                                                        const std::vector<std::unique_ptr<Sequence>>& live) {
   std::unique_ptr<Speculator> s(new Speculator(options));
   for (const std::string& name : options.policy.drafters) {
-    const int number = static_cast<int>(s->drafters_.size());
-    if (name == "ngram") {
-      s->drafters_.push_back(std::make_unique<NgramDrafter>(number));
-      continue;
-    }
-    const auto custom = std::find_if(options.custom.begin(), options.custom.end(), [&](const CustomDrafter& c) { return c.name == name; });
-    if (custom != options.custom.end()) {
-      s->drafters_.push_back(custom->make(number));
-      continue;
-    }
-    const auto model = std::find_if(options.models.begin(), options.models.end(), [&](const DrafterModel& m) { return m.name == name; });
-    if (model == options.models.end()) return invalid_argument("the policy names drafter '" + name + "', which is not defined");
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> drafter,
-                         ModelDrafter::create({.number = number, .name = name, .path = model->path, .max_batch = options.max_batch,
-                                               .chunk = options.prefill_chunk, .num_pages = worker.target().page_pool().num_pages()},
-                                              worker, live));
-    s->drafter_weight_bytes_ += drafter->model().weight_bytes();
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, worker, live));
     s->drafters_.push_back(std::move(drafter));
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
@@ -73,6 +58,27 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   }
   s->rows_.reserve(static_cast<size_t>(options.max_batch));
   return s;
+}
+
+Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& name, Worker& worker,
+                                                          const std::vector<std::unique_ptr<Sequence>>& live) {
+  const Policy& policy = options_.policy;
+  const TreeDrafterOptions tree{.number = static_cast<int>(drafters_.size()), .top_k = policy.top_k, .max_nodes = policy.verify_tokens,
+                                .max_batch = options_.max_batch, .max_draft_rows = options_.max_draft_rows, .chunk = options_.prefill_chunk};
+  const auto named = [&name](const auto& d) { return d.name == name; };
+  if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
+  if (name == "self") {
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, worker.target(), live));
+    drafter_weight_bytes_ += worker.target().quantized_bytes();
+    return std::unique_ptr<Drafter>(std::move(self));
+  }
+  if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
+  if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, worker, live));
+    drafter_weight_bytes_ += model->model().weight_bytes();
+    return std::unique_ptr<Drafter>(std::move(model));
+  }
+  return invalid_argument("the policy names drafter '" + name + "', which is not defined");
 }
 
 DraftSequence Speculator::view(const Sequence& s) const {

@@ -40,6 +40,7 @@ struct SpeculatorOptions {
   std::vector<CustomDrafter> custom;
   int32_t max_batch;
   int32_t prefill_chunk;
+  int32_t max_draft_rows;  // nodes of a tick, all forests together
 };
 
 class Speculator {
@@ -72,6 +73,7 @@ class Speculator {
 
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
+  Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Worker& worker, const std::vector<std::unique_ptr<Sequence>>& live);
   DraftSequence view(const Sequence& s) const;
 
   const SpeculatorOptions options_;

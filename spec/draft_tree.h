@@ -54,7 +54,11 @@ class DraftTree {
     std::erase_if(frontier_, [&](int32_t node) { return closed((*this)[node].token); });
     return !frontier_.empty();
   }
-  void close() { frontier_.clear(); }
+  // Drops the frontier's nodes for which keep(node) is false.
+  template <typename Keep>
+  void keep_frontier(const Keep& keep) {
+    std::erase_if(frontier_, [&](int32_t node) { return !keep(node); });
+  }
 
   // Adds the best max_nodes nodes to `forest` under the drafter's number.
   void export_to(Forest* forest, int drafter);

@@ -51,7 +51,7 @@ class Program {
     weights_ = std::move(weights.value());
     pages_ = std::move(Buffer<Element>::create(kNumPages * layout_.page_elements(), "pages").value());
     Result<ForwardProgram> program =
-        ForwardProgram::create(*select_kernels(isa).value(), weights_, layout_, pages_.data(), {kMaxRows, kMaxRows}, pool_);
+        ForwardProgram::create(*select_kernels(isa).value(), weights_, nullptr, layout_, pages_.data(), {kMaxRows, kMaxRows}, pool_);
     if (!program.ok()) throw std::runtime_error(program.status().message());
     program_ = std::make_unique<ForwardProgram>(std::move(program.value()));
   }

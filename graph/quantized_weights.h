@@ -1,0 +1,41 @@
+// QuantizedWeights: a model's linear weights in 4 bits, lm_head included, for a drafter that is the model itself. Everything else
+// (embedding, norms, biases) it shares with the model.
+//
+// Memory is allocated once; quantize() may be called again whenever the model's weights have changed.
+// Errors: create() gives kOutOfMemory. Thread safety: read only but for quantize().
+#pragma once
+
+#include <vector>
+
+#include "graph/model_weights.h"
+#include "kernels/dispatch.h"
+#include "memory/buffer.h"
+
+namespace otr {
+
+class QuantizedWeights {
+ public:
+  // `source` outlives the object. The content is undefined until quantize().
+  static Result<QuantizedWeights> create(const ModelWeights& source);
+
+  void quantize(const KernelTable& kernels, ThreadPool& pool);
+
+  struct Layer {
+    LinearW4Weight qkv, o, gate_up, down;
+  };
+  const std::vector<Layer>& layers() const { return layers_; }
+  const LinearW4Weight& lm_head() const { return lm_head_; }
+  int64_t bytes() const { return static_cast<int64_t>(packed_.bytes()); }
+
+ private:
+  // visit(source weight, quantised weight) for each pair.
+  template <typename Visit>
+  void for_each(const Visit& visit);
+
+  const ModelWeights* source_ = nullptr;
+  Buffer<uint8_t> packed_;
+  std::vector<Layer> layers_;
+  LinearW4Weight lm_head_;
+};
+
+}  // namespace otr

@@ -1,0 +1,29 @@
+// SelfDrafter ("self"): the target itself in 4 bits, lm_head included (EfficientRollout, section 3.1). It has no KV cache: it reads the
+// target's keys and writes provisional ones for the drafted tokens, on pages the engine has made writable; verification
+// overwrites them, or they are never read. So it is never behind, and costs no memory beyond its weights.
+//
+// Coupled mode only. The target quantises its weights (ModelRunner::quantize).
+//
+// Thread safety: used by the engine thread. Errors: create() gives kOutOfMemory.
+#pragma once
+
+#include <memory>
+
+#include "runtime/tree_drafter.h"
+
+namespace otr {
+
+class SelfDrafter final : public TreeDrafter {
+ public:
+  // `target` and `live` outlive the drafter.
+  static Result<std::unique_ptr<SelfDrafter>> create(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live);
+
+ private:
+  SelfDrafter(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live);
+
+  bool admit(const DraftRow&, std::span<const DraftRow>, int32_t, PageWork*) override { return true; }
+  int32_t num_computed(int32_t slot) const override { return sequence(slot).num_tokens() - 1; }
+  const PageTable& table(int32_t slot) const override { return sequence(slot).pages; }
+};
+
+}  // namespace otr

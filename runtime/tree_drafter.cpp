@@ -1,0 +1,167 @@
+#include "runtime/tree_drafter.h"
+
+#include <algorithm>
+
+namespace otr {
+
+TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, const ForwardProgram& program, const LiveSequences& live)
+    : model_(model),
+      program_(program),
+      options_(options),
+      live_(live),
+      rows_({.max_rows = options.max_batch + options.chunk + options.max_draft_rows,
+             .max_segments = options.max_batch + options.max_draft_rows,
+             .max_logit_rows = options.max_batch + options.max_draft_rows,
+             .max_pages_per_sequence = static_cast<int32_t>(std::min<int64_t>(
+                 (context_limit(model.config()) + kPageTokens - 1) / kPageTokens, model.page_pool().num_pages()))},
+            attention_tile_rows(model.config().num_heads, model.config().num_kv_heads)),
+      paths_(options.max_draft_rows, 2 * options.max_draft_rows) {
+  const size_t rows = static_cast<size_t>(options.max_batch + options.max_draft_rows);
+  draws_.reserve(rows);
+  candidates_.resize(rows);
+  tokens_.reserve(kMaxDraftDepth);
+}
+
+void TreeDrafter::join(const DraftSequence& s) {
+  if (members_.size() <= static_cast<size_t>(s.slot)) members_.resize(static_cast<size_t>(s.slot) + 1);
+  Member& m = member(s.slot);
+  m.tree.reserve(options_.max_nodes, options_.top_k);
+  m.places.reserve(static_cast<size_t>(options_.max_nodes) + 1);
+  m.own_chain.reserve(kMaxDraftDepth);
+}
+
+void TreeDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) {
+  page_work_.clear();
+  paths_.clear(&model_.page_pool());
+  for (Member& m : members_) m.drafts = false;
+  for (const DraftRow& row : rows) member(row.sequence.slot).drafts = true;
+  int32_t deepest = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Member& m = member(rows[i].sequence.slot);
+    const int32_t depth = std::min(rows[i].max_depth, max_nodes);
+    m.places.clear();
+    m.place_of.clear();
+    m.own_chain.clear();
+    m.tree.reset(max_nodes);
+    m.drafts = admit(rows[i], rows.first(i), depth, &page_work_);
+    if (m.drafts) deepest = std::max(deepest, depth);
+  }
+  model_.prepare(page_work_);
+  catch_up(rows);
+  for (int32_t level = 1; level <= deepest; ++level) run_level(rows, level, top_k);
+  for (const DraftRow& row : rows) member(row.sequence.slot).tree.export_to(row.forest, options_.number);
+  paths_.clear(&model_.page_pool());
+}
+
+// Runs every frontier and hangs the candidates under it.
+void TreeDrafter::run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k) {
+  rows_.clear();
+  draws_.clear();
+  penalties_.clear();
+  page_work_.clear();
+  for (const DraftRow& row : rows) {
+    if (member(row.sequence.slot).drafts) add_rows(row, level);
+  }
+  if (draws_.empty()) return;
+  model_.prepare(page_work_);
+  program_.run(rows_.batch());
+  model_.candidates(program_, draws_.data(), static_cast<int32_t>(draws_.size()), top_k, candidates_.data());
+  const Candidates* found = candidates_.data();
+  for (const DraftRow& row : rows) {
+    Member& m = member(row.sequence.slot);
+    if (!m.drafts) continue;
+    for (const int32_t node : m.tree.frontier()) {
+      const Candidates& c = *found++;
+      m.place_of.resize(static_cast<size_t>(m.tree.size()), -1);
+      m.place_of[static_cast<size_t>(node)] = static_cast<int32_t>(m.places.size());
+      m.places.push_back(c);
+      const size_t count = static_cast<size_t>(c.count);  // none where the logits are not finite: a drafter's numbers fail nobody
+      m.tree.add_children(node, {c.tokens, count}, {c.pi, count});
+    }
+    const Sequence& s = sequence(row.sequence.slot);
+    m.drafts = level < row.max_depth && m.tree.next_level([&s](int32_t token) { return s.stops_at(token); });
+  }
+}
+
+// The rows and draws of one sequence's frontier. Nodes that find no pages are not expanded.
+void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
+  const DraftSequence& s = row.sequence;
+  Member& m = member(s.slot);
+  const PageTable& pages = table(s.slot);
+  const int32_t num_tokens = static_cast<int32_t>(s.tokens.size());
+  const auto add_draw = [&](int32_t node) {
+    const Sequence& live = sequence(s.slot);
+    const int32_t depth = m.tree[node].depth;
+    draws_.push_back({live.draw(static_cast<int32_t>(draws_.size()), num_tokens + depth, -1), 1.0f / calibration(live).beta()});
+    m.tree.tokens_to(node, &tokens_);
+    penalties_.extend(live, tokens_, &draws_.back().draw);
+  };
+  if (level == 1) {
+    const int32_t begin = num_computed(s.slot);
+    rows_.add(s.tokens.subspan(static_cast<size_t>(begin)), begin, pages.pages(), num_tokens - 1);
+    run_committed(s);
+    add_draw(DraftTree::kRoot);
+    return;
+  }
+  int32_t last_parent = -1;
+  m.tree.keep_frontier([&](int32_t node) {
+    const bool first_child = m.tree[node].parent != last_parent;
+    last_parent = m.tree[node].parent;
+    if (!place(s, &m, node, first_child, row.max_depth)) return false;
+    add_draw(node);
+    return true;
+  });
+}
+
+// Gives a node its path and adds its row. A parent's first child goes on where the parent is; the others on copies.
+bool TreeDrafter::place(const DraftSequence& s, Member* m, int32_t node, bool first_child, int32_t max_depth) {
+  const int32_t first = static_cast<int32_t>(s.tokens.size());  // the first drafted position
+  const DraftTree::Node& n = m->tree[node];
+  const int32_t position = first + n.depth - 1;
+  int32_t path = m->tree[n.parent].path;
+  if (!first_child) {
+    path = paths_.add(table(s.slot), path, first, position, first + max_depth - 1, &model_.page_pool(), &page_work_);
+    if (path == DraftPaths::kNoPath) return false;
+  }
+  m->tree.set_path(node, path);
+  const std::vector<PageId>& pages = table(s.slot).pages();
+  if (path == DraftPaths::kNoPath) {
+    m->own_chain.push_back(n.token);
+    rows_.add({&n.token, 1}, position, pages, 0);
+  } else {
+    rows_.add_path({&n.token, 1}, position, std::span(pages).first(static_cast<size_t>(first / kPageTokens)), paths_.pages(path));
+  }
+  return true;
+}
+
+void TreeDrafter::observe(const DraftVerdict& v) {
+  Member& m = member(v.sequence.slot);
+  if (m.places.empty()) return;
+  const auto new_tokens = v.sequence.tokens.last(static_cast<size_t>(v.num_new));
+  size_t kept = 0;
+  while (kept < std::min(m.own_chain.size(), new_tokens.size()) && m.own_chain[kept] == new_tokens[kept]) ++kept;
+  keep_drafted(v.sequence.slot, static_cast<int32_t>(kept));
+
+  // Every place on the target's way that was expanded teaches.
+  Calibration& calibration = calibrations_[sequence(v.sequence.slot).group->sampling.temperature == 0.0f];
+  int32_t node = DraftTree::kRoot;
+  for (const int32_t token : new_tokens) {
+    const int32_t at = static_cast<size_t>(node) < m.place_of.size() ? m.place_of[static_cast<size_t>(node)] : -1;
+    if (at < 0) break;
+    const Candidates& c = m.places[static_cast<size_t>(at)];
+    const size_t count = static_cast<size_t>(c.count);
+    const int32_t* found = std::find(c.tokens, c.tokens + count, token);
+    const int32_t chosen = found == c.tokens + count ? -1 : static_cast<int32_t>(found - c.tokens);
+    if (count > 0) calibration.observe({c.score, count}, {c.pi, count}, c.mean_score, chosen);
+    if (chosen < 0) break;
+    node = m.tree[node].first_child + chosen;
+  }
+  m.places.clear();
+}
+
+void TreeDrafter::leave(int32_t slot) {
+  member(slot).places.clear();
+  member(slot).own_chain.clear();
+}
+
+}  // namespace otr

@@ -1,0 +1,97 @@
+// TreeDrafter: what drafters with a model of their own have in common. A tick's drafts grow level by level: one pass of the model runs
+// every sequence's frontier, the best candidates with the target's own noise become the next nodes, and so on (spec/draft_tree.h).
+// A chain is the tree with one candidate a place.
+//
+// Sibling nodes share a position, so every path of a tree but the first has pages of its own (memory/draft_paths.h) for the length of
+// the propose(). Derived classes say where the committed tokens' keys are.
+//
+// Thread safety: used by the engine thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "graph/row_batch_builder.h"
+#include "memory/draft_paths.h"
+#include "runtime/draft_penalties.h"
+#include "runtime/model_runner.h"
+#include "runtime/request.h"
+#include "spec/calibration.h"
+#include "spec/draft_tree.h"
+#include "spec/drafter.h"
+
+namespace otr {
+
+struct TreeDrafterOptions {
+  int number;               // its bit in the forests
+  int32_t top_k;            // candidates at one place, at most
+  int32_t max_nodes;        // of one sequence's tree
+  int32_t max_batch;        // rows of one propose()
+  int32_t max_draft_rows;   // nodes of all trees of one propose()
+  int32_t chunk;            // further rows of a pass, for committed tokens
+};
+
+class TreeDrafter : public Drafter {
+ public:
+  void join(const DraftSequence& sequence) override;
+  void propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) override;
+  void observe(const DraftVerdict& verdict) override;
+  void leave(int32_t slot) override;
+
+ protected:
+  using LiveSequences = std::vector<std::unique_ptr<Sequence>>;  // by slot
+
+  TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, const ForwardProgram& program, const LiveSequences& live);
+
+  // The row takes part with drafts of up to `depth` tokens: its committed tokens have a place, and all drafted ones but the last.
+  // False: it goes without a draft. `before`: the rows asked already.
+  virtual bool admit(const DraftRow& row, std::span<const DraftRow> before, int32_t depth, PageWork* work) = 0;
+  // Runs committed tokens until those that are left fit one pass.
+  virtual void catch_up(std::span<const DraftRow>) {}
+  // Committed positions whose keys are there: less than all.
+  virtual int32_t num_computed(int32_t slot) const = 0;
+  virtual const PageTable& table(int32_t slot) const = 0;
+  // The pass to come computes all committed positions.
+  virtual void run_committed(const DraftSequence&) {}
+  // Of the tokens drafted on the sequence's own pages, the first `count` were kept.
+  virtual void keep_drafted(int32_t, int32_t) {}
+
+  const Sequence& sequence(int32_t slot) const { return *live_[static_cast<size_t>(slot)]; }
+  bool drafts(int32_t slot) const { return members_[static_cast<size_t>(slot)].drafts; }
+  RowBatchBuilder& rows() { return rows_; }
+  int32_t max_rows() const { return options_.max_batch + options_.chunk + options_.max_draft_rows; }
+  static ProgramBucket bucket(const TreeDrafterOptions& o) {
+    return {.max_rows = o.max_batch + o.chunk + o.max_draft_rows, .max_logit_rows = o.max_batch + o.max_draft_rows};
+  }
+
+  ModelRunner& model_;
+  const ForwardProgram& program_;
+
+ private:
+  struct Member {
+    bool drafts = false;             // takes part in this propose()
+    DraftTree tree;
+    std::vector<int32_t> place_of;   // by tree node: its index in `places`, if it was expanded
+    std::vector<Candidates> places;
+    std::vector<int32_t> own_chain;  // tokens whose keys stand on the sequence's own pages, behind the committed ones
+  };
+  Member& member(int32_t slot) { return members_[static_cast<size_t>(slot)]; }
+  const Calibration& calibration(const Sequence& s) const { return calibrations_[s.group->sampling.temperature == 0.0f]; }
+  void run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k);
+  void add_rows(const DraftRow& row, int32_t level);
+  bool place(const DraftSequence& s, Member* m, int32_t node, bool first_child, int32_t max_depth);
+
+  const TreeDrafterOptions options_;
+  const LiveSequences& live_;
+  std::vector<Member> members_;  // by slot
+  RowBatchBuilder rows_;
+  DraftPaths paths_;
+  PageWork page_work_;
+  DraftPenalties penalties_;
+  std::vector<int32_t> tokens_;
+  std::vector<CandidateDraw> draws_;
+  std::vector<Candidates> candidates_;
+  Calibration calibrations_[2];  // of sampled and of greedy sequences
+};
+
+}  // namespace otr
