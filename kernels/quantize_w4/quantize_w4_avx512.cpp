@@ -1,4 +1,5 @@
-// cpu-avx512 and cpu-amx. About 17 operations for 32 weights, less than the time they take to come from memory.
+// cpu-avx512 and cpu-amx. About 17 operations for 32 weights, in less time than those take to come from memory: bound by memory
+// (one Zen 4 core, 7B shapes: 0.75 to 1 of memcpy's bandwidth, bytes read and written).
 #include "kernels/quantize_w4/quantize_w4_vec.h"
 #include "kernels/simd/vec_avx512.h"
 

@@ -1,10 +1,11 @@
 // The vector form of quantize_w4, on tiles of 16 outputs. A group of a block is 8 KB of bf16: its extremes are found as it
-// comes from memory, in the order in which it lies there, and it is quantised from L1.
+// comes from memory, in the order in which it lies there, and it is quantised from L1. Fetching ahead made it slower.
 //
 // Extremes need no conversion: as signed 16-bit integers the positive bf16 are in order and above the negative ones; as
 // unsigned ones the negative bf16 are in reverse order and above the positive ones. NaN and infinities are beyond the finite
-// ones in both. Rounded values are kept as floats 1.5 * 2^23 + q. Their bits, shifted to the nibbles' places and added, are the
-// 8 nibbles plus a constant, which is taken off once.
+// ones in both.
+// Rounded values are kept as floats 1.5 * 2^23 + q. Their bits, shifted to the nibbles' places and added, are the 8 nibbles
+// plus a constant, which is taken off once.
 //
 // Isa: a float type V and, on its Uint of 16 32-bit lanes: max_signed and max_unsigned (of 16-bit halves), and_, shift_left<n>,
 // bits (of a V), as_float; and min of two V.
