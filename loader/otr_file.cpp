@@ -3,15 +3,14 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cstring>
-#include <mutex>
 
 #include "kernels/base/thread_pool.h"
 #include "loader/item_status.h"
 #include "loader/json_document.h"
 #include "loader/otr_planes.h"
+#include "loader/parallel_status.h"
 #include "loader/xxh64.h"
 
 namespace otr {
@@ -34,11 +33,16 @@ struct Preamble {
 };
 static_assert(sizeof(Preamble) == kOtrPreambleBytes);
 
+struct FreeContext {
+  void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
+};
+using Context = std::unique_ptr<ZSTD_DCtx, FreeContext>;
+
 // Decompresses exactly `raw` bytes; false for anything else, a second frame or a wrong declared size included.
-bool decompress(const uint8_t* stored, size_t stored_size, uint8_t* out, size_t raw) {
+bool decompress(ZSTD_DCtx* context, const uint8_t* stored, size_t stored_size, uint8_t* out, size_t raw) {
   if (ZSTD_getFrameContentSize(stored, stored_size) != raw) return false;
   if (ZSTD_findFrameCompressedSize(stored, stored_size) != stored_size) return false;
-  return ZSTD_decompress(out, raw, stored, stored_size) == raw;
+  return ZSTD_decompressDCtx(context, out, raw, stored, stored_size) == raw;
 }
 
 // An unsigned integer of a header; nothing where it is not one.
@@ -123,7 +127,10 @@ Status OtrFile::read_header() {
   std::string stored(p.header_stored, '\0'), text(p.header_raw, '\0');
   OTR_RETURN_IF_ERROR(file_.read_exact(p.header_offset, std::as_writable_bytes(std::span(stored.data(), stored.size()))));
   if (xxh64(stored.data(), stored.size()) != p.header_hash) return bad_item(path(), "header", "checksum mismatch");
-  if (!decompress(reinterpret_cast<const uint8_t*>(stored.data()), stored.size(), reinterpret_cast<uint8_t*>(text.data()), text.size())) {
+  const Context context(ZSTD_createDCtx());
+  if (context == nullptr) return Status(StatusCode::kOutOfMemory, path() + ": out of memory");
+  if (!decompress(context.get(), reinterpret_cast<const uint8_t*>(stored.data()), stored.size(), reinterpret_cast<uint8_t*>(text.data()),
+                  text.size())) {
     return bad_item(path(), "header", "does not decompress");
   }
   return parse_header(text, p.header_offset);
@@ -165,49 +172,75 @@ const OtrItem* OtrFile::weight_item(const std::string& piece) const {
   return it == weights_.end() ? nullptr : &it->second;
 }
 
-Status OtrFile::read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out) const {
-  // Per thread and kept: loading a model reads thousands of frames.
-  thread_local std::vector<uint8_t> stored, raw;
-  stored.resize(frame.stored);
-  OTR_RETURN_IF_ERROR(file_.read_exact(frame.offset, std::as_writable_bytes(std::span(stored))));
-  if (xxh64(stored.data(), stored.size()) != frame.hash) {
+// What one thread needs to read frames. Made before the threads start: an allocation that fails is an error there.
+struct OtrFile::Scratch {
+  Status reserve(std::span<const OtrRead> reads) {
+    uint64_t most_stored = 0, most_raw = 0;
+    for (const OtrRead& r : reads) {
+      for (const OtrFrame& f : r.item->frames) {
+        most_stored = std::max(most_stored, f.stored);
+        if (r.item->planes) most_raw = std::max(most_raw, f.raw);
+      }
+    }
+    stored.resize(most_stored);
+    planes.resize(most_raw);
+    context.reset(ZSTD_createDCtx());
+    return context != nullptr ? Status() : Status(StatusCode::kOutOfMemory, "out of memory");
+  }
+
+  std::vector<uint8_t> stored, planes;
+  Context context;
+};
+
+Status OtrFile::read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out, Scratch* scratch) const {
+  uint8_t* target = static_cast<uint8_t*>(out);
+  const bool compressed = frame.stored != frame.raw;
+  // Bytes that are stored as they are need no stop in between.
+  uint8_t* stored = compressed || planes ? scratch->stored.data() : target;
+  OTR_RETURN_IF_ERROR(file_.read_exact(frame.offset, std::as_writable_bytes(std::span(stored, frame.stored))));
+  if (xxh64(stored, frame.stored) != frame.hash) {
     return bad_item(path(), what, "checksum mismatch in the frame at byte " + std::to_string(frame.offset));
   }
-  const bool compressed = frame.stored != frame.raw;
-  const uint8_t* data = stored.data();
+  const uint8_t* raw = stored;
   if (compressed) {
-    uint8_t* target = static_cast<uint8_t*>(out);
-    if (planes) {
-      raw.resize(frame.raw);
-      target = raw.data();
-    }
-    if (!decompress(stored.data(), stored.size(), target, frame.raw)) {
+    uint8_t* decompressed = planes ? scratch->planes.data() : target;
+    if (!decompress(scratch->context.get(), stored, frame.stored, decompressed, frame.raw)) {
       return bad_item(path(), what, "the frame at byte " + std::to_string(frame.offset) + " does not decompress");
     }
-    data = target;
+    raw = decompressed;
   }
-  if (planes) join_planes(data, frame.raw, static_cast<uint8_t*>(out));
-  else if (!compressed) std::memcpy(out, data, frame.raw);
+  if (planes) join_planes(raw, frame.raw, target);
   return {};
 }
 
-Status OtrFile::read(const OtrItem& item, std::string_view what, void* out, ThreadPool& pool) const {
-  std::vector<uint64_t> starts;
-  uint64_t at = 0;
-  for (const OtrFrame& f : item.frames) {
-    starts.push_back(at);
-    at += f.raw;
+Status OtrFile::read(std::span<const OtrRead> reads, ThreadPool& pool) const {
+  struct Place {
+    const OtrFrame* frame;
+    const OtrRead* read;
+    uint8_t* out;
+  };
+  std::vector<Place> places;
+  for (const OtrRead& r : reads) {
+    uint8_t* out = static_cast<uint8_t*>(r.out);
+    for (const OtrFrame& f : r.item->frames) {
+      places.push_back({&f, &r, out});
+      out += f.raw;
+    }
   }
-  std::mutex mutex;
-  Status first_error;
-  pool.parallel_for(static_cast<int>(item.frames.size()), [&](int i, int) {
-    const size_t index = static_cast<size_t>(i);
-    Status status = read_frame(item.frames[index], item.planes, what, static_cast<uint8_t*>(out) + starts[index]);
-    if (status.ok()) return;
-    std::lock_guard<std::mutex> lock(mutex);
-    if (first_error.ok()) first_error = std::move(status);
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.frame->offset < b.frame->offset; });
+  std::vector<Scratch> scratch(static_cast<size_t>(pool.num_threads()));
+  for (Scratch& s : scratch) OTR_RETURN_IF_ERROR(s.reserve(reads));
+  // Two megabytes of small frames a task: threads that first touch one huge page at the same time both clear one.
+  const size_t a_task = std::clamp<size_t>(places.size() / (scratch.size() * 4), 1, 8);
+  const int num_tasks = static_cast<int>((places.size() + a_task - 1) / a_task);
+  return parallel_status(pool, num_tasks, [&](int task, int thread) -> Status {
+    const size_t first = static_cast<size_t>(task) * a_task;
+    for (size_t i = first; i < std::min(first + a_task, places.size()); ++i) {
+      const Place& p = places[i];
+      OTR_RETURN_IF_ERROR(read_frame(*p.frame, p.read->item->planes, p.read->what, p.out, &scratch[static_cast<size_t>(thread)]));
+    }
+    return {};
   });
-  return first_error;
 }
 
 Result<std::string> OtrFile::read_text(const std::string& name) const {
@@ -215,9 +248,12 @@ Result<std::string> OtrFile::read_text(const std::string& name) const {
   if (item == nullptr) return std::string();
   if (item->bytes > kMaxTextBytes) return bad_item(path(), name, "larger than " + std::to_string(kMaxTextBytes) + " bytes");
   std::string text(item->bytes, '\0');
+  const OtrRead read{item, name, text.data()};
+  Scratch scratch;
+  OTR_RETURN_IF_ERROR(scratch.reserve({&read, 1}));
   uint64_t at = 0;
   for (const OtrFrame& f : item->frames) {
-    OTR_RETURN_IF_ERROR(read_frame(f, item->planes, name, text.data() + at));
+    OTR_RETURN_IF_ERROR(read_frame(f, item->planes, name, text.data() + at, &scratch));
     at += f.raw;
   }
   return text;

@@ -9,9 +9,9 @@
 //   {"bytes": raw size, "planes": bool, "frames": [[offset, stored size, raw size, "XXH64 of the stored bytes"], …]}
 // "files" holds config.json, generation_config.json and tokenizer.json as they were; "weights" the pieces of the weight plan.
 //
-// A frame is up to 4 MiB of raw bytes. For 16-bit weights it is first split into planes: all high bytes, then all low bytes.
-// (High bytes are sign and exponent, and compress to about a third; low bytes are noise.) Then it is zstd, or, where that does not
-// help, stored: stored size == raw size. Every byte of the file is under one of the checksums or has one correct value.
+// A frame is up to 4 MiB of raw bytes; 256 KiB are written, so that a frame and its planes stay in a core's cache. For 16-bit weights
+// it is first split into planes: all high bytes, then all low bytes. (High bytes are sign and exponent, and compress to about a third;
+// low bytes are noise.) Then it is zstd, or, where that does not help, stored: stored size == raw size. Every byte of the file is under one of the checksums or has one correct value.
 //
 // Little-endian. Thread safety: immutable after open.
 #pragma once
@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,8 @@ class ThreadPool;
 
 inline constexpr uint32_t kOtrVersion = 1;
 inline constexpr std::string_view kOtrLayout = "vnni32";
-inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;
+inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;         // the most a frame may hold
+inline constexpr uint64_t kOtrWrittenFrameBytes = uint64_t{256} << 10;  // what the writer puts in one
 inline constexpr uint64_t kOtrPreambleBytes = 64;
 
 struct OtrFrame {
@@ -48,6 +50,12 @@ struct OtrItem {
   std::vector<OtrFrame> frames;
 };
 
+struct OtrRead {
+  const OtrItem* item;
+  std::string_view what;  // its name in errors
+  void* out;              // [item->bytes]
+};
+
 class OtrFile {
  public:
   // Reads and checks preamble and header: sizes, sums, frames that tile the file, nothing missing and nothing left over.
@@ -59,8 +67,12 @@ class OtrFile {
   const OtrItem* weight_item(const std::string& piece) const;
   size_t num_weights() const { return weights_.size(); }
 
-  // Decompresses an item into out [item.bytes], frames in parallel. Errors name the file, `what` and the reason.
-  Status read(const OtrItem& item, std::string_view what, void* out, ThreadPool& pool) const;
+  // Decompresses items, frames in parallel and in the order of the file. Errors name the file, the item and the reason.
+  Status read(std::span<const OtrRead> reads, ThreadPool& pool) const;
+  Status read(const OtrItem& item, std::string_view what, void* out, ThreadPool& pool) const {
+    const OtrRead one{&item, what, out};
+    return read({&one, 1}, pool);
+  }
   // A small item as text; "" if the file has no such item.
   Result<std::string> read_text(const std::string& name) const;
 
@@ -68,7 +80,8 @@ class OtrFile {
   explicit OtrFile(File file) : file_(std::move(file)) {}
   Status read_header();
   Status parse_header(std::string_view text, uint64_t data_end);
-  Status read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out) const;
+  struct Scratch;
+  Status read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out, Scratch* scratch) const;
 
   File file_;
   std::map<std::string, OtrItem, std::less<>> files_, weights_;

@@ -2,12 +2,14 @@
 #include "loader/otr_file.h"
 
 #include <cstdlib>
+#include <new>
 #include <random>
 
 #include "kernels/base/element.h"
 #include "kernels/base/thread_pool.h"
 #include "tests/loader/loader_fixture.h"
 #include "loader/otr_planes.h"
+#include "loader/parallel_status.h"
 #include "loader/weight_source.h"
 #include "loader/xxh64.h"
 
@@ -65,7 +67,7 @@ TEST(OtrPlanes, JoinUndoesSplit) {
 
 TEST(OtrFile, ReturnsWhatWasWritten) {
   // More than two frames, the last one short.
-  const std::string weights = weight_like_bytes(kOtrFrameBytes + 12345, 1);
+  const std::string weights = weight_like_bytes(kOtrWrittenFrameBytes + 12345, 1);
   for (bool compress : {true, false}) {
     const TempFolder folder;
     const std::string path = write_small(folder, compress, weights);
@@ -82,7 +84,7 @@ TEST(OtrFile, ReturnsWhatWasWritten) {
 }
 
 TEST(OtrFile, BytesDoNotDependOnThreads) {
-  const std::string weights = weight_like_bytes(3 * kOtrFrameBytes / 2, 2);
+  const std::string weights = weight_like_bytes(200 * kOtrWrittenFrameBytes / 3, 2);
   const TempFolder one, three;
   EXPECT_EQ(read_whole(write_small(one, true, weights, 1)), read_whole(write_small(three, true, weights, 3)));
 }
@@ -133,6 +135,37 @@ TEST(OtrFile, FaultsAreNamed) {
   const Status status = file.value().read(*file.value().weight_item("w"), "w", out.data(), pool);
   const Status text = file.value().read_text("config.json").status();
   EXPECT_TRUE((status.ok() ? text : status).message().find("checksum mismatch") != std::string::npos);
+}
+
+// Of several bad frames the first in the file is named, however many threads look.
+TEST(OtrFile, TheFirstFaultIsReported) {
+  const TempFolder folder;
+  const std::string weights = weight_like_bytes(20 * kOtrWrittenFrameBytes, 8);
+  std::string bad = read_whole(write_small(folder, true, weights));
+  const auto good = OtrFile::open(folder / "small.otr");
+  ASSERT_TRUE(good.ok());
+  const std::vector<OtrFrame>& frames = good.value().weight_item("w")->frames;
+  ASSERT_EQ(frames.size(), 40u);
+  for (const size_t frame : {size_t{39}, size_t{23}, size_t{7}, size_t{31}}) bad[frames[frame].offset + 100] ^= 1;
+  const auto file = OtrFile::open(folder.write("bad.otr", bad));
+  ASSERT_TRUE(file.ok());
+  std::string out(weights.size(), '\0');
+  for (const int threads : {1, 2, 7}) {
+    ThreadPool pool(threads);
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      expect_error(file.value().read(*file.value().weight_item("w"), "w", out.data(), pool), StatusCode::kBadInput,
+                   {"w: checksum mismatch in the frame at byte " + std::to_string(frames[7].offset)});
+    }
+  }
+}
+
+TEST(ParallelStatus, AnExceptionIsAnErrorToo) {
+  ThreadPool pool(3);
+  EXPECT_TRUE(parallel_status(pool, 100, [](int, int) { return Status(); }).ok());
+  expect_error(parallel_status(pool, 100, [](int task, int) -> Status {
+                 if (task == 60) throw std::bad_alloc();
+                 return task > 70 ? bad_input("late") : Status();
+               }), StatusCode::kOutOfMemory, {"out of memory"});
 }
 
 TEST(OtrFile, AnUnfinishedWriterLeavesNothing) {
