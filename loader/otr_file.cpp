@@ -9,6 +9,7 @@
 #include "kernels/base/thread_pool.h"
 #include "loader/item_status.h"
 #include "loader/json_document.h"
+#include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
 #include "loader/parallel_status.h"
 #include "loader/xxh64.h"
@@ -70,16 +71,23 @@ std::optional<OtrFrame> parse_frame(JsonValue v) {
   return OtrFrame{*o, *s, *r, *h};
 }
 
+std::optional<OtrCoding> parse_coding(JsonValue v) {
+  if (v && v.is(JsonKind::kBool)) return v.as_bool() ? OtrCoding::kPlanes : OtrCoding::kPlain;
+  if (v && v.is(JsonKind::kString) && v.as_string() == "nibbles") return OtrCoding::kNibbles;
+  return std::nullopt;
+}
+
 // "" if the item is well-formed, else the reason.
 std::string parse_item(JsonValue v, OtrItem* item) {
   if (!v.is(JsonKind::kObject)) return "is not an object";
   const auto bytes = unsigned_number(v.find("bytes"));
-  const JsonValue planes = v.find("planes"), frames = v.find("frames");
-  if (!bytes || !planes || !planes.is(JsonKind::kBool) || !frames || !frames.is(JsonKind::kArray) || v.size() != 3) {
+  const auto coding = parse_coding(v.find("planes"));
+  const JsonValue frames = v.find("frames");
+  if (!bytes || !coding || !frames || !frames.is(JsonKind::kArray) || v.size() != 3) {
     return "does not have bytes, planes and frames";
   }
   item->bytes = *bytes;
-  item->planes = planes.as_bool();
+  item->coding = *coding;
   uint64_t sum = 0;
   for (JsonValue f = frames.first(); f; f = f.next()) {
     const auto frame = parse_frame(f);
@@ -87,7 +95,7 @@ std::string parse_item(JsonValue v, OtrItem* item) {
     if (frame->raw == 0 || frame->raw > kOtrFrameBytes || frame->stored == 0 || frame->stored > frame->raw) {
       return "has a frame of an impossible size";
     }
-    if (item->planes && frame->raw % 2 != 0) return "has planes in a frame of odd size";
+    if (item->coding != OtrCoding::kPlain && frame->raw % 2 != 0) return "has 16-bit values in a frame of odd size";
     sum += frame->raw;
     item->frames.push_back(*frame);
   }
@@ -179,7 +187,7 @@ struct OtrFile::Scratch {
     for (const OtrRead& r : reads) {
       for (const OtrFrame& f : r.item->frames) {
         most_stored = std::max(most_stored, f.stored);
-        if (r.item->planes) most_raw = std::max(most_raw, f.raw);
+        if (r.item->coding == OtrCoding::kPlanes) most_raw = std::max(most_raw, f.raw);
       }
     }
     stored.resize(most_stored);
@@ -192,24 +200,23 @@ struct OtrFile::Scratch {
   Context context;
 };
 
-Status OtrFile::read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out, Scratch* scratch) const {
+Status OtrFile::read_frame(const OtrFrame& frame, OtrCoding coding, std::string_view what, void* out, Scratch* scratch) const {
   uint8_t* target = static_cast<uint8_t*>(out);
-  const bool compressed = frame.stored != frame.raw;
+  const bool coded = frame.stored != frame.raw, planes = coding == OtrCoding::kPlanes;
   // Bytes that are stored as they are need no stop in between.
-  uint8_t* stored = compressed || planes ? scratch->stored.data() : target;
+  uint8_t* stored = coded || planes ? scratch->stored.data() : target;
   OTR_RETURN_IF_ERROR(file_.read_exact(frame.offset, std::as_writable_bytes(std::span(stored, frame.stored))));
   if (xxh64(stored, frame.stored) != frame.hash) {
     return bad_item(path(), what, "checksum mismatch in the frame at byte " + std::to_string(frame.offset));
   }
-  const uint8_t* raw = stored;
-  if (compressed) {
-    uint8_t* decompressed = planes ? scratch->planes.data() : target;
-    if (!decompress(scratch->context.get(), stored, frame.stored, decompressed, frame.raw)) {
-      return bad_item(path(), what, "the frame at byte " + std::to_string(frame.offset) + " does not decompress");
-    }
-    raw = decompressed;
+  bool good = true;
+  if (coded && coding == OtrCoding::kNibbles) {
+    good = decode_nibbles(stored, frame.stored, target, frame.raw);
+  } else if (coded) {
+    good = decompress(scratch->context.get(), stored, frame.stored, planes ? scratch->planes.data() : target, frame.raw);
   }
-  if (planes) join_planes(raw, frame.raw, target);
+  if (!good) return bad_item(path(), what, "the frame at byte " + std::to_string(frame.offset) + " does not decompress");
+  if (planes) join_planes(coded ? scratch->planes.data() : stored, frame.raw, target);
   return {};
 }
 
@@ -237,7 +244,7 @@ Status OtrFile::read(std::span<const OtrRead> reads, ThreadPool& pool) const {
     const size_t first = static_cast<size_t>(task) * a_task;
     for (size_t i = first; i < std::min(first + a_task, places.size()); ++i) {
       const Place& p = places[i];
-      OTR_RETURN_IF_ERROR(read_frame(*p.frame, p.read->item->planes, p.read->what, p.out, &scratch[static_cast<size_t>(thread)]));
+      OTR_RETURN_IF_ERROR(read_frame(*p.frame, p.read->item->coding, p.read->what, p.out, &scratch[static_cast<size_t>(thread)]));
     }
     return {};
   });
@@ -253,7 +260,7 @@ Result<std::string> OtrFile::read_text(const std::string& name) const {
   OTR_RETURN_IF_ERROR(scratch.reserve({&read, 1}));
   uint64_t at = 0;
   for (const OtrFrame& f : item->frames) {
-    OTR_RETURN_IF_ERROR(read_frame(f, item->planes, name, text.data() + at, &scratch));
+    OTR_RETURN_IF_ERROR(read_frame(f, item->coding, name, text.data() + at, &scratch));
     at += f.raw;
   }
   return text;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "loader/otr_file.h"
+#include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
 #include "loader/parallel_status.h"
 #include "loader/xxh64.h"
@@ -45,16 +46,19 @@ struct EncodedFrame {
   uint64_t raw;
 };
 
-EncodedFrame encode_frame(const uint8_t* data, size_t size, bool planes, bool compress) {
+EncodedFrame encode_frame(const uint8_t* data, size_t size, OtrCoding coding, bool compress) {
   EncodedFrame frame{{}, size};
   std::vector<uint8_t> split;
-  if (planes) {
+  if (coding == OtrCoding::kPlanes) {
     split.resize(size);
     split_planes(data, size, split.data());
     data = split.data();
   }
-  if (compress) {
-    const size_t stored = compress_bytes(data, size, planes, &frame.stored);
+  if (compress && coding == OtrCoding::kNibbles) {
+    frame.stored = encode_nibbles(data, size);
+    if (frame.stored.size() < size) return frame;
+  } else if (compress) {
+    const size_t stored = compress_bytes(data, size, coding == OtrCoding::kPlanes, &frame.stored);
     if (stored != 0 && stored < size) {
       frame.stored.resize(stored);
       return frame;
@@ -64,9 +68,13 @@ EncodedFrame encode_frame(const uint8_t* data, size_t size, bool planes, bool co
   return frame;
 }
 
+std::string coding_json(OtrCoding coding) {
+  return coding == OtrCoding::kNibbles ? "\"nibbles\"" : coding == OtrCoding::kPlanes ? "true" : "false";
+}
+
 void append_item(std::string* json, const std::string& name, const OtrItem& item) {
   if (json->back() != '{') *json += ',';
-  *json += "\"" + name + "\":{\"bytes\":" + std::to_string(item.bytes) + ",\"planes\":" + (item.planes ? "true" : "false") + ",\"frames\":[";
+  *json += "\"" + name + "\":{\"bytes\":" + std::to_string(item.bytes) + ",\"planes\":" + coding_json(item.coding) + ",\"frames\":[";
   for (size_t i = 0; i < item.frames.size(); ++i) {
     const OtrFrame& f = item.frames[i];
     char text[128];
@@ -82,6 +90,7 @@ void append_item(std::string* json, const std::string& name, const OtrItem& item
 struct OtrWriter::Impl {
   std::string path, temporary;
   bool compress = true;
+  OtrCoding weights_coding = OtrCoding::kNibbles;  // of 16-bit ones
   int fd = -1;
   uint64_t at = kOtrPreambleBytes;
   std::string files = "{", weights = "{";  // JSON objects under construction
@@ -109,8 +118,8 @@ struct OtrWriter::Impl {
   }
 
   // Frames are encoded a few at a time in parallel and written in order, so that the file does not depend on the threads.
-  Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, bool planes, ThreadPool& pool) {
-    OtrItem item{bytes, planes, {}};
+  Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool) {
+    OtrItem item{bytes, coding, {}};
     const uint8_t* p = static_cast<const uint8_t*>(data);
     const uint64_t count = (bytes + kOtrWrittenFrameBytes - 1) / kOtrWrittenFrameBytes;
     const uint64_t batch = static_cast<uint64_t>(pool.num_threads()) * 32;
@@ -118,7 +127,7 @@ struct OtrWriter::Impl {
       std::vector<EncodedFrame> encoded(std::min(batch, count - first));
       OTR_RETURN_IF_ERROR(parallel_status(pool, static_cast<int>(encoded.size()), [&](int i, int) -> Status {
         const uint64_t begin = (first + static_cast<uint64_t>(i)) * kOtrWrittenFrameBytes;
-        encoded[static_cast<size_t>(i)] = encode_frame(p + begin, std::min(kOtrWrittenFrameBytes, bytes - begin), planes, compress);
+        encoded[static_cast<size_t>(i)] = encode_frame(p + begin, std::min(kOtrWrittenFrameBytes, bytes - begin), coding, compress);
         return {};
       }));
       for (const EncodedFrame& f : encoded) {
@@ -153,10 +162,11 @@ OtrWriter::OtrWriter(OtrWriter&&) noexcept = default;
 OtrWriter& OtrWriter::operator=(OtrWriter&&) noexcept = default;
 OtrWriter::~OtrWriter() = default;
 
-Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress) {
+Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress, bool small) {
   auto impl = std::make_unique<Impl>();
   impl->path = path;
   impl->compress = compress;
+  if (small) impl->weights_coding = OtrCoding::kPlanes;
   std::string name = path + ".XXXXXX";
   impl->fd = ::mkstemp(name.data());
   if (impl->fd < 0) return io_error(path + ": cannot create a temporary file beside it: " + std::strerror(errno));
@@ -166,11 +176,11 @@ Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress) {
 }
 
 Status OtrWriter::add_file(const std::string& name, std::string_view contents, ThreadPool& pool) {
-  return impl_->add(&impl_->files, name, contents.data(), contents.size(), false, pool);
+  return impl_->add(&impl_->files, name, contents.data(), contents.size(), OtrCoding::kPlain, pool);
 }
 
-Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_t bytes, bool planes, ThreadPool& pool) {
-  return impl_->add(&impl_->weights, piece, data, bytes, planes, pool);
+Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_t bytes, bool values16, ThreadPool& pool) {
+  return impl_->add(&impl_->weights, piece, data, bytes, values16 ? impl_->weights_coding : OtrCoding::kPlain, pool);
 }
 
 Status OtrWriter::finish() {
