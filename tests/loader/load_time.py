@@ -4,7 +4,8 @@
     tests/loader/load_time.py PROGRAM FOLDER FILE.otr [--pairs N] [--cold] [--threads N]
 
 Both are loaded in turn, N pairs, the order of a pair alternating, for a rollout of 4 tokens whose output must be equal. Times are
-the load_seconds of --stats. --cold: the files' pages are put out of the page cache before every load, and mincore() must agree that
+the load_seconds of --stats; beside them the processor seconds of the whole program, which other work on the machine disturbs less.
+--cold: the files' pages are put out of the page cache before every load, and mincore() must agree that
 they are gone; without it they are read once first. The disk's cache, if it has one, is out of reach: where the same bytes come faster the
 second time, so do both kinds of model. Standard library alone.
 """
@@ -14,6 +15,7 @@ import ctypes
 import json
 import mmap
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -28,7 +30,7 @@ def files(model):
     return [model] if model.is_file() else [p for p in sorted(model.iterdir()) if p.is_file()]
 
 
-def resident(path):
+def in_cache(path):
     """The share of a file's pages that the page cache holds."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -56,8 +58,8 @@ def cool(model):
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-        if resident(path) > 0.001:
-            sys.exit(f"{path}: {100 * resident(path):.1f} % of it stay in the page cache")
+        if in_cache(path) > 0.001:
+            sys.exit(f"{path}: {100 * in_cache(path):.1f} % of it stay in the page cache")
 
 
 def warm(model):
@@ -67,16 +69,27 @@ def warm(model):
                 pass
 
 
+def back_memory(size):
+    """Touches and frees memory, so that the load finds pages that are really there: a virtual machine gets its memory from the host when
+    it is first touched, and takes seconds for a gigabyte when the host is busy."""
+    code = ("import mmap, sys; size = int(sys.argv[1]); m = mmap.mmap(-1, size); m.madvise(mmap.MADV_HUGEPAGE)\n"
+            "for i in range(0, size, 4096): m[i] = 1")
+    subprocess.run([sys.executable, "-c", code, str(size)], check=True)
+
+
 def load(program, model, threads, folder):
-    """(seconds to load, output) of a rollout."""
+    """(seconds to load, processor seconds, output) of a rollout."""
     stats, prompts = folder / "stats.json", folder / "prompts.jsonl"
     prompts.write_text(PROMPTS, encoding="utf-8")
     command = [program, "rollout", "--model", model, "--prompts", prompts, "--max-new-tokens", "4", "--stats", stats,
                "--kv-bytes", str(64 << 20)]
     if threads:
         command += ["--threads", str(threads)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     output = subprocess.run([str(c) for c in command], check=True, capture_output=True).stdout
-    return json.loads(stats.read_text(encoding="utf-8"))["load_seconds"], output
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return json.loads(stats.read_text(encoding="utf-8"))["load_seconds"], processor, output
 
 
 def main():
@@ -89,24 +102,30 @@ def main():
     parser.add_argument("--cold", action="store_true")
     a = parser.parse_args()
     sizes = {m: sum(p.stat().st_size for p in files(m)) for m in (a.model, a.otr)}
-    times = {a.model: [], a.otr: []}
+    times, processor = {a.model: [], a.otr: []}, {a.model: [], a.otr: []}
     with tempfile.TemporaryDirectory(prefix="outrider-load-") as temporary:
         for pair in range(a.pairs):
             outputs = set()
             for model in (a.model, a.otr) if pair % 2 == 0 else (a.otr, a.model):
                 (cool if a.cold else warm)(model)
-                seconds, output = load(a.program, model, a.threads, Path(temporary))
+                back_memory(3 * sizes[a.model] // 4096 * 4096)
+                seconds, cpu, output = load(a.program, model, a.threads, Path(temporary))
                 times[model].append(seconds)
+                processor[model].append(cpu)
                 outputs.add(output)
             if len(outputs) != 1:
                 sys.exit("the outputs differ")
-    medians = {m: statistics.median(t) for m, t in times.items()}
-    ratio = statistics.median(o / f for f, o in zip(times[a.model], times[a.otr]))
     print(f"{'cold' if a.cold else 'warm'}, {a.pairs} pairs, outputs equal")
     for name, m in (("folder", a.model), (".otr", a.otr)):
-        t = sorted(times[m])
-        print(f"  {name:7} {sizes[m] / 1e6:9.1f} MB   median {medians[m]:.3f} s   ({t[0]:.3f} to {t[-1]:.3f})")
-    print(f"  .otr / folder: size {sizes[a.otr] / sizes[a.model]:.3f}, time {ratio:.3f} (median of the pairs)")
+        t, p = sorted(times[m]), sorted(processor[m])
+        print(f"  {name:7} {sizes[m] / 1e6:7.1f} MB   load {statistics.median(t):.3f} s ({t[0]:.3f} to {t[-1]:.3f})   "
+              f"processor {statistics.median(p):.3f} s ({p[0]:.3f} to {p[-1]:.3f})")
+
+    def ratio(values):
+        return statistics.median(o / f for f, o in zip(values[a.model], values[a.otr]))
+
+    print(f"  .otr / folder: size {sizes[a.otr] / sizes[a.model]:.3f}, load {ratio(times):.2f}, processor {ratio(processor):.2f} "
+          "(medians of the pairs' ratios)")
 
 
 if __name__ == "__main__":
