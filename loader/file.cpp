@@ -61,10 +61,6 @@ Status File::read_exact(uint64_t offset, std::span<std::byte> bytes) const {
   return {};
 }
 
-void File::prefetch(uint64_t offset, uint64_t size) const {
-  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(size), POSIX_FADV_WILLNEED);  // advice: refusal costs speed only
-}
-
 Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes) {
   OTR_ASSIGN_OR_RETURN(const File file, File::open(path));
   if (file.size() > max_bytes) {

@@ -28,9 +28,6 @@ class File {
   // Fills `bytes` from `offset`, or fails naming file and offset: kBadInput where the file ends too early.
   Status read_exact(uint64_t offset, std::span<std::byte> bytes) const;
 
-  // Asks the system to begin reading these bytes; returns at once.
-  void prefetch(uint64_t offset, uint64_t size) const;
-
  private:
   File(std::string path, int fd, uint64_t size) : path_(std::move(path)), fd_(fd), size_(size) {}
 

@@ -240,18 +240,8 @@ Status OtrFile::read(std::span<const OtrRead> reads, ThreadPool& pool) const {
   // Two megabytes of small frames a task: threads that first touch one huge page at the same time both clear one.
   const size_t a_task = std::clamp<size_t>(places.size() / (scratch.size() * 4), 1, 8);
   const int num_tasks = static_cast<int>((places.size() + a_task - 1) / a_task);
-  // The disk reads what comes two tasks a thread later while this one is decoded.
-  const auto prefetch = [&](size_t task) {
-    const size_t first = task * a_task, last = std::min(first + a_task, places.size());
-    if (first >= last) return;
-    const uint64_t begin = places[first].frame->offset, end = places[last - 1].frame->offset + places[last - 1].frame->stored;
-    if (end - begin <= a_task * kOtrFrameBytes) file_.prefetch(begin, end - begin);
-  };
-  const size_t ahead = 2 * scratch.size();
-  for (size_t task = 0; task < ahead; ++task) prefetch(task);
   return parallel_status(pool, num_tasks, [&](int task, int thread) -> Status {
     const size_t first = static_cast<size_t>(task) * a_task;
-    prefetch(static_cast<size_t>(task) + ahead);
     for (size_t i = first; i < std::min(first + a_task, places.size()); ++i) {
       const Place& p = places[i];
       OTR_RETURN_IF_ERROR(read_frame(*p.frame, p.read->item->coding, p.read->what, p.out, &scratch[static_cast<size_t>(thread)]));

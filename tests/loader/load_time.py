@@ -4,10 +4,11 @@
     tests/loader/load_time.py PROGRAM FOLDER FILE.otr [--pairs N] [--cold] [--threads N]
 
 Both are loaded in turn, N pairs, the order of a pair alternating, for a rollout of 4 tokens whose output must be equal. Times are
-the load_seconds of --stats; beside them the processor seconds of the whole program, which other work on the machine disturbs less.
---cold: the files' pages are put out of the page cache before every load, and mincore() must agree that
-they are gone; without it they are read once first. The disk's cache, if it has one, is out of reach: where the same bytes come faster the
-second time, so do both kinds of model. Standard library alone.
+the load_seconds of --stats; beside them the processor seconds of the whole program. A virtual machine whose host hands out memory
+only when it is touched spends most of a load in the kernel's clear_page, the same for both and at the host's mercy: then look at many
+pairs, or at `perf record` without that function.
+--cold: the files' pages are put out of the page cache before every load, and mincore() must agree that they are gone; without it they
+are read once first. A cache of the disk's own is out of reach. Standard library alone.
 """
 
 import argparse
@@ -69,14 +70,6 @@ def warm(model):
                 pass
 
 
-def back_memory(size):
-    """Touches and frees memory, so that the load finds pages that are really there: a virtual machine gets its memory from the host when
-    it is first touched, and takes seconds for a gigabyte when the host is busy."""
-    code = ("import mmap, sys; size = int(sys.argv[1]); m = mmap.mmap(-1, size); m.madvise(mmap.MADV_HUGEPAGE)\n"
-            "for i in range(0, size, 4096): m[i] = 1")
-    subprocess.run([sys.executable, "-c", code, str(size)], check=True)
-
-
 def load(program, model, threads, folder):
     """(seconds to load, processor seconds, output) of a rollout."""
     stats, prompts = folder / "stats.json", folder / "prompts.jsonl"
@@ -108,7 +101,6 @@ def main():
             outputs = set()
             for model in (a.model, a.otr) if pair % 2 == 0 else (a.otr, a.model):
                 (cool if a.cold else warm)(model)
-                back_memory(3 * sizes[a.model] // 4096 * 4096)
                 seconds, cpu, output = load(a.program, model, a.threads, Path(temporary))
                 times[model].append(seconds)
                 processor[model].append(cpu)
