@@ -100,15 +100,15 @@ bool looks_like_otr(const std::string& path);
 // `path`, and the temporary goes away with an unfinished writer.
 class OtrWriter {
  public:
-  // Without `compress` all is stored. `small`: 16-bit weights are coded for size, else for quick reading.
-  static Result<OtrWriter> create(const std::string& path, bool compress, bool small = false);
+  // Without `compress` all is stored.
+  static Result<OtrWriter> create(const std::string& path, bool compress);
   OtrWriter(OtrWriter&&) noexcept;
   OtrWriter& operator=(OtrWriter&&) noexcept;
   ~OtrWriter();
 
   Status add_file(const std::string& name, std::string_view contents, ThreadPool& pool);
-  // `values16`: the data are 16-bit values.
-  Status add_weight(const std::string& piece, const void* data, uint64_t bytes, bool values16, ThreadPool& pool);
+  // REQUIRES: only 16-bit values are coded as planes or nibbles.
+  Status add_weight(const std::string& piece, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool);
   Status finish();
   uint64_t bytes_written() const;
 

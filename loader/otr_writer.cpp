@@ -90,7 +90,6 @@ void append_item(std::string* json, const std::string& name, const OtrItem& item
 struct OtrWriter::Impl {
   std::string path, temporary;
   bool compress = true;
-  OtrCoding weights_coding = OtrCoding::kNibbles;  // of 16-bit ones
   int fd = -1;
   uint64_t at = kOtrPreambleBytes;
   std::string files = "{", weights = "{";  // JSON objects under construction
@@ -162,11 +161,10 @@ OtrWriter::OtrWriter(OtrWriter&&) noexcept = default;
 OtrWriter& OtrWriter::operator=(OtrWriter&&) noexcept = default;
 OtrWriter::~OtrWriter() = default;
 
-Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress, bool small) {
+Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress) {
   auto impl = std::make_unique<Impl>();
   impl->path = path;
   impl->compress = compress;
-  if (small) impl->weights_coding = OtrCoding::kPlanes;
   std::string name = path + ".XXXXXX";
   impl->fd = ::mkstemp(name.data());
   if (impl->fd < 0) return io_error(path + ": cannot create a temporary file beside it: " + std::strerror(errno));
@@ -179,8 +177,8 @@ Status OtrWriter::add_file(const std::string& name, std::string_view contents, T
   return impl_->add(&impl_->files, name, contents.data(), contents.size(), OtrCoding::kPlain, pool);
 }
 
-Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_t bytes, bool values16, ThreadPool& pool) {
-  return impl_->add(&impl_->weights, piece, data, bytes, values16 ? impl_->weights_coding : OtrCoding::kPlain, pool);
+Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool) {
+  return impl_->add(&impl_->weights, piece, data, bytes, coding, pool);
 }
 
 Status OtrWriter::finish() {

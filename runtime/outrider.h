@@ -4,7 +4,7 @@
  * they were drawn from, and the raw log-probabilities. The engine knows token ids, not text.
  *
  * THE CONTRACT. A sample is a function of (weights, prompt tokens, sampling parameters, seed, stream, sample index) and of the
- * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, or the
+ * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, drafts, or the
  * number of threads. Tokens and log-probabilities are equal to the last bit. Not promised: equality across paths ("cpu-amx",
  * "cpu-avx512", "cpu-avx2", "cpu-scalar") or library versions.
  *

@@ -34,10 +34,11 @@ constexpr Coding kCodings[] = {Coding::kQuick, Coding::kSmall, Coding::kStored};
 std::string write_otr(const TempFolder& folder, Coding coding, const std::string& weights, int threads = 2) {
   ThreadPool pool(threads);
   const std::string path = folder / "small.otr";
-  auto writer = OtrWriter::create(path, coding != Coding::kStored, coding == Coding::kSmall);
+  auto writer = OtrWriter::create(path, coding != Coding::kStored);
   EXPECT_TRUE(writer.ok());
   EXPECT_TRUE(writer.value().add_file("config.json", "{\"a\": 1}", pool).ok());
-  EXPECT_TRUE(writer.value().add_weight("w", weights.data(), weights.size(), true, pool).ok());
+  EXPECT_TRUE(writer.value().add_weight("w", weights.data(), weights.size(),
+                                         coding == Coding::kSmall ? OtrCoding::kPlanes : OtrCoding::kNibbles, pool).ok());
   EXPECT_TRUE(writer.value().finish().ok());
   return path;
 }
@@ -286,7 +287,8 @@ TEST(OpenModel, AnOtrFileGivesTheFoldersWeights) {
       pieces.emplace_back(bytes_of(piece), '\0');
       ASSERT_TRUE(folder.value().weights->read(piece, pieces.back().data(), pool).ok());
       ASSERT_TRUE(
-          writer.value().add_weight(piece.name, pieces.back().data(), pieces.back().size(), piece.kind != PieceKind::kVector, pool).ok());
+          writer.value().add_weight(piece.name, pieces.back().data(), pieces.back().size(),
+                                         piece.kind == PieceKind::kVector ? OtrCoding::kPlain : OtrCoding::kNibbles, pool).ok());
     }
     ASSERT_TRUE(writer.value().finish().ok());
   }

@@ -51,9 +51,16 @@ void show_progress(const char* what, size_t done, size_t total) {
   std::fflush(stderr);
 }
 
+// Small weights are coded for size: how quickly they are read does not matter.
+OtrCoding coding_of(const WeightPiece& piece, bool small) {
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (piece.kind == PieceKind::kVector) return OtrCoding::kPlain;
+  return small || piece_bytes(piece) < kLarge ? OtrCoding::kPlanes : OtrCoding::kNibbles;
+}
+
 void write_otr(const std::string& folder, const std::string& path, bool compress, bool small, OpenModel& model, const WeightPlan& plan,
                ThreadPool& pool) {
-  OtrWriter writer = check(OtrWriter::create(path, compress, small));
+  OtrWriter writer = check(OtrWriter::create(path, compress));
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json"}) {
     const std::string file = join_path(folder, name);
     if (path_exists(file)) check(writer.add_file(name, check(read_text_file(file, kMaxTextBytes)), pool));
@@ -63,7 +70,7 @@ void write_otr(const std::string& folder, const std::string& path, bool compress
     const WeightPiece& piece = plan.pieces[i];
     data.resize(piece_bytes(piece));
     check(model.weights->read(piece, data.data(), pool));
-    check(writer.add_weight(piece.name, data.data(), data.size(), piece.kind != PieceKind::kVector, pool));
+    check(writer.add_weight(piece.name, data.data(), data.size(), coding_of(piece, small), pool));
     show_progress("converting", i + 1, plan.pieces.size());
   }
   check(writer.finish());
