@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "runtime/model_drafter.h"
 #include "runtime/self_drafter.h"
@@ -25,10 +26,13 @@ std::string array_json(const char* name, const Counts& counts) {
 }
 
 std::string drafter_json(const DrafterCounts& d) {
+  std::array<int64_t, DrafterCounts::kTenths> expected;  // kept nodes if pi were right, to whole ones
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = std::llround(d.sum_of_pi[i]);
   return "{\"drafts\":" + std::to_string(d.drafts) + ",\"drafted\":" + std::to_string(d.drafted) +
          ",\"accepted\":" + std::to_string(d.accepted) + array_json("drafted_at_depth", d.drafted_at) +
          array_json("accepted_at_depth", d.accepted_at) + array_json("drafted_at_rank", d.drafted_rank) +
-         array_json("accepted_at_rank", d.accepted_rank) + "}";
+         array_json("accepted_at_rank", d.accepted_rank) + array_json("judged_at_pi", d.judged_at_pi) +
+         array_json("kept_at_pi", d.kept_at_pi) + array_json("expected_at_pi", expected) + "}";
 }
 
 }  // namespace

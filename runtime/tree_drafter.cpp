@@ -70,15 +70,16 @@ void TreeDrafter::run_level(std::span<const DraftRow> rows, int32_t level, int32
   for (const DraftRow& row : rows) {
     Member& m = member(row.sequence.slot);
     if (!m.drafts) continue;
+    const Sequence& s = sequence(row.sequence.slot);
     for (const int32_t node : m.tree.frontier()) {
       const Candidates& c = *found++;
       m.place_of.resize(static_cast<size_t>(m.tree.size()), -1);
       m.place_of[static_cast<size_t>(node)] = static_cast<int32_t>(m.places.size());
       m.places.push_back(c);
       const size_t count = static_cast<size_t>(c.count);  // none where the logits are not finite: a drafter's numbers fail nobody
-      m.tree.add_children(node, {c.tokens, count}, {c.pi, count});
+      for (size_t i = 0; i < count; ++i) calibrated_[i] = calibration(s).calibrated(c.pi[i]);
+      m.tree.add_children(node, {c.tokens, count}, {calibrated_.data(), count});
     }
-    const Sequence& s = sequence(row.sequence.slot);
     m.drafts = level < row.max_depth && m.tree.next_level([&s](int32_t token) { return s.stops_at(token); });
   }
 }
@@ -138,8 +139,10 @@ void TreeDrafter::observe(const DraftVerdict& v) {
   Member& m = member(v.sequence.slot);
   if (m.places.empty()) return;
   const auto new_tokens = v.sequence.tokens.last(static_cast<size_t>(v.num_new));
+  // The newest token is run again in any case, for its logits: it may have been drafted and left out of the verified tree.
+  const size_t most = std::min(m.own_chain.size(), new_tokens.size() - 1);
   size_t kept = 0;
-  while (kept < std::min(m.own_chain.size(), new_tokens.size()) && m.own_chain[kept] == new_tokens[kept]) ++kept;
+  while (kept < most && m.own_chain[kept] == new_tokens[kept]) ++kept;
   keep_drafted(v.sequence.slot, static_cast<int32_t>(kept));
 
   // Every place on the target's way that was expanded teaches.

@@ -8,6 +8,7 @@
 // Thread safety: used by the engine thread.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -91,6 +92,7 @@ class TreeDrafter : public Drafter {
   std::vector<int32_t> tokens_;
   std::vector<CandidateDraw> draws_;
   std::vector<Candidates> candidates_;
+  std::array<float, kMaxCandidates> calibrated_;  // pi of one place
   Calibration calibrations_[2];  // of sampled and of greedy sequences
 };
 

@@ -33,6 +33,22 @@ void SpecCounts::add(const Forest& forest, std::span<const int32_t> accepted, in
       ++d.accepted_rank[rank_of(node)];
     });
   }
+  int32_t parent = Forest::kRoot;  // each kept node, and the root, judges its children
+  for (size_t depth = 0; depth <= accepted.size() && static_cast<int32_t>(depth) < judged_depth; ++depth) {
+    const int32_t kept = depth < accepted.size() ? accepted[depth] : Forest::kNone;
+    const float before = parent == Forest::kRoot ? 1.0f : forest[parent].acceptance;
+    for (int32_t i = parent + 1; i < forest.size(); ++i) {
+      const DraftNode& node = forest[i];
+      if (node.parent != parent || (node.drafters & (node.drafters - 1)) != 0) continue;
+      DrafterCounts& d = drafters[static_cast<size_t>(__builtin_ctz(node.drafters))];
+      const float pi = before > 0.0f ? std::clamp(node.acceptance / before, 0.0f, 1.0f) : 0.0f;
+      const size_t tenth = std::min<size_t>(static_cast<size_t>(pi * DrafterCounts::kTenths), DrafterCounts::kTenths - 1);
+      ++d.judged_at_pi[tenth];
+      d.kept_at_pi[tenth] += i == kept;
+      d.sum_of_pi[tenth] += static_cast<double>(pi);
+    }
+    parent = kept;
+  }
   for (; proposers != 0; proposers &= proposers - 1) ++drafters[static_cast<size_t>(__builtin_ctz(proposers))].drafts;
 }
 

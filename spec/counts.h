@@ -21,6 +21,10 @@ struct DrafterCounts {
   int64_t accepted = 0;  // nodes kept
   std::array<int64_t, kMaxDraftDepth> drafted_at = {}, accepted_at = {};  // by depth - 1
   std::array<int64_t, kRanks> drafted_rank = {}, accepted_rank = {};      // by candidate rank
+  // Nodes that it alone proposed behind a kept one, by tenths of the modelled probability that they are kept: whether pi is right.
+  static constexpr int kTenths = 10;
+  std::array<int64_t, kTenths> judged_at_pi = {}, kept_at_pi = {};
+  std::array<double, kTenths> sum_of_pi = {};
 };
 
 struct SpecCounts {

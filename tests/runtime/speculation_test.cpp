@@ -188,6 +188,14 @@ TEST_P(Speculation, ATwinIsAlwaysRight) {
   EXPECT_GT(drafter_count("twin", "drafted"), 500);
   EXPECT_EQ(spec_count("draft_tokens"), drafter_count("twin", "drafted"));
   EXPECT_LT(spec_count("decode_steps") * 3, spec_count("decode_tokens"));
+  // In a tree too: of the best candidates that were judged, each was the one. (Others are judged beside it, and wrong.)
+  for (const char* policy : {"fixed:twin:6:3:6", "fixed:twin:6:3:18"}) {
+    EXPECT_EQ(difference(plain, run({.policy = policy})), "");
+    const nlohmann::json& twin = stats_["speculation"]["drafters"]["twin"];
+    EXPECT_EQ(twin["judged_at_pi"][9], twin["kept_at_pi"][9]) << policy;
+    EXPECT_GT(twin["judged_at_pi"][9].get<int64_t>(), 50) << policy;
+    EXPECT_EQ(twin["accepted_at_rank"].size(), 1u) << policy;
+  }
 }
 
 OTR_INSTANTIATE_EVERY_PATH(Speculation);

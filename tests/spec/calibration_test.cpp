@@ -62,5 +62,20 @@ TEST(Calibration, FindsTheBetaThatTheChoicesHave) {
   }
 }
 
+// Choices that follow no softmax: what is said is learnt to mean what it comes to.
+TEST(Calibration, LearnsWhatPiComesTo) {
+  const auto truth = [](float pi) { return pi * pi; };
+  std::mt19937 random(2);
+  std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+  Calibration calibration;
+  EXPECT_EQ(calibration.calibrated(0.3f), 0.3f);  // nothing is known yet
+  const float scores[] = {0.0f};
+  for (int i = 0; i < 200000; ++i) {
+    const float pi[] = {uniform(random)};
+    calibration.observe(scores, pi, 0.0f, uniform(random) < truth(pi[0]) ? 0 : -1);
+  }
+  for (float pi = 0.0f; pi <= 1.0f; pi += 0.01f) EXPECT_NEAR(calibration.calibrated(pi), truth(pi), 0.03f) << pi;
+}
+
 }  // namespace
 }  // namespace otr

@@ -32,6 +32,26 @@ TEST(SpecCounts, CountsEveryNodeForEachOfItsProposers) {
   EXPECT_EQ(c.drafters[2].drafts, 0);
 }
 
+TEST(SpecCounts, PiIsJudgedBelowKeptNodesOnly) {
+  Forest forest;
+  const int32_t a = forest.add(Forest::kRoot, 1, 0.75f, 0, 0);
+  forest.add(Forest::kRoot, 2, 0.125f, 0, 1);
+  const int32_t b = forest.add(a, 3, 0.75f * 0.5f, 0, 0);
+  forest.add(b, 4, 0.3f, 0, 0);  // below a wrong one: nobody judged it
+  SpecCounts c;
+  const std::vector<int32_t> kept = {a};
+  c.add(forest, kept, 2, kMaxDraftDepth);
+  const DrafterCounts& d = c.drafters[0];
+  EXPECT_EQ(d.judged_at_pi[7], 1);
+  EXPECT_EQ(d.kept_at_pi[7], 1);
+  EXPECT_EQ(d.judged_at_pi[1], 1);
+  EXPECT_EQ(d.kept_at_pi[1], 0);
+  EXPECT_EQ(d.judged_at_pi[5], 1);
+  EXPECT_EQ(d.kept_at_pi[5], 0);
+  EXPECT_EQ(d.sum_of_pi[7], 0.75);
+  EXPECT_EQ(d.judged_at_pi[8] + d.judged_at_pi[2] + d.judged_at_pi[3] + d.judged_at_pi[9], 0);
+}
+
 TEST(SpecCounts, AMissIsADecodeStepWithoutAVerifyStep) {
   SpecCounts c;
   c.add(Forest(), {}, 1, kMaxDraftDepth);
