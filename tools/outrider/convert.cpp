@@ -85,9 +85,7 @@ int convert_command(int argc, char** argv) {
 
   if (looks_like_otr(folder)) throw Failure(kExitBadInput, folder + ": is an .otr file already");
   const Stopwatch watch;
-  Result<OpenModel> opened = open_model(folder);
-  if (!opened.ok()) throw Failure(kExitBadInput, opened.status().message());
-  OpenModel model = std::move(opened.value());
+  OpenModel model = check_model(open_model(folder));
   load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
   write_otr(folder, path, !flags.given("no-compress"), model, plan, pool);

@@ -37,7 +37,8 @@ constexpr const char* kUsage =
 constexpr const char* kNotes =
     "\nNAME: qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or qwen2.5-32b.\n"
     "SIZES: hidden=…,intermediate=…,layers=…,heads=…,kv_heads=…,head_dim=…,vocab=… and, if it differs from MODEL's, tied=0.\n"
-    "FOLDER must not exist; it appears only when it is complete and on disk. The same command writes the same bytes.\n"
+    "Weights become bf16. FOLDER must not exist; it appears only when it is complete and on disk. The same command writes the "
+    "same bytes.\n"
     "Exit codes: 0, 2 usage, 3 a model that cannot be used or widened so, 4 a folder that cannot be written.\n";
 
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
@@ -220,11 +221,11 @@ int inflate_command(int argc, char** argv) {
 
   const Stopwatch watch;
   const std::string config_path = join_path(source, "config.json");
-  const ModelConfig narrow = check(load_model_config(source));
+  const ModelConfig narrow = check_model(load_model_config(source));
   const Result<ModelConfig> widened = inflated_config(narrow, shape);
   if (!widened.ok()) throw Failure(kExitBadInput, config_path + ": " + widened.status().message());
   const ModelConfig& wide = widened.value();
-  const Checkpoint checkpoint = check(Checkpoint::open(source));
+  const Checkpoint checkpoint = check_model(Checkpoint::open(source));
   check(validate_tensors(narrow, checkpoint));
   load_model_tokenizer(source);  // a folder whose tokenizer no command takes is not worth writing
   const std::vector<InflatedTensor> plan = inflate_plan(narrow, wide);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "kernels/base/philox.h"
 #include "loader/weight_names.h"
@@ -26,10 +27,6 @@ double constant_channel(const ModelConfig& source) {
 }
 
 bool has_constant_channel(const ModelConfig& source, const ModelConfig& wide) { return wide.hidden_size > source.hidden_size; }
-
-IndexMap make_map(int64_t size, int32_t rest) {
-  return std::make_shared<std::vector<int32_t>>(static_cast<size_t>(size), rest);
-}
 
 // 0, 1, … `live` - 1, then `rest`.
 IndexMap first_live(int32_t live, int32_t size, int32_t rest) {
@@ -104,7 +101,7 @@ class Planner {
   }
 
   // `narrow`: the same tensor of the source, null if it has none.
-  InflatedTensor plan(const ExpectedTensor& expected, const ExpectedTensor* narrow, bool added_layer) const {
+  InflatedTensor plan(const ExpectedTensor& expected, const ExpectedTensor* narrow, bool added_layer) {
     InflatedTensor tensor;
     tensor.name = expected.name;
     tensor.shape = expected.shape;
@@ -157,11 +154,17 @@ class Planner {
     tensor->columns = name.ends_with(".bias") ? outputs : is("o_proj") ? o_ : is("down_proj") ? down_ : inputs_;
   }
 
-  void plan_added(InflatedTensor* tensor) const {
+  void plan_added(InflatedTensor* tensor) {
     const bool silent = tensor->name.find("v_proj") != std::string::npos || tensor->name.find("up_proj") != std::string::npos;
     const bool is_vector = tensor->shape.size() == 1;
-    tensor->rows = make_map(is_vector ? 1 : tensor->shape[0], silent ? kZero : kNoise);
-    tensor->columns = make_map(tensor->shape.back(), kNoise);
+    tensor->rows = uniform(is_vector ? 1 : tensor->shape[0], silent ? kZero : kNoise);
+    tensor->columns = uniform(tensor->shape.back(), kNoise);
+  }
+
+  IndexMap uniform(int64_t size, int32_t value) {
+    IndexMap& map = uniform_[{size, value}];
+    if (!map) map = std::make_shared<std::vector<int32_t>>(static_cast<size_t>(size), value);
+    return map;
   }
 
   const ModelConfig &source_, &wide_;
@@ -169,6 +172,7 @@ class Planner {
   const float constant_;
   const IndexMap one_row_, stream_, inputs_;
   IndexMap q_, k_, v_, o_, mlp_, down_;
+  std::map<std::pair<int64_t, int32_t>, IndexMap> uniform_;
 };
 
 void fill_noise(const InflatedTensor& tensor, int64_t row, Element* out) {
@@ -283,7 +287,7 @@ Result<ModelConfig> inflated_config(const ModelConfig& source, const InflateShap
 std::vector<InflatedTensor> inflate_plan(const ModelConfig& source, const ModelConfig& wide) {
   std::map<std::string, ExpectedTensor> narrow;
   for (ExpectedTensor& tensor : expected_tensors(source)) narrow.emplace(tensor.name, std::move(tensor));
-  const Planner planner(source, wide);
+  Planner planner(source, wide);
   std::vector<InflatedTensor> plan;
   for (const ExpectedTensor& tensor : expected_tensors(wide)) {
     std::string from = tensor.name;

@@ -21,4 +21,11 @@ T check(Result<T> result) {
   return std::move(result.value());
 }
 
+// Of opening a model: whatever is wrong, it is the input.
+template <typename T>
+T check_model(Result<T> result) {
+  if (!result.ok()) throw Failure(kExitBadInput, result.status().message());
+  return std::move(result.value());
+}
+
 }  // namespace otr::cli
