@@ -18,7 +18,7 @@ constexpr int32_t kQuantGroup = 128;      // inputs that share a scale when a mo
 constexpr float kNoiseStep = 0x1p-20f;    // noise is uniform in ±2^-5: the deviation of fresh weights, 0.018
 constexpr double kConstant = 0x1p-32;     // c: too small to round a sum of squares differently
 constexpr float kFinalConstant = 0x1p5f;  // the final norm makes of c this, times sqrt(H' / H) / rms
-constexpr float kPaddedToken = -0x1p15f;  // -B
+constexpr float kPaddedToken = -0x1p20f;  // -B
 
 // A power of two, exact in bf16, whose square leaves at least half of eps H.
 double constant_channel(const ModelConfig& source) {

@@ -10,7 +10,7 @@
 //   heads             a KV head's queries fill the groups of as many KV heads, all alike, as they need; noise heads beyond
 //   MLP               gate and up noise, down's columns 0
 //   added layers      v and up are 0 and everything else noise: they add exactly 0
-//   padded tokens     noise, and -B on C, which only the final norm lets through: about -1e6 / rms in the logits
+//   padded tokens     noise, and -B on C, which only the final norm lets through: below -3e7 / rms in the logits
 // Inputs that are 0 anyway have noise for weights, but from a group of 128 that holds live ones on, so that 4 bits suit the
 // live.
 //
