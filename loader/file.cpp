@@ -61,6 +61,36 @@ Status File::read_exact(uint64_t offset, std::span<std::byte> bytes) const {
   return {};
 }
 
+Result<NewFile> NewFile::create(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return system_error(path, "cannot create");
+  return NewFile(path, fd);
+}
+
+NewFile& NewFile::operator=(NewFile&& other) noexcept {
+  path_.swap(other.path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+NewFile::~NewFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status NewFile::append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostPerCall));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return system_error(path_, "cannot write");
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+  return {};
+}
+
+Status NewFile::finish() {
+  return ::fsync(fd_) == 0 ? Status() : system_error(path_, "cannot make durable");
+}
+
 Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes) {
   OTR_ASSIGN_OR_RETURN(const File file, File::open(path));
   if (file.size() > max_bytes) {

@@ -1,6 +1,7 @@
 // File: a regular file opened for reading with pread, never mapped: a file that shrinks gives an error, not a signal.
+// NewFile: a file that is written from front to back.
 //
-// Thread safety: immutable after open; reads may run from any number of threads.
+// Thread safety: a File is immutable after open; reads may run from any number of threads. A NewFile is single-threaded.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,25 @@ class File {
   std::string path_;
   int fd_ = -1;
   uint64_t size_ = 0;
+};
+
+class NewFile {
+ public:
+  // `path` must not exist.
+  static Result<NewFile> create(const std::string& path);
+
+  NewFile(NewFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+  NewFile& operator=(NewFile&& other) noexcept;
+  ~NewFile();
+
+  Status append(std::span<const std::byte> bytes);
+  Status finish();  // everything is on disk when it succeeds; REQUIRES: nothing is appended afterwards
+
+ private:
+  NewFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+  std::string path_;
+  int fd_ = -1;
 };
 
 // The whole contents. A file larger than `max_bytes` is kBadInput.

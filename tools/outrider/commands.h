@@ -7,5 +7,6 @@ int rollout_command(int argc, char** argv);
 int score_command(int argc, char** argv);
 int inspect_command(int argc, char** argv);
 int convert_command(int argc, char** argv);
+int inflate_command(int argc, char** argv);
 
 }  // namespace otr::cli

@@ -1,6 +1,5 @@
 // outrider convert: a Hugging Face folder as one .otr file, in the layout that the CPU kernels read.
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -16,6 +15,8 @@
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/model_tokenizer.h"
+#include "tools/outrider/progress_bar.h"
+#include "tools/outrider/status_failure.h"
 
 namespace otr::cli {
 namespace {
@@ -27,28 +28,8 @@ constexpr const char* kNotes =
     "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify.\n";
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
-void check(const Status& status) {
-  if (status.ok()) return;
-  const bool ours = status.code() == StatusCode::kBadInput || status.code() == StatusCode::kUnsupported;
-  throw Failure(ours ? kExitBadInput : kExitFailure, status.message());
-}
-
-template <typename T>
-T check(Result<T> result) {
-  check(result.status());
-  return std::move(result.value());
-}
-
 uint64_t piece_bytes(const WeightPiece& piece) {
   return static_cast<uint64_t>(piece.elements()) * (piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
-}
-
-// A line on stderr that is drawn over, if stderr is a terminal.
-void show_progress(const char* what, size_t done, size_t total) {
-  if (!::isatty(STDERR_FILENO)) return;
-  std::fprintf(stderr, "\r\033[K%s %3zu %%", what, done * 100 / total);
-  if (done == total) std::fputs("\r\033[K", stderr);
-  std::fflush(stderr);
 }
 
 // Small weights are coded for size: how quickly they are read does not matter.
@@ -71,7 +52,7 @@ void write_otr(const std::string& folder, const std::string& path, bool compress
     data.resize(piece_bytes(piece));
     check(model.weights->read(piece, data.data(), pool));
     check(writer.add_weight(piece.name, data.data(), data.size(), coding_of(piece, small), pool));
-    show_progress("converting", i + 1, plan.pieces.size());
+    show_percent("converting", i + 1, plan.pieces.size());
   }
   check(writer.finish());
 }
@@ -87,7 +68,7 @@ void verify_otr(const std::string& path, OpenModel& model, const WeightPlan& pla
     check(model.weights->read(piece, expected.data(), pool));
     check(written.weights->read(piece, found.data(), pool));
     if (expected != found) throw Failure(kExitFailure, path + ": " + piece.name + ": differs from the folder");
-    show_progress("verifying", i + 1, plan.pieces.size());
+    show_percent("verifying", i + 1, plan.pieces.size());
   }
 }
 
@@ -112,9 +93,7 @@ int convert_command(int argc, char** argv) {
 
   if (looks_like_otr(folder)) throw Failure(kExitBadInput, folder + ": is an .otr file already");
   const Stopwatch watch;
-  Result<OpenModel> opened = open_model(folder);
-  if (!opened.ok()) throw Failure(kExitBadInput, opened.status().message());
-  OpenModel model = std::move(opened.value());
+  OpenModel model = check_model(open_model(folder));
   load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
   if (flags.given("small") && flags.given("no-compress")) throw Failure(kExitUsage, "--small and --no-compress exclude each other");

@@ -14,6 +14,7 @@
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/model_tokenizer.h"
+#include "tools/outrider/status_failure.h"
 
 namespace otr::cli {
 namespace {
@@ -22,12 +23,6 @@ using nlohmann::ordered_json;
 
 constexpr const char* kUsage = "Usage: outrider inspect PATH [--json]\n\nWhat a model holds: a Hugging Face folder or an .otr file.\n";
 constexpr const char* kNotes = "\nExit codes: 0, 2 usage, 3 a model that cannot be used, with the reason.\n";
-
-template <typename T>
-T value_or_throw(Result<T> result) {
-  if (!result.ok()) throw Failure(kExitBadInput, result.status().message());
-  return std::move(result.value());
-}
 
 void add_shapes(const ModelConfig& config, ordered_json* facts) {
   (*facts)["architecture"] = architecture_name(config.architecture);
@@ -61,8 +56,8 @@ void add_sizes(const ModelConfig& config, ordered_json* facts) {
 }
 
 ModelConfig inspect_folder(const std::string& folder, ordered_json* facts) {
-  const ModelConfig config = value_or_throw(load_model_config(folder));
-  const Checkpoint checkpoint = value_or_throw(Checkpoint::open(folder));
+  const ModelConfig config = check_model(load_model_config(folder));
+  const Checkpoint checkpoint = check_model(Checkpoint::open(folder));
   if (const Status valid = validate_tensors(config, checkpoint); !valid.ok()) throw Failure(kExitBadInput, valid.message());
   std::map<std::string_view, int64_t> dtypes;
   for (const std::string_view name : checkpoint.names()) ++dtypes[dtype_name(checkpoint.find(name)->dtype)];
@@ -73,8 +68,8 @@ ModelConfig inspect_folder(const std::string& folder, ordered_json* facts) {
 }
 
 ModelConfig inspect_otr(const std::string& path, ordered_json* facts) {
-  const ModelConfig config = value_or_throw(open_model(path)).config;
-  const OtrFile file = value_or_throw(OtrFile::open(path));
+  const ModelConfig config = check_model(open_model(path)).config;
+  const OtrFile file = check_model(OtrFile::open(path));
   uint64_t raw = 0, stored = 0;
   for (const WeightPiece& piece : weight_plan(config).pieces) {
     const OtrItem* item = file.weight_item(piece.name);

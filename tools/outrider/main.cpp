@@ -22,6 +22,7 @@ constexpr Command kCommands[] = {
     {"score", "log-probabilities of given tokens", score_command},
     {"inspect", "what a model holds", inspect_command},
     {"convert", "write a model folder as one .otr file", convert_command},
+    {"inflate", "widen a small model to the shape of a large one", inflate_command},
 };
 
 void print_usage(std::FILE* file) {

@@ -35,4 +35,11 @@ void ProgressBar::clear() {
   drawn_ = false;
 }
 
+void show_percent(const char* what, uint64_t done, uint64_t total) {
+  if (!::isatty(STDERR_FILENO)) return;
+  std::fprintf(stderr, "\r\033[K%s %3d %%", what, static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
+  if (done == total) std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+}
+
 }  // namespace otr::cli

@@ -24,4 +24,7 @@ class ProgressBar {
   Clock::time_point last_draw_ = {};
 };
 
+// For work whose size is known: "what 42 %" on a line of stderr that is drawn over, if stderr is a terminal. REQUIRES: total > 0.
+void show_percent(const char* what, uint64_t done, uint64_t total);
+
 }  // namespace otr::cli
