@@ -1,0 +1,88 @@
+// HistoryDrafter ("history"): what the samples of the same prompt said in the last epoch is proposed again.
+//
+// The last 7 … 3 tokens of a sequence are looked up among the prompt's old responses; the places found are followed together, a
+// place leaving where its response says something else. Where they differ, or may be left by the target:
+//
+//   without log-probs  the branch with the greatest sum of its responses' weights goes first (rewards weigh them); how far to go
+//                      is the sequence's window: 2 tokens, 2 more when all were kept, 2 again when one was not, at most 32;
+//                      acceptance is the share of nodes kept so far, by length of the match and rank of the branch
+//   with log-probs     the noise is known, so the known child i with the greatest M = log p_i + G_i is what the target will draw,
+//                      unless a token unknown to the history beats it: probability of that not to happen exp(-r e^-M), r = 1 - sum p_i
+//                      the mass unknown. Drafts whose product of these is below kMinAcceptance are dropped; there is no window
+//
+// In a tree (top_k > 1) nodes are added by acceptance, the greatest first.
+//
+// A sequence uses the index that is current when it joins. Single-threaded.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "spec/drafter.h"
+#include "spec/history_index.h"
+#include "spec/keep_rate.h"
+
+namespace otr {
+
+// The current index; may be null. Called at every join.
+using HistorySource = std::function<std::shared_ptr<const HistoryIndex>()>;
+
+class HistoryDrafter final : public Drafter {
+ public:
+  static constexpr int32_t kFirstWindow = 2, kWindowStep = 2, kMaxWindow = 32;
+  static constexpr float kMinAcceptance = 0.2f;
+
+  // `number`: the drafter's bit in the forests.
+  HistoryDrafter(int number, HistorySource source);
+
+  void join(const DraftSequence& sequence) override;
+  void propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) override;
+  void observe(const DraftVerdict& verdict) override;
+  void leave(int32_t slot) override;
+
+ private:
+  static constexpr int32_t kRanks = 4;  // the last one: all ranks from there on
+  using Rates = std::array<KeepRate, kRanks>;
+
+  struct Member {
+    std::shared_ptr<const PromptHistory> history;  // null: the prompt is new
+    int32_t window = kFirstWindow;
+    int32_t match_length = 0;  // of the last proposal
+  };
+  // Some of the places that a match or a node has, in places_.
+  struct Range {
+    size_t begin, end;
+  };
+  // What may come after a node.
+  struct Child {
+    int32_t token;
+    float weight;       // of its places
+    float probability;  // p; with log-probs
+    float score;        // the greatest goes first
+  };
+  // A node that may be added.
+  struct Candidate {
+    float acceptance;
+    int32_t parent, token, depth, rank;
+    Range parent_places;
+  };
+  void propose_row(const DraftRow& row, int32_t top_k, int32_t max_nodes);
+  void list_children(const PromptHistory& history, Range places);
+  void estimate(const PromptHistory& history, Range places, const DraftSequence& sequence, uint32_t position);
+  void expand(const DraftRow& row, int32_t parent, int32_t depth, float acceptance, Range places, int32_t top_k);
+  Range follow(const PromptHistory& history, Range places, int32_t token);
+  Member& member(int32_t slot) { return members_[static_cast<size_t>(slot)]; }
+
+  const int number_;
+  const HistorySource source_;
+  std::vector<Member> members_;                              // by slot
+  std::array<Rates, PromptHistory::kMaxMatch + 1> rates_;    // by match length and rank
+  // Of the row at hand.
+  std::vector<PromptHistory::Place> places_;
+  std::vector<Child> children_;
+  std::vector<Candidate> candidates_;  // a heap
+};
+
+}  // namespace otr
