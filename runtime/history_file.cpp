@@ -82,7 +82,9 @@ class NewFile {
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  Status created() const { return fd_ >= 0 ? Status() : io_error(path_ + ": cannot create a temporary file beside it: " + std::strerror(errno)); }
+  Status created() const {
+    return fd_ >= 0 ? Status() : io_error(path_ + ": cannot create a temporary file beside it: " + std::strerror(errno));
+  }
   Status write(const void* data, size_t size) const {
     for (const char* p = static_cast<const char*>(data); size > 0;) {
       const ssize_t n = ::write(fd_, p, size);
@@ -98,7 +100,8 @@ class NewFile {
     if (::rename(name_.c_str(), path_.c_str()) != 0) return failed("cannot rename");
     renamed_ = true;
     const size_t slash = path_.rfind('/');
-    const int folder = ::open(slash == std::string::npos ? "." : path_.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int folder =
+        ::open(slash == std::string::npos ? "." : path_.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {  // the name itself; without it the old file may come back after a crash, which is whole too
       ::fsync(folder);
       ::close(folder);
@@ -119,7 +122,8 @@ Status write_frame(const NewFile& file, std::span<const int32_t> prompt, const P
   const std::vector<char> raw = encode(prompt, history);
   std::vector<char> stored(ZSTD_compressBound(raw.size()));
   const size_t size = ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), kCompressionLevel);
-  if (ZSTD_isError(size)) return Status(StatusCode::kOutOfMemory, std::string("cannot compress a prompt's history: ") + ZSTD_getErrorName(size));
+  if (ZSTD_isError(size))
+    return Status(StatusCode::kOutOfMemory, std::string("cannot compress a prompt's history: ") + ZSTD_getErrorName(size));
   FrameHeader header{{}, raw.size(), size, xxh64(stored.data(), size), 0};
   std::memcpy(header.magic, kFrameMagic, kMagicBytes);
   header.hash = hash_of(header);
@@ -193,7 +197,8 @@ std::string decode(std::span<const char> raw, int32_t vocab_size, bool with_logp
 
 class FileReader {
  public:
-  FileReader(const File& file, int32_t vocab_size, bool with_logprobs) : file_(file), vocab_size_(vocab_size), with_logprobs_(with_logprobs) {}
+  FileReader(const File& file, int32_t vocab_size, bool with_logprobs)
+      : file_(file), vocab_size_(vocab_size), with_logprobs_(with_logprobs) {}
 
   Result<LoadedHistory> read() {
     Header header;
@@ -201,7 +206,8 @@ class FileReader {
     if (std::memcmp(header.magic, kMagic, kMagicBytes) != 0) return invalid_argument(file_.path() + ": not a history file");
     if (header.hash != hash_of(header)) return bad_input(file_.path() + ": the header is damaged");
     if (header.version != kVersion) {
-      return bad_input(file_.path() + ": version " + std::to_string(header.version) + " of the format; this library reads version " + std::to_string(kVersion));
+      return bad_input(file_.path() + ": version " + std::to_string(header.version) +
+                       " of the format; this library reads version " + std::to_string(kVersion));
     }
     uint64_t good = 0;
     for (uint64_t at = sizeof header; at < file_.size();) {
@@ -213,13 +219,16 @@ class FileReader {
     }
     if (good != header.num_frames && first_fault_.empty()) first_fault_ = "the file ends early";
     if (!first_fault_.empty()) {
-      loaded_.damage = file_.path() + ": " + std::to_string(good) + " of " + std::to_string(header.num_frames) + " prompts read; " + first_fault_;
+      loaded_.damage = file_.path() + ": " + std::to_string(good) + " of " + std::to_string(header.num_frames) +
+                       " prompts read; " + first_fault_;
     }
     return std::move(loaded_);
   }
 
  private:
-  Status read_at(uint64_t offset, void* data, size_t size) const { return file_.read_exact(offset, {static_cast<std::byte*>(data), size}); }
+  Status read_at(uint64_t offset, void* data, size_t size) const {
+    return file_.read_exact(offset, {static_cast<std::byte*>(data), size});
+  }
 
   // "" if the frame is whole. frame->stored stays 0 if its length cannot be trusted.
   std::string read_frame(uint64_t at, FrameHeader* frame) {
@@ -230,14 +239,16 @@ class FileReader {
     if (const Status s = read_at(at, &read, sizeof read); !s.ok()) return s.message();
     if (std::memcmp(read.magic, kFrameMagic, kMagicBytes) != 0 || read.hash != hash_of(read)) return "its header is damaged";
     if (read.stored > left - sizeof read) return "the file ends in it";
-    if (read.raw > kMaxFrameBytes || read.stored > ZSTD_compressBound(kMaxFrameBytes)) return "it is larger than a frame may be";
+    if (read.raw > kMaxFrameBytes || read.stored > ZSTD_compressBound(kMaxFrameBytes))
+      return "it is larger than a frame may be";
     *frame = read;
     stored_.resize(read.stored);
     if (const Status s = read_at(at + sizeof read, stored_.data(), stored_.size()); !s.ok()) return s.message();
     if (xxh64(stored_.data(), stored_.size()) != read.stored_hash) return "its checksum is wrong";
     if (ZSTD_getFrameContentSize(stored_.data(), stored_.size()) != read.raw) return "it does not hold what it declares";
     raw_.resize(read.raw);
-    if (ZSTD_decompress(raw_.data(), raw_.size(), stored_.data(), stored_.size()) != read.raw) return "it cannot be decompressed";
+    if (ZSTD_decompress(raw_.data(), raw_.size(), stored_.data(), stored_.size()) != read.raw)
+      return "it cannot be decompressed";
     return decode(raw_, vocab_size_, with_logprobs_, &loaded_.index);
   }
 

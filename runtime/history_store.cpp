@@ -36,7 +36,8 @@ Status HistoryStore::reward(uint64_t group_id, uint32_t sample, float reward) {
       return {};
     }
   }
-  return invalid_argument("group " + std::to_string(group_id) + " has no finished sample " + std::to_string(sample) + " since the last commit");
+  return invalid_argument("group " + std::to_string(group_id) + " has no finished sample " + std::to_string(sample) +
+                          " since the last commit");
 }
 
 void HistoryStore::commit() {
@@ -106,9 +107,11 @@ std::string HistoryStore::stats_json() const {
   std::lock_guard<std::mutex> lock(mutex_);
   const HistoryIndex none, &i = index_ == nullptr ? none : *index_;
   char seconds[64];  // printf's spelling follows the caller's locale
-  const std::string build(seconds, std::to_chars(seconds, seconds + sizeof seconds, build_seconds_, std::chars_format::fixed, 6).ptr);
+  const std::string build(seconds,
+                          std::to_chars(seconds, seconds + sizeof seconds, build_seconds_, std::chars_format::fixed, 6).ptr);
   return "{\"prompts\":" + std::to_string(i.prompts().size()) + ",\"tokens\":" + std::to_string(i.num_tokens()) +
-         ",\"bytes\":" + std::to_string(i.bytes()) + ",\"pending_samples\":" + std::to_string(num_pending_) + ",\"build_seconds\":" + build + "}";
+         ",\"bytes\":" + std::to_string(i.bytes()) + ",\"pending_samples\":" + std::to_string(num_pending_) +
+         ",\"build_seconds\":" + build + "}";
 }
 
 }  // namespace otr

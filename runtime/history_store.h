@@ -1,8 +1,8 @@
-// HistoryStore: an engine's history. It keeps what the samples of the step said, and, once the step is over, makes of it the index that
-// the history drafter reads in the next epoch: prompts of this step get their new responses, all others keep theirs.
+// HistoryStore: an engine's history. It keeps what the samples of the step said, and, once the step is over, makes of it the
+// index that the history drafter reads in the next epoch: prompts of this step get their new responses, all others keep theirs.
 //
-// Thread safety: all functions may be called from any thread. The index is built on a thread of its own and swapped in when it is
-// complete; commit() and load() wait for a build before theirs.
+// Thread safety: all functions may be called from any thread. The index is built on a thread of its own and swapped in when it
+// is complete; commit() and load() wait for a build before theirs.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ enum class HistoryContent : int32_t { kNone = 0, kTokens = 1, kLogprobs = 2 };
 class HistoryStore {
  public:
   // REQUIRES: content != kNone.
-  HistoryStore(HistoryContent content, int32_t vocab_size) : with_logprobs_(content == HistoryContent::kLogprobs), vocab_size_(vocab_size) {}
+  HistoryStore(HistoryContent content, int32_t vocab_size)
+      : with_logprobs_(content == HistoryContent::kLogprobs), vocab_size_(vocab_size) {}
   ~HistoryStore();
 
   // A sample has ended.

@@ -6,7 +6,10 @@
 namespace otr {
 namespace {
 
-bool knows_noise(const PromptHistory& history, const DraftSequence& s) { return history.has_logprobs() && s.temperature > 0.0f; }
+// Length of the match behind a node at `depth`, if the first was behind one of `length`.
+size_t match_at(int32_t length, int32_t depth) {
+  return static_cast<size_t>(std::min(length + depth - 1, PromptHistory::kMaxMatch));
+}
 
 }  // namespace
 
@@ -27,12 +30,25 @@ void HistoryDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int3
   for (const DraftRow& row : rows) propose_row(row, top_k, max_nodes);
 }
 
+bool HistoryDrafter::find_places(const DraftSequence& s, Member* m) {
+  m->match_length = m->history->find(s.tokens, &places_);
+  if (m->match_length > 0) {
+    m->anchor.assign(places_.begin(), places_.begin() + static_cast<std::ptrdiff_t>(std::min(places_.size(), kMaxAnchor)));
+    m->anchor_tokens = s.tokens.size();
+    return true;
+  }
+  for (PromptHistory::Place place : m->anchor) {
+    if (m->history->advance(&place, static_cast<uint32_t>(s.tokens.size() - m->anchor_tokens))) places_.push_back(place);
+  }
+  return !places_.empty();
+}
+
 void HistoryDrafter::propose_row(const DraftRow& row, int32_t top_k, int32_t max_nodes) {
   Member& m = member(row.sequence.slot);
-  m.match_length = m.history == nullptr ? 0 : m.history->find(row.sequence.tokens, &places_);
-  if (m.match_length == 0) return;
-  const bool coupled = knows_noise(*m.history, row.sequence);
-  const int32_t max_depth = coupled ? row.max_depth : std::min(row.max_depth, m.window);
+  m.proposed = m.history != nullptr && find_places(row.sequence, &m);
+  if (!m.proposed) return;
+  m.coupled = m.history->has_logprobs() && row.sequence.temperature > 0.0f;
+  const int32_t max_depth = m.coupled ? row.max_depth : std::min(row.max_depth, m.window);
   const auto worse = [](const Candidate& a, const Candidate& b) { return a.acceptance < b.acceptance; };
   candidates_.clear();
   expand(row, Forest::kRoot, 0, 1.0f, {0, places_.size()}, top_k);
@@ -70,8 +86,9 @@ void HistoryDrafter::list_children(const PromptHistory& history, Range places) {
   }
 }
 
-// p of a child: the weighted mean over all places. A place that was left by another token, of probability p', had at most 1 - p' for
-// this one: where the places agree in all that came before them this is exact, and where they do not the child gets its share.
+// p of a child: the weighted mean over all places. A place that was left by another token, of probability p', had at most 1 -
+// p' for this one: where the places agree in all that came before them this is exact, and where they do not the child gets its
+// share.
 void HistoryDrafter::estimate(const PromptHistory& history, Range places, const DraftSequence& s, uint32_t position) {
   float total = 0.0f;
   for (const Child& child : children_) total += child.weight;
@@ -99,30 +116,30 @@ void HistoryDrafter::expand(const DraftRow& row, int32_t parent, int32_t depth, 
   const PromptHistory& history = *m.history;
   list_children(history, places);
   if (children_.empty()) return;
-  const bool coupled = knows_noise(history, row.sequence);
-  if (coupled) estimate(history, places, row.sequence, static_cast<uint32_t>(row.sequence.tokens.size()) + static_cast<uint32_t>(depth));
+  if (m.coupled)
+    estimate(history, places, row.sequence, static_cast<uint32_t>(row.sequence.tokens.size()) + static_cast<uint32_t>(depth));
   std::sort(children_.begin(), children_.end(),
             [](const Child& a, const Child& b) { return a.score != b.score ? a.score > b.score : a.token < b.token; });
-  const Rates& rates = rates_[static_cast<size_t>(m.match_length)];
+  const size_t match = match_at(m.match_length, depth + 1);
   for (int32_t rank = 0; rank < std::min(top_k, static_cast<int32_t>(children_.size())); ++rank) {
-    float keep = rates[static_cast<size_t>(std::min(rank, kRanks - 1))].value();
-    if (coupled && rank == 0) {
+    float keep = rates_[match][static_cast<size_t>(std::min(rank, kRanks - 1))].value();
+    if (m.coupled && rank == 0) {
       float rest = 1.0f;
       for (const Child& child : children_) rest -= child.probability;
-      keep = std::exp(-std::max(rest, 0.0f) * std::exp(-children_[0].score));
+      keep = trust_[match].value() * std::exp(-std::max(rest, 0.0f) * std::exp(-children_[0].score));
     }
-    if (coupled && acceptance * keep < kMinAcceptance) continue;
+    if (m.coupled && acceptance * keep < kMinAcceptance) continue;
     candidates_.push_back({acceptance * keep, parent, children_[static_cast<size_t>(rank)].token, depth + 1, rank, places});
-    std::push_heap(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.acceptance < b.acceptance; });
+    std::push_heap(candidates_.begin(), candidates_.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.acceptance < b.acceptance; });
   }
 }
 
 void HistoryDrafter::observe(const DraftVerdict& v) {
   Member& m = member(v.sequence.slot);
-  if (m.match_length == 0) return;
+  if (!m.proposed) return;
   const uint16_t mine = static_cast<uint16_t>(1u << number_);
   const auto kept = [&v](int32_t node) { return std::find(v.accepted.begin(), v.accepted.end(), node) != v.accepted.end(); };
-  Rates& rates = rates_[static_cast<size_t>(m.match_length)];
   int32_t deepest = 0, reached = 0;
   for (int32_t i = 0; i < v.forest->size(); ++i) {
     const DraftNode& node = (*v.forest)[i];
@@ -130,10 +147,16 @@ void HistoryDrafter::observe(const DraftVerdict& v) {
     deepest = std::max(deepest, node.depth);
     if (node.depth > v.num_new || (node.parent != Forest::kRoot && !kept(node.parent))) continue;  // not judged
     const bool is_kept = kept(i);
-    rates[static_cast<size_t>(std::min<int32_t>(node.rank, kRanks - 1))].add_chain(1, is_kept);
+    const size_t match = match_at(m.match_length, node.depth);
+    rates_[match][static_cast<size_t>(std::min<int32_t>(node.rank, kRanks - 1))].add_chain(1, is_kept);
+    if (m.coupled && node.rank == 0) {
+      const float before = node.parent == Forest::kRoot ? 1.0f : (*v.forest)[node.parent].acceptance;
+      trust_[match].kept += is_kept;
+      trust_[match].expected += std::min(node.acceptance / before / trust_[match].value(), 1.0f);
+    }
     if (is_kept) reached = node.depth;
   }
-  m.match_length = 0;
+  m.proposed = false;
   if (deepest == 0) return;
   m.window = reached == deepest ? std::min(m.window + kWindowStep, kMaxWindow) : kFirstWindow;
 }

@@ -91,10 +91,20 @@ int32_t PromptHistory::find(std::span<const int32_t> tokens, std::vector<Place>*
   const size_t found = static_cast<size_t>(end - begin), taken = std::min(found, static_cast<size_t>(kMaxPlaces));
   for (size_t i = 0; i < taken; ++i) {
     const uint32_t position = begin[static_cast<std::ptrdiff_t>(i * found / taken)];
-    const auto after = std::upper_bound(responses_.begin(), responses_.end(), position, [](uint32_t p, const Response& r) { return p < r.begin; });
-    places->push_back({position, std::prev(after)->weight});
+    places->push_back({position, response_of(position)->weight});
   }
   return static_cast<int32_t>(length);
+}
+
+std::vector<PromptHistory::Response>::const_iterator PromptHistory::response_of(uint32_t position) const {
+  return std::prev(std::upper_bound(responses_.begin(), responses_.end(), position,
+                                    [](uint32_t p, const Response& r) { return p < r.begin; }));
+}
+
+bool PromptHistory::advance(Place* place, uint32_t distance) const {
+  if (distance >= response_of(place->position)->end - place->position) return false;
+  place->position += distance;
+  return true;
 }
 
 HistoryResponse PromptHistory::response(size_t i) const {

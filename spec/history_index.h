@@ -1,8 +1,8 @@
 // HistoryIndex: what the samples of each prompt said in the last epoch, found by the last few tokens.
 //
-// A prompt's responses lie in one text, each behind the last kMaxMatch tokens of its prompt, so that a match may span the prompt's
-// end. The places of the text are sorted by the tokens before them, read backwards: those behind one match of m tokens are neighbours,
-// for every m at once, and m comparisons of binary search find the longest. 8 bytes a token, 12 with log-probs.
+// A prompt's responses lie in one text, each behind the last kMaxMatch tokens of its prompt, so that a match may span the
+// prompt's end. The places of the text are sorted by the tokens before them, read backwards: those behind one match of m tokens
+// are neighbours, for every m at once, and m comparisons of binary search find the longest. 8 bytes a token, 12 with log-probs.
 //
 // Thread safety: immutable once built; may be read from any thread.
 #pragma once
@@ -29,8 +29,8 @@ struct HistoryResponse {
 class PromptHistory {
  public:
   static constexpr int32_t kMinMatch = 3, kMaxMatch = 7;
-  static constexpr int32_t kEnd = -1;         // what follows a response's last token
-  static constexpr int32_t kMaxPlaces = 32;   // of one match
+  static constexpr int32_t kEnd = -1;        // what follows a response's last token
+  static constexpr int32_t kMaxPlaces = 32;  // of one match
 
   // REQUIRES: token ids >= 0; fewer than 2^31 tokens in all. The log-probs are used if every response has them.
   PromptHistory(std::span<const int32_t> prompt, std::span<const HistoryResponse> responses);
@@ -39,9 +39,12 @@ class PromptHistory {
     uint32_t position;  // in the text, of the token after the match
     float weight;       // of its response
   };
-  // Fills `places` with the places behind the longest match of the end of `tokens`, at most kMaxPlaces spread over all of them, and
-  // returns its length; 0 if no kMinMatch tokens match.
+  // Fills `places` with the places behind the longest match of the end of `tokens`, at most kMaxPlaces spread over all of them,
+  // and returns its length; 0 if no kMinMatch tokens match.
   int32_t find(std::span<const int32_t> tokens, std::vector<Place>* places) const;
+
+  // The place `distance` tokens after `place` in the same response: false if it has none.
+  bool advance(Place* place, uint32_t distance) const;
 
   int32_t token_at(uint32_t position) const { return text_[position]; }  // or kEnd
   bool has_logprobs() const { return !logprobs_.empty(); }
@@ -61,6 +64,7 @@ class PromptHistory {
     uint32_t begin, end;  // in the text
     float reward, weight;
   };
+  std::vector<Response>::const_iterator response_of(uint32_t position) const;
   void set_weights();
   void sort_places();
 
