@@ -128,7 +128,10 @@ void HistoryDrafter::expand(const DraftRow& row, int32_t parent, int32_t depth, 
       for (const Child& child : children_) rest -= child.probability;
       keep = trust_[match].value() * std::exp(-std::max(rest, 0.0f) * std::exp(-children_[0].score));
     }
-    if (m.coupled && acceptance * keep < kMinAcceptance) continue;
+    if (m.coupled && acceptance * keep < kMinAcceptance) {
+      if (rank == 0 && acceptance * keep >= kMinAcceptance * trust_[match].value()) trust_[match].fade();
+      continue;
+    }
     candidates_.push_back({acceptance * keep, parent, children_[static_cast<size_t>(rank)].token, depth + 1, rank, places});
     std::push_heap(candidates_.begin(), candidates_.end(),
                    [](const Candidate& a, const Candidate& b) { return a.acceptance < b.acceptance; });
@@ -151,8 +154,7 @@ void HistoryDrafter::observe(const DraftVerdict& v) {
     rates_[match][static_cast<size_t>(std::min<int32_t>(node.rank, kRanks - 1))].add_chain(1, is_kept);
     if (m.coupled && node.rank == 0) {
       const float before = node.parent == Forest::kRoot ? 1.0f : (*v.forest)[node.parent].acceptance;
-      trust_[match].kept += is_kept;
-      trust_[match].expected += std::min(node.acceptance / before / trust_[match].value(), 1.0f);
+      trust_[match].add(is_kept, std::min(node.acceptance / before / trust_[match].value(), 1.0f));
     }
     if (is_kept) reached = node.depth;
   }

@@ -21,6 +21,7 @@
 // A sequence uses the index that is current when it joins. Single-threaded.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -38,6 +39,8 @@ using HistorySource = std::function<std::shared_ptr<const HistoryIndex>()>;
 class HistoryDrafter final : public Drafter {
  public:
   static constexpr int32_t kFirstWindow = 2, kWindowStep = 2, kMaxWindow = 32;
+  // Tokens a verify and share of drafts kept, tinymath's second epoch on unchanged weights, depth 16:
+  //   0: 5.49, 34 %    0.1: 5.42, 49 %    0.2: 5.24, 55 %    0.3: 4.74, 65 %    0.5: 4.42, 75 %
   static constexpr float kMinAcceptance = 0.2f;
 
   // `number`: the drafter's bit in the forests.
@@ -52,10 +55,20 @@ class HistoryDrafter final : public Drafter {
   static constexpr int32_t kRanks = 4;  // the last one: all ranks from there on
   static constexpr size_t kMaxAnchor = 8;
   using Rates = std::array<KeepRate, kRanks>;
-  // Kept nodes over expected ones.
+  // Kept nodes over expected ones, mostly of the last thousands. It drifts back to 1 while what it would be asked of is dropped
+  // for its sake, so that this is tried again.
   struct Trust {
-    double kept = 4.0, expected = 4.0;
-    float value() const { return static_cast<float>(kept < expected ? kept / expected : 1.0); }
+    static constexpr float kPrior = 4.0f, kKeep = 1.0f - 1.0f / 4096;
+    float kept = kPrior, expected = kPrior;
+    float value() const { return std::min(kept / expected, 1.0f); }
+    void add(bool is_kept, float expectation) {
+      kept = kKeep * kept + static_cast<float>(is_kept);
+      expected = kKeep * expected + expectation;
+    }
+    void fade() {
+      kept = kPrior + kKeep * (kept - kPrior);
+      expected = kPrior + kKeep * (expected - kPrior);
+    }
   };
 
   struct Member {

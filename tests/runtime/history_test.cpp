@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <random>
 #include <set>
@@ -188,24 +189,31 @@ TEST(HistoryStore, RewardsReachTheIndex) {
 // Samples end, rewards come, sequences join and steps are committed, all at once.
 TEST(HistoryStore, IsBuiltBesideEverythingElse) {
   HistoryStore store(HistoryContent::kTokens, kVocab);
-  constexpr uint64_t kRounds = 200;
-  std::thread reader([&store] {
-    for (uint64_t i = 0; i < 20 * kRounds; ++i) {
+  constexpr int kLookups = 500;
+  constexpr uint64_t kMostSamples = 1'000'000;
+  std::atomic<bool> done = false;
+  std::thread reader([&] {
+    for (int found = 0; found < kLookups && !done;) {
       const auto index = store.index();
       if (index == nullptr) continue;
       const auto history = index->find(std::vector<int32_t>{1, 2, 3});
       ASSERT_NE(history, nullptr);
       std::vector<PromptHistory::Place> places;
-      EXPECT_EQ(history->find(std::vector<int32_t>{1, 2, 3}, &places), 3);
+      ASSERT_EQ(history->find(std::vector<int32_t>{1, 2, 3}, &places), 3);
+      ++found;
     }
+    done = true;
   });
-  std::thread committer([&store] {
-    for (uint64_t i = 0; i < kRounds; ++i) store.commit();
+  std::thread committer([&] {
+    while (!done) store.commit();
   });
-  for (uint64_t i = 0; i < kRounds; ++i) {
+  uint64_t i = 0;
+  for (; i < kMostSamples && !done; ++i) {
     store.collect(finished_sample(i, 0, {static_cast<int32_t>(i % 50), 5, 6, 7}));
     (void)store.reward(i, 0, 1.0f);  // may come after its commit
   }
+  EXPECT_LT(i, kMostSamples) << "the reader never found an index";
+  done = true;
   committer.join();
   reader.join();
   const TempFolder folder;
