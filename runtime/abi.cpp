@@ -141,7 +141,7 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 
 constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "off",
-    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0};
+    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -177,6 +177,8 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
     if (c.drafters[i] == nullptr) return invalid_argument("options.drafters[" + std::to_string(i) + "] is NULL");
     o.drafters.emplace_back(c.drafters[i]);
   }
+  if (c.history < 0 || c.history > static_cast<int32_t>(HistoryContent::kLogprobs)) return invalid_argument("options.history must be 0, 1 or 2");
+  o.history = static_cast<HistoryContent>(c.history);
   o.max_batch = c.max_batch;
   o.prefill_chunk = c.prefill_chunk;
   return o;
@@ -189,6 +191,16 @@ Status widen_sampling(Request* request, otr_sampling_params* storage) {
   OTR_RETURN_IF_ERROR(read_struct(request->sampling, kSamplingDefaults, "sampling", storage));
   request->sampling = storage;
   return {};
+}
+
+// A call on an engine's history: `body(HistoryStore&)`.
+template <typename Body>
+otr_status on_history(otr_engine* handle, const char* path, const Body& body) noexcept {
+  return on_engine(handle, [&](Engine& e) -> Status {
+    if (path == nullptr || *path == '\0') return invalid_argument("the path is missing");
+    if (e.history() == nullptr) return invalid_argument("the engine keeps no history: see options.history");
+    return body(*e.history());
+  });
 }
 
 otr_result_view view_of(const Sequence& s) {
@@ -351,6 +363,24 @@ otr_status otr_result_destroy(otr_result* result) {
     if (results().take(result) == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
     return {};
   });
+}
+
+otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward) {
+  return on_engine(engine, [&](Engine& e) { return e.history() == nullptr ? Status() : e.history()->reward(group_id, sample, reward); });
+}
+
+otr_status otr_history_commit(otr_engine* engine) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (e.history() != nullptr) e.history()->commit();
+    return {};
+  });
+}
+
+otr_status otr_history_save(otr_engine* engine, const char* path) {
+  return on_history(engine, path, [path](HistoryStore& h) { return h.save(path); });
+}
+otr_status otr_history_load(otr_engine* engine, const char* path) {
+  return on_history(engine, path, [path](HistoryStore& h) { return h.load(path); });
 }
 
 otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size) {

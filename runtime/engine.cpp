@@ -71,16 +71,19 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
   OTR_ASSIGN_OR_RETURN(const Policy policy, parse_policy(options.policy));
   const int32_t draft_rows = draft_row_limit(options, policy);
-  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
+  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .history = {}, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
                                 .max_draft_rows = draft_rows};
   for (const std::string& text : options.drafters) {
     OTR_ASSIGN_OR_RETURN(DrafterModel model, parse_drafter_model(text));
     speculation.models.push_back(std::move(model));
   }
   EngineOptions o = options;
+  const bool drafts_history = std::find(policy.drafters.begin(), policy.drafters.end(), "history") != policy.drafters.end();
+  if (drafts_history && o.history == HistoryContent::kNone) o.history = HistoryContent::kLogprobs;
   o.worker.target.bucket = {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_logit_rows = max_logit_rows(o) + draft_rows};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));
   std::unique_ptr<Engine> engine(new Engine(o, std::move(worker), draft_rows));
+  if (engine->history_ != nullptr) speculation.history = [history = engine->history_.get()] { return history->index(); };
   OTR_ASSIGN_OR_RETURN(engine->speculator_, Speculator::create(speculation, *engine->worker_, engine->live_));
   engine->thread_ = std::thread([e = engine.get()] { e->loop(); });
   return engine;
@@ -96,6 +99,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int
             attention_tile_rows(target().config().num_heads, target().config().num_kv_heads)),
       max_draft_rows_(draft_rows),
       paths_(draft_rows, 2 * draft_rows) {  // kMaxDraftDepth positions touch two pages at most
+  if (options_.history != HistoryContent::kNone) history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
   const size_t batch = static_cast<size_t>(options_.max_batch), chunk = static_cast<size_t>(options_.prefill_chunk);
   places_.reserve(batch);
   draft_tokens_.reserve(kMaxDraftNodes);
@@ -227,7 +231,8 @@ std::string Engine::stats_json() const {
                 static_cast<long long>(model.weight_bytes()), static_cast<long long>(speculator_->drafter_weight_bytes()),
                 static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.program().buffer_bytes()),
                 decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str());
-  return std::string(text) + ",\"speculation\":" + speculator_->counts_json(s.spec) + "}";
+  const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
+  return std::string(text) + ",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
 }
 
 // ---- The engine thread ---------------------------------------------------------------------------------------------------
@@ -340,6 +345,9 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
 void Engine::publish_finished() {
   tick_stats_.kv_pages_in_use = target().page_pool().num_in_use();
   tick_stats_.spec = speculator_->counts();
+  for (const auto& s : finished_) {
+    if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   stats_ = tick_stats_;
   for (auto& s : finished_) {

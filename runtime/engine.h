@@ -16,6 +16,7 @@
 #include "graph/row_batch_builder.h"
 #include "memory/draft_paths.h"
 #include "runtime/draft_penalties.h"
+#include "runtime/history_store.h"
 #include "runtime/request.h"
 #include "runtime/speculator.h"
 #include "runtime/worker.h"
@@ -28,6 +29,7 @@ struct EngineOptions {
   std::string policy = "off";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
+  HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
   int32_t max_batch = 256;
   int32_t prefill_chunk = 512;
 };
@@ -60,6 +62,7 @@ class Engine final : private BatchHost {
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
+  HistoryStore* history() { return history_.get(); }  // null: none is kept
   // Ends the engine thread and wakes every waiter. Called by the destructor; may be called before.
   void shutdown();
 
@@ -135,6 +138,7 @@ class Engine final : private BatchHost {
   RowBatchBuilder rows_;
   PageWork page_work_, fork_work_;
   std::vector<std::unique_ptr<Sequence>> live_;  // by slot; null where free
+  std::unique_ptr<HistoryStore> history_;        // may be null; shared with callers
   std::unique_ptr<Speculator> speculator_;       // set by create()
   const int32_t max_draft_rows_;                 // of a tick
   std::vector<int32_t> free_slots_;

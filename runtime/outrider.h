@@ -124,8 +124,11 @@ typedef struct otr_engine_options {
   uint64_t kv_bytes;       /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is free;
                               0 (default): a quarter of the free memory */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the policy may
-                              name. Always there: "ngram", which repeats what followed the last few tokens before in the group */
+                              name. Always there: "ngram", which repeats what followed the last few tokens before in the group, and
+                              "history", which repeats what the prompt's samples said in the last epoch (see History) */
   size_t num_drafters;
+  int32_t history;         /* what is kept of finished samples for the drafter "history": 0 (default): nothing, unless the policy
+                              names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead of 8) */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -251,6 +254,35 @@ OTR_API otr_status otr_result_get(const otr_result* result, otr_result_view* vie
 
 /* Frees the result and what views of it point to. */
 OTR_API otr_status otr_result_destroy(otr_result* result);
+
+/* ---- History ----------------------------------------------------------------------------------------------------------- */
+
+/* Training visits a prompt once an epoch, and what its samples say changes slowly. An engine that keeps a history (options.history, or
+ * a policy that names "history") drafts a prompt's samples from those of its last visit. It changes speed alone, never a sample.
+ *
+ *     otr_history_load(engine, "history");          at the start of a run
+ *     each step: submit and wait as ever; otr_reward for each sample; otr_history_commit
+ *     otr_history_save(engine, "history");          with each checkpoint */
+
+/* The reward of a finished sample, at any time from its otr_wait to the next otr_history_commit; a second one replaces the first.
+ * Of different branches in a prompt's history those with the greater sum of rewards are drafted first; only the order and
+ * the distances of one prompt's rewards matter. Without a reward a sample counts as middling. An engine without a history takes it and
+ * does nothing. OTR_INVALID_ARGUMENT: no such sample since the last commit, or a reward that is not finite. */
+OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward);
+
+/* The step is over: what its samples said becomes their prompts' history, in place of what the prompts had. Returns at once (after the
+ * build before it, should that still run); a thread of the library's own builds the index, and samples that begin after that use
+ * it. Call it once a step: until then every finished sample is kept in memory. */
+OTR_API otr_status otr_history_commit(otr_engine* engine);
+
+/* Commits, waits for the index and writes the history to a file, which appears only when it is complete. OTR_IO_ERROR: the old file is
+ * as it was. */
+OTR_API otr_status otr_history_save(otr_engine* engine, const char* path);
+
+/* Adds a file's history; its prompts' own are replaced. OTR_IO_ERROR: the file cannot be read. OTR_INVALID_ARGUMENT: it is no
+ * history. OTR_BAD_INPUT: it is damaged, torn, or of
+ * another version; here an error has an effect: what is whole is used, and otr_last_error says what is not. */
+OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------------- */
 

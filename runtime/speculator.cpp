@@ -71,6 +71,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
                                 .max_batch = options_.max_batch, .max_draft_rows = options_.max_draft_rows, .chunk = options_.prefill_chunk};
   const auto named = [&name](const auto& d) { return d.name == name; };
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
+  if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history));
   if (name == "self") {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, worker.target(), live));
     drafter_weight_bytes_ += worker.target().quantized_bytes();
@@ -86,7 +87,8 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
 }
 
 DraftSequence Speculator::view(const Sequence& s) const {
-  return {.slot = s.slot, .group = s.group->id, .tokens = s.tokens, .num_prompt = s.num_prompt(), .noise = s.noise};
+  return {.slot = s.slot, .group = s.group->id, .tokens = s.tokens, .num_prompt = s.num_prompt(), .noise = s.noise,
+          .temperature = s.group->sampling.temperature};
 }
 
 void Speculator::join(const Sequence& s) {

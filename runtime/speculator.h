@@ -15,6 +15,7 @@
 #include "runtime/worker.h"
 #include "spec/counts.h"
 #include "spec/drafter.h"
+#include "spec/history_drafter.h"
 #include "spec/policy.h"
 
 namespace otr {
@@ -38,6 +39,7 @@ struct SpeculatorOptions {
   Policy policy;
   std::vector<DrafterModel> models;
   std::vector<CustomDrafter> custom;
+  HistorySource history;   // of drafter "history"
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together

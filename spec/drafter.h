@@ -22,6 +22,7 @@ struct DraftSequence {
   std::span<const int32_t> tokens;  // prompt and response so far
   int32_t num_prompt;
   NoiseStream noise;                // what the target will draw with
+  float temperature = 1.0f;         // 0: without noise
 };
 
 // A sequence that wants nodes at the depths 1 … max_depth.

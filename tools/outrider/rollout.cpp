@@ -1,5 +1,8 @@
 // outrider rollout: draws samples for a file of prompts, through the C ABI.
+#include <sys/stat.h>
+
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -108,6 +111,15 @@ std::string Rollout::render(const PendingLine& pending, const otr_result_view& r
   return out + "}";
 }
 
+// Reads the file of --history if there is one. A damaged one costs speed; a file of another kind must not be overwritten at the end.
+void load_history(otr_engine* engine, const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return;
+  const otr_status status = otr_history_load(engine, path.c_str());
+  if (status == OTR_INVALID_ARGUMENT) throw Failure(kExitBadInput, otr_last_error(engine));
+  if (status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", otr_last_error(engine));
+}
+
 std::vector<Flag> flag_table() {
   std::vector<Flag> table = kEngineFlagTable;
   table.insert(table.begin() + 1, {"prompts", "FILE|-", "JSON lines; - is standard input (required)"});
@@ -121,7 +133,9 @@ std::vector<Flag> flag_table() {
       {"seed", "S", "default 0"},
       {"step", "K", "the RL step: another step, other noise (default 0)"},
       {"policy", "POLICY", "off, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS]]: what is speculated (default off)"},
-      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (ngram is always there)"},
+      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (ngram and history are always there)"},
+      {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
+      {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
   };
   table.insert(table.end(), std::begin(own), std::end(own));
@@ -134,7 +148,10 @@ int rollout_command(int argc, char** argv) {
   const std::vector<Flag> table = flag_table();
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);
-  const EngineFlags engine_flags(flags);
+  EngineFlags engine_flags(flags);
+  const std::string history = flags.text("history", ""), content = flags.text("history-content", "logprobs");
+  choice_flag("history-content", content, {"tokens", "logprobs"});
+  if (!history.empty()) engine_flags.options.history = content == "tokens" ? 1 : 2;
   SamplingSettings defaults;
   for (const char* name : kSamplingFlags) {
     if (flags.given(name)) sampling_flag(name, flags.required(name), &defaults);
@@ -151,16 +168,21 @@ int rollout_command(int argc, char** argv) {
   EngineHandle engine(engine_flags.options);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
 
+  if (!history.empty()) load_history(engine.get(), history);
   output.start();
   ProgressBar progress(show_progress);
   Rollout command(engine.get(), tokenizer.get(), defaults, step);
   Pipeline pipeline(engine.get(), &input, &output, &command, &progress, outstanding_for(engine_flags.options.max_batch));
   const PipelineCounts counts = pipeline.run();
   output.close();
+  if (!history.empty() && otr_history_save(engine.get(), history.c_str()) != OTR_OK) {
+    throw Failure(kExitFailure, "history: " + std::string(otr_last_error(engine.get())));
+  }
   nlohmann::ordered_json settings = engine_flags.settings();
   settings["prompts"] = input.name();
   settings.update(sampling_settings(defaults));
   settings["step"] = step;
+  if (!history.empty()) settings.update({{"history", history}, {"history_content", content}});
   stats.write("rollout", engine, counts, load_seconds, settings);
   return counts.exit_code();
 }

@@ -1,0 +1,189 @@
+#include "spec/history_drafter.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace otr {
+namespace {
+
+const std::vector<int32_t> kPrompt = {1, 2, 3};
+
+// One sequence of kPrompt, decoded by hand against a history.
+class HistoryDrafterTest : public testing::Test {
+ protected:
+  void start(std::vector<HistoryResponse> responses, NoiseStream noise = {}, float temperature = 1.0f) {
+    auto index = std::make_shared<HistoryIndex>();
+    index->put(kPrompt, std::make_shared<const PromptHistory>(kPrompt, responses));
+    index_ = std::move(index);
+    tokens_ = kPrompt;
+    noise_ = noise;
+    temperature_ = temperature;
+    drafter_.join(view());
+  }
+  DraftSequence view() const {
+    return {.slot = 0,
+            .group = 1,
+            .tokens = tokens_,
+            .num_prompt = static_cast<int32_t>(kPrompt.size()),
+            .noise = noise_,
+            .temperature = temperature_};
+  }
+  std::vector<int32_t> propose(int32_t depth = kMaxDraftDepth, int32_t top_k = 1, int32_t max_nodes = 64) {
+    forest_.clear();
+    const DraftRow row = {view(), depth, &forest_};
+    drafter_.propose({&row, 1}, top_k, max_nodes);
+    std::vector<int32_t> drafted;
+    for (const DraftNode& node : forest_.nodes()) drafted.push_back(node.token);
+    return drafted;
+  }
+  // The target says these tokens; what was drafted of them is kept.
+  void commit(std::vector<int32_t> new_tokens) {
+    std::vector<int32_t> accepted;
+    int32_t parent = Forest::kRoot;
+    for (size_t i = 0; i + 1 < new_tokens.size(); ++i) {
+      parent = forest_.child(parent, new_tokens[i]);
+      ASSERT_NE(parent, Forest::kNone);
+      accepted.push_back(parent);
+    }
+    tokens_.insert(tokens_.end(), new_tokens.begin(), new_tokens.end());
+    drafter_.observe({view(), static_cast<int32_t>(new_tokens.size()), &forest_, accepted});
+    forest_.clear();
+  }
+
+  std::shared_ptr<const HistoryIndex> index_;
+  HistoryDrafter drafter_{3, [this] { return index_; }};
+  std::vector<int32_t> tokens_;
+  NoiseStream noise_ = {};
+  float temperature_ = 1.0f;
+  Forest forest_;
+};
+
+// 100, 101, … : every token once.
+std::vector<int32_t> count_up(int32_t first, int32_t count) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+TEST_F(HistoryDrafterTest, TheWindowGrowsWithSuccessAndFallsBackAtAMistake) {
+  start({{count_up(100, 900), {}, kUnknownReward}});
+  size_t at = 0;
+  for (const size_t window : {2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 32}) {
+    const std::vector<int32_t> chain = propose();
+    ASSERT_EQ(chain, count_up(100 + static_cast<int32_t>(at), static_cast<int32_t>(window)));
+    EXPECT_EQ(forest_[0].drafters, 1 << 3);
+    std::vector<int32_t> said = chain;
+    said.push_back(100 + static_cast<int32_t>(at + window));
+    commit(said);
+    at += said.size();
+  }
+  propose();
+  commit({100 + static_cast<int32_t>(at), 5000});  // one kept, then something new
+  EXPECT_EQ(propose().size(), 2u);
+  EXPECT_EQ(propose(1).size(), 1u);  // never above what the policy allows
+}
+
+TEST_F(HistoryDrafterTest, AfterSomethingNewItGoesOnBesideTheOldResponse) {
+  start({{count_up(100, 20), {}, kUnknownReward}});
+  propose();
+  commit({100, 101, 102});
+  propose();
+  commit({77});
+  EXPECT_EQ(propose(), count_up(104, 2));
+  commit({104, 105, 106});
+  EXPECT_EQ(propose(2), count_up(107, 2));
+}
+
+TEST_F(HistoryDrafterTest, TheBranchOfTheGreaterRewardGoesFirst) {
+  const std::vector<int32_t> a = {10, 11, 12}, b = {10, 21, 22};
+  start({{a, {}, 0.0f}, {b, {}, 1.0f}});
+  EXPECT_EQ(propose(2), (std::vector<int32_t>{10, 21}));
+  start({{a, {}, 1.0f}, {b, {}, 0.0f}});
+  EXPECT_EQ(propose(2), (std::vector<int32_t>{10, 11}));
+  start({{a, {}, kUnknownReward}, {b, {}, kUnknownReward}, {b, {}, kUnknownReward}});
+  EXPECT_EQ(propose(2), (std::vector<int32_t>{10, 21}));
+  start({{a, {}, 1.0f}, {b, {}, 0.0f}, {b, {}, 0.1f}});  // one that was right against two that were not: 1.0 and 0.1 + 0.19
+  EXPECT_EQ(propose(2), (std::vector<int32_t>{10, 11}));
+}
+
+TEST_F(HistoryDrafterTest, ATreeHasTheBranches) {
+  start({{{10, 11, 12}, {}, 0.0f}, {{10, 21, 22}, {}, 1.0f}});
+  propose(2, 2);
+  ASSERT_EQ(forest_.size(), 3);
+  const int32_t root = forest_.child(Forest::kRoot, 10);
+  EXPECT_EQ(forest_[forest_.child(root, 21)].rank, 0);
+  EXPECT_EQ(forest_[forest_.child(root, 11)].rank, 1);
+  EXPECT_EQ(propose(2, 2, 2), (std::vector<int32_t>{10, 21}));
+}
+
+TEST_F(HistoryDrafterTest, NothingIsKnownOfANewPrompt) {
+  start({{{10, 11, 12}, {}, 0.0f}});
+  index_ = std::make_shared<HistoryIndex>();
+  EXPECT_FALSE(propose().empty());  // the sequence keeps the history it began with
+  drafter_.leave(0);
+  drafter_.join(view());
+  EXPECT_TRUE(propose().empty());
+  index_ = nullptr;
+  drafter_.leave(0);
+  drafter_.join(view());
+  EXPECT_TRUE(propose().empty());
+}
+
+TEST_F(HistoryDrafterTest, WithoutNoiseLogprobsOfDrawsSayNothing) {
+  start({{{10, 11}, {-5.0f, -5.0f}, kUnknownReward}}, {}, 0.0f);
+  EXPECT_EQ(propose(2), (std::vector<int32_t>{10, 11}));  // at temperature 1 these would mostly be dropped
+}
+
+// A place whose old tokens had the probabilities p, while the target may say anything: what is proposed is the known token with
+// the greatest score, A is how often the target draws it, and what is dropped would have been kept less often than
+// kMinAcceptance.
+TEST_F(HistoryDrafterTest, AcceptanceFollowsTheClosedForm) {
+  const std::vector<float> p = {0.45f, 0.2f, 0.05f};
+  const float rest = 0.3f;  // over kUnknown tokens, alike
+  constexpr int kUnknown = 300, kRounds = 20000, kBins = 8;
+  std::vector<HistoryResponse> responses;
+  for (int i = 0; i < 3; ++i) responses.push_back({{10 + i}, {std::log(p[static_cast<size_t>(i)])}, kUnknownReward});
+  double expected[kBins] = {}, kept[kBins] = {}, count[kBins] = {}, dropped = 0, dropped_right = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    start(responses, noise_stream({.seed = 5, .stream = static_cast<uint64_t>(round), .sample = 0}));
+    const uint32_t position = static_cast<uint32_t>(kPrompt.size());
+    int32_t best_known = -1, drawn = -1;
+    float best_known_score = -1e9f, best_score = -1e9f;
+    const auto consider = [&](int32_t token, float mass, bool known) {
+      const float score = std::log(mass) + gumbel(noise_, static_cast<uint32_t>(token), position);
+      if (known && score > best_known_score) best_known_score = score, best_known = token;
+      if (score > best_score) best_score = score, drawn = token;
+    };
+    for (int i = 0; i < 3; ++i) consider(10 + i, p[static_cast<size_t>(i)], true);
+    for (int i = 0; i < kUnknown; ++i) consider(1000 + i, rest / kUnknown, false);
+    HistoryDrafter fresh(3, [this] { return index_; });
+    fresh.join(view());
+    forest_.clear();
+    const DraftRow row = {view(), 1, &forest_};
+    fresh.propose({&row, 1}, 1, 8);
+    const double a = std::exp(-rest * std::exp(-best_known_score));
+    ASSERT_EQ(forest_.empty(), a < HistoryDrafter::kMinAcceptance) << a;
+    if (forest_.empty()) {
+      ++dropped;
+      dropped_right += best_known == drawn;
+      continue;
+    }
+    ASSERT_EQ(forest_[0].token, best_known);
+    ASSERT_NEAR(forest_[0].acceptance, a, 1e-4);
+    const int bin = std::min(kBins - 1, static_cast<int>(a * kBins));
+    ++count[bin];
+    expected[bin] += a;
+    kept[bin] += best_known == drawn;
+  }
+  for (int bin = 0; bin < kBins; ++bin) {
+    if (count[bin] == 0) continue;
+    EXPECT_NEAR(kept[bin] / count[bin], expected[bin] / count[bin], 4.5 * std::sqrt(0.25 / count[bin])) << bin;
+  }
+  EXPECT_GT(dropped, 200);
+  EXPECT_LT(dropped_right / dropped, HistoryDrafter::kMinAcceptance);
+}
+
+}  // namespace
+}  // namespace otr
