@@ -16,7 +16,9 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   OTR_ASSIGN_OR_RETURN(w.packed_, Buffer<Element>::create(plan.packed_elements + head, "weights"));
   OTR_ASSIGN_OR_RETURN(w.embedding_, Buffer<Element>::create(plan.matrix_elements, "embedding"));
   OTR_ASSIGN_OR_RETURN(w.vectors_, Buffer<float>::create(plan.vector_elements + config.head_dim / 2, "weights"));
-  for (const WeightPiece& piece : plan.pieces) OTR_RETURN_IF_ERROR(source.read(piece, w.address(piece), pool));
+  std::vector<WeightTarget> targets;
+  for (const WeightPiece& piece : plan.pieces) targets.push_back({&piece, w.address(piece)});
+  OTR_RETURN_IF_ERROR(source.read(targets, pool));
   if (head != 0) {
     linear_pack(w.embedding_.data(), config.vocab_size, config.hidden_size, w.packed_.data() + plan.packed_elements, pool);
   }

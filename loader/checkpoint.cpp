@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -123,8 +124,16 @@ struct Checkpoint::Impl {
   Status merge_files();
   Status compare_with_index(const std::vector<Listed>& listed, const std::vector<std::string_view>& shards) const;
 
+  // Elements [begin, begin + count) of a tensor; count < 0: all. `out` holds those.
   template <typename Out>
-  Status read(std::string_view name, std::span<const int64_t> shape, Out* out, const Entry** entry_out) const;
+  Status read(std::string_view name, std::span<const int64_t> shape, int64_t begin, int64_t count, Out* out) const;
+
+  // Called after a tensor has been read as Element.
+  void note_conversion(std::string_view name) const {
+    constexpr Dtype kOwn = std::is_same_v<Element, float> ? Dtype::kF32 : Dtype::kBf16;
+    const Entry* entry = find(name);
+    if (entry->info->dtype != kOwn) converted[static_cast<size_t>(entry - entries.data())] = true;
+  }
 };
 
 Status Checkpoint::Impl::open_single(const std::string& folder) {
@@ -202,7 +211,8 @@ Status Checkpoint::Impl::compare_with_index(const std::vector<Listed>& listed,
 }
 
 template <typename Out>
-Status Checkpoint::Impl::read(std::string_view name, std::span<const int64_t> shape, Out* out, const Entry** entry_out) const {
+Status Checkpoint::Impl::read(std::string_view name, std::span<const int64_t> shape, int64_t begin, int64_t count,
+                              Out* out) const {
   const Entry* entry = find(name);
   if (!entry) return bad_item(source, name, "missing");
   const TensorInfo& info = *entry->info;
@@ -213,19 +223,19 @@ Status Checkpoint::Impl::read(std::string_view name, std::span<const int64_t> sh
   if (!dtype_is_loadable(info.dtype)) {
     return unsupported_item(file.path(), name, "dtype " + std::string(dtype_name(info.dtype)) + " cannot be loaded");
   }
-  *entry_out = entry;
   const auto fail = [&](const Status& s) { return Status(s.code(), item_message(file.path(), name, s.message())); };
-  const size_t count = static_cast<size_t>(info.num_elements());
+  const size_t total = static_cast<size_t>(count < 0 ? info.num_elements() : count);
+  const size_t width = static_cast<size_t>(dtype_size(info.dtype));
+  const uint64_t start = info.begin + static_cast<uint64_t>(begin) * width;
   if (info.dtype == (std::is_same_v<Out, float> ? Dtype::kF32 : Dtype::kBf16)) {
-    const Status status = file.read(info.begin, std::as_writable_bytes(std::span(out, count)));
+    const Status status = file.read(start, std::as_writable_bytes(std::span(out, total)));
     return status.ok() ? status : fail(status);
   }
-  const size_t width = static_cast<size_t>(dtype_size(info.dtype));
-  const size_t chunk = std::min(count, kChunkBytes / width);
+  const size_t chunk = std::min(total, kChunkBytes / width);
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(chunk * width);
-  for (size_t done = 0; done < count;) {
-    const size_t now = std::min(chunk, count - done);
-    const Status status = file.read(info.begin + done * width, {buffer.get(), now * width});
+  for (size_t done = 0; done < total;) {
+    const size_t now = std::min(chunk, total - done);
+    const Status status = file.read(start + done * width, {buffer.get(), now * width});
     if (!status.ok()) return fail(status);
     convert_chunk(info.dtype, buffer.get(), now, out + done);
     done += now;
@@ -263,16 +273,21 @@ const std::string& Checkpoint::file_of(std::string_view name) const {
 }
 
 Status Checkpoint::read_as_element(std::string_view name, std::span<const int64_t> expected_shape, Element* out) const {
-  const Entry* entry = nullptr;
-  OTR_RETURN_IF_ERROR(impl_->read(name, expected_shape, out, &entry));
-  constexpr Dtype kOwn = std::is_same_v<Element, float> ? Dtype::kF32 : Dtype::kBf16;
-  if (entry->info->dtype != kOwn) impl_->converted[static_cast<size_t>(entry - impl_->entries.data())] = true;
+  OTR_RETURN_IF_ERROR(impl_->read(name, expected_shape, 0, -1, out));
+  impl_->note_conversion(name);
   return {};
 }
 
 Status Checkpoint::read_as_float(std::string_view name, std::span<const int64_t> expected_shape, float* out) const {
-  const Entry* entry = nullptr;
-  return impl_->read(name, expected_shape, out, &entry);
+  return impl_->read(name, expected_shape, 0, -1, out);
+}
+
+Status Checkpoint::read_rows(std::string_view name, std::span<const int64_t, 2> expected_shape, int64_t first_row,
+                             int64_t num_rows, Element* out) const {
+  assert(first_row >= 0 && num_rows >= 0 && first_row + num_rows <= expected_shape[0]);
+  OTR_RETURN_IF_ERROR(impl_->read(name, expected_shape, first_row * expected_shape[1], num_rows * expected_shape[1], out));
+  impl_->note_conversion(name);
+  return {};
 }
 
 int64_t Checkpoint::converted_tensors() const {

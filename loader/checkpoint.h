@@ -46,7 +46,12 @@ class Checkpoint {
   Status read_as_element(std::string_view name, std::span<const int64_t> expected_shape, Element* out) const;
   Status read_as_float(std::string_view name, std::span<const int64_t> expected_shape, float* out) const;
 
-  // How many different tensors read_as_element has converted from a stored type other than Element's, so far.
+  // Rows [first_row, first_row + num_rows) of a matrix of `expected_shape`.
+  Status read_rows(std::string_view name, std::span<const int64_t, 2> expected_shape, int64_t first_row, int64_t num_rows,
+                   Element* out) const;
+
+  // How many different tensors read_as_element and read_rows have converted from a stored type other than
+  // Element's, so far.
   int64_t converted_tensors() const;
 
   // Bytes of tensor data over all files.

@@ -3,15 +3,15 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cstring>
-#include <mutex>
 
 #include "kernels/base/thread_pool.h"
 #include "loader/item_status.h"
 #include "loader/json_document.h"
+#include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
+#include "loader/parallel_status.h"
 #include "loader/xxh64.h"
 
 namespace otr {
@@ -42,11 +42,16 @@ bool window_fits(const uint8_t* stored) {
   return base + base / 8 * (stored[5] & 7) <= kOtrFrameBytes;
 }
 
+struct FreeContext {
+  void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
+};
+using Context = std::unique_ptr<ZSTD_DCtx, FreeContext>;
+
 // Decompresses exactly `raw` bytes; false for anything else, a second frame or a wrong declared size included.
-bool decompress(const uint8_t* stored, size_t stored_size, uint8_t* out, size_t raw) {
+bool decompress(ZSTD_DCtx* context, const uint8_t* stored, size_t stored_size, uint8_t* out, size_t raw) {
   if (ZSTD_getFrameContentSize(stored, stored_size) != raw || !window_fits(stored)) return false;
   if (ZSTD_findFrameCompressedSize(stored, stored_size) != stored_size) return false;
-  return ZSTD_decompress(out, raw, stored, stored_size) == raw;
+  return ZSTD_decompressDCtx(context, out, raw, stored, stored_size) == raw;
 }
 
 // An unsigned integer of a header; nothing where it is not one.
@@ -74,16 +79,23 @@ std::optional<OtrFrame> parse_frame(JsonValue v) {
   return OtrFrame{*o, *s, *r, *h};
 }
 
+std::optional<OtrCoding> parse_coding(JsonValue v) {
+  if (v && v.is(JsonKind::kBool)) return v.as_bool() ? OtrCoding::kPlanes : OtrCoding::kPlain;
+  if (v && v.is(JsonKind::kString) && v.as_string() == "nibbles") return OtrCoding::kNibbles;
+  return std::nullopt;
+}
+
 // "" if the item is well-formed, else the reason.
 std::string parse_item(JsonValue v, OtrItem* item) {
   if (!v.is(JsonKind::kObject)) return "is not an object";
   const auto bytes = unsigned_number(v.find("bytes"));
-  const JsonValue planes = v.find("planes"), frames = v.find("frames");
-  if (!bytes || !planes || !planes.is(JsonKind::kBool) || !frames || !frames.is(JsonKind::kArray) || v.size() != 3) {
+  const auto coding = parse_coding(v.find("planes"));
+  const JsonValue frames = v.find("frames");
+  if (!bytes || !coding || !frames || !frames.is(JsonKind::kArray) || v.size() != 3) {
     return "does not have bytes, planes and frames";
   }
   item->bytes = *bytes;
-  item->planes = planes.as_bool();
+  item->coding = *coding;
   uint64_t sum = 0;
   for (JsonValue f = frames.first(); f; f = f.next()) {
     const auto frame = parse_frame(f);
@@ -91,7 +103,7 @@ std::string parse_item(JsonValue v, OtrItem* item) {
     if (frame->raw == 0 || frame->raw > kOtrFrameBytes || frame->stored == 0 || frame->stored > frame->raw) {
       return "has a frame of an impossible size";
     }
-    if (item->planes && frame->raw % 2 != 0) return "has planes in a frame of odd size";
+    if (item->coding != OtrCoding::kPlain && frame->raw % 2 != 0) return "has 16-bit values in a frame of odd size";
     sum += frame->raw;
     item->frames.push_back(*frame);
   }
@@ -131,7 +143,10 @@ Status OtrFile::read_header() {
   std::string stored(p.header_stored, '\0'), text(p.header_raw, '\0');
   OTR_RETURN_IF_ERROR(file_.read_exact(p.header_offset, std::as_writable_bytes(std::span(stored.data(), stored.size()))));
   if (xxh64(stored.data(), stored.size()) != p.header_hash) return bad_item(path(), "header", "checksum mismatch");
-  if (!decompress(reinterpret_cast<const uint8_t*>(stored.data()), stored.size(), reinterpret_cast<uint8_t*>(text.data()), text.size())) {
+  const Context context(ZSTD_createDCtx());
+  if (context == nullptr) return Status(StatusCode::kOutOfMemory, path() + ": out of memory");
+  if (!decompress(context.get(), reinterpret_cast<const uint8_t*>(stored.data()), stored.size(), reinterpret_cast<uint8_t*>(text.data()),
+                  text.size())) {
     return bad_item(path(), "header", "does not decompress");
   }
   return parse_header(text, p.header_offset);
@@ -173,49 +188,74 @@ const OtrItem* OtrFile::weight_item(const std::string& piece) const {
   return it == weights_.end() ? nullptr : &it->second;
 }
 
-Status OtrFile::read_frame(const OtrFrame& frame, bool planes, std::string_view what, void* out) const {
-  // Per thread and kept: loading a model reads thousands of frames.
-  thread_local std::vector<uint8_t> stored, raw;
-  stored.resize(frame.stored);
-  OTR_RETURN_IF_ERROR(file_.read_exact(frame.offset, std::as_writable_bytes(std::span(stored))));
-  if (xxh64(stored.data(), stored.size()) != frame.hash) {
+// What one thread needs to read frames. Made before the threads start: an allocation that fails is an error there.
+struct OtrFile::Scratch {
+  Status reserve(std::span<const OtrRead> reads) {
+    uint64_t most_stored = 0, most_raw = 0;
+    for (const OtrRead& r : reads) {
+      for (const OtrFrame& f : r.item->frames) {
+        most_stored = std::max(most_stored, f.stored);
+        if (r.item->coding == OtrCoding::kPlanes) most_raw = std::max(most_raw, f.raw);
+      }
+    }
+    stored.resize(most_stored);
+    planes.resize(most_raw);
+    context.reset(ZSTD_createDCtx());
+    return context != nullptr ? Status() : Status(StatusCode::kOutOfMemory, "out of memory");
+  }
+
+  std::vector<uint8_t> stored, planes;
+  Context context;
+};
+
+Status OtrFile::read_frame(const OtrFrame& frame, OtrCoding coding, std::string_view what, void* out, Scratch* scratch) const {
+  uint8_t* target = static_cast<uint8_t*>(out);
+  const bool coded = frame.stored != frame.raw, planes = coding == OtrCoding::kPlanes;
+  // Bytes that are stored as they are need no stop in between.
+  uint8_t* stored = coded || planes ? scratch->stored.data() : target;
+  OTR_RETURN_IF_ERROR(file_.read_exact(frame.offset, std::as_writable_bytes(std::span(stored, frame.stored))));
+  if (xxh64(stored, frame.stored) != frame.hash) {
     return bad_item(path(), what, "checksum mismatch in the frame at byte " + std::to_string(frame.offset));
   }
-  const bool compressed = frame.stored != frame.raw;
-  const uint8_t* data = stored.data();
-  if (compressed) {
-    uint8_t* target = static_cast<uint8_t*>(out);
-    if (planes) {
-      raw.resize(frame.raw);
-      target = raw.data();
-    }
-    if (!decompress(stored.data(), stored.size(), target, frame.raw)) {
-      return bad_item(path(), what, "the frame at byte " + std::to_string(frame.offset) + " does not decompress");
-    }
-    data = target;
+  bool good = true;
+  if (coded && coding == OtrCoding::kNibbles) {
+    good = decode_nibbles(stored, frame.stored, target, frame.raw);
+  } else if (coded) {
+    good = decompress(scratch->context.get(), stored, frame.stored, planes ? scratch->planes.data() : target, frame.raw);
   }
-  if (planes) join_planes(data, frame.raw, static_cast<uint8_t*>(out));
-  else if (!compressed) std::memcpy(out, data, frame.raw);
+  if (!good) return bad_item(path(), what, "the frame at byte " + std::to_string(frame.offset) + " does not decompress");
+  if (planes) join_planes(coded ? scratch->planes.data() : stored, frame.raw, target);
   return {};
 }
 
-Status OtrFile::read(const OtrItem& item, std::string_view what, void* out, ThreadPool& pool) const {
-  std::vector<uint64_t> starts;
-  uint64_t at = 0;
-  for (const OtrFrame& f : item.frames) {
-    starts.push_back(at);
-    at += f.raw;
+Status OtrFile::read(std::span<const OtrRead> reads, ThreadPool& pool) const {
+  struct Place {
+    const OtrFrame* frame;
+    const OtrRead* read;
+    uint8_t* out;
+  };
+  std::vector<Place> places;
+  for (const OtrRead& r : reads) {
+    uint8_t* out = static_cast<uint8_t*>(r.out);
+    for (const OtrFrame& f : r.item->frames) {
+      places.push_back({&f, &r, out});
+      out += f.raw;
+    }
   }
-  std::mutex mutex;
-  Status first_error;
-  pool.parallel_for(static_cast<int>(item.frames.size()), [&](int i, int) {
-    const size_t index = static_cast<size_t>(i);
-    Status status = read_frame(item.frames[index], item.planes, what, static_cast<uint8_t*>(out) + starts[index]);
-    if (status.ok()) return;
-    std::lock_guard<std::mutex> lock(mutex);
-    if (first_error.ok()) first_error = std::move(status);
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.frame->offset < b.frame->offset; });
+  std::vector<Scratch> scratch(static_cast<size_t>(pool.num_threads()));
+  for (Scratch& s : scratch) OTR_RETURN_IF_ERROR(s.reserve(reads));
+  // Two megabytes of small frames a task: threads that first touch one huge page at the same time both clear one.
+  const size_t a_task = std::clamp<size_t>(places.size() / (scratch.size() * 4), 1, 8);
+  const int num_tasks = static_cast<int>((places.size() + a_task - 1) / a_task);
+  return parallel_status(pool, num_tasks, [&](int task, int thread) -> Status {
+    const size_t first = static_cast<size_t>(task) * a_task;
+    for (size_t i = first; i < std::min(first + a_task, places.size()); ++i) {
+      const Place& p = places[i];
+      OTR_RETURN_IF_ERROR(read_frame(*p.frame, p.read->item->coding, p.read->what, p.out, &scratch[static_cast<size_t>(thread)]));
+    }
+    return {};
   });
-  return first_error;
 }
 
 Result<std::string> OtrFile::read_text(const std::string& name) const {
@@ -223,9 +263,12 @@ Result<std::string> OtrFile::read_text(const std::string& name) const {
   if (item == nullptr) return std::string();
   if (item->bytes > kMaxTextBytes) return bad_item(path(), name, "larger than " + std::to_string(kMaxTextBytes) + " bytes");
   std::string text(item->bytes, '\0');
+  const OtrRead read{item, name, text.data()};
+  Scratch scratch;
+  OTR_RETURN_IF_ERROR(scratch.reserve({&read, 1}));
   uint64_t at = 0;
   for (const OtrFrame& f : item->frames) {
-    OTR_RETURN_IF_ERROR(read_frame(f, item->planes, name, text.data() + at));
+    OTR_RETURN_IF_ERROR(read_frame(f, item->coding, name, text.data() + at, &scratch));
     at += f.raw;
   }
   return text;

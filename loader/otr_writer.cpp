@@ -8,34 +8,58 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/base/thread_pool.h"
 #include "loader/otr_file.h"
+#include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
+#include "loader/parallel_status.h"
 #include "loader/xxh64.h"
 
 namespace otr {
 namespace {
 
-// Level 1: what there is to win is the entropy of the exponents, and that Huffman coding finds at every level.
-constexpr int kCompressionLevel = 1;
+// What there is to win in weights is the entropy of the exponents, and that Huffman coding finds at every level. The matches that a
+// search finds among them are chance: each costs the reader more time than it saves bytes. So planes are compressed with hardly any
+// search (64 places, 7 bytes): 34.0 % of the high bytes instead of 36.8 %, and twice as fast to read.
+constexpr int kCompressionLevel = 1, kPlanesHashLog = 6, kPlanesMinMatch = 7;
+
+struct FreeContext {
+  void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
+};
+
+// The compressed size; 0 if it failed.
+size_t compress_bytes(const uint8_t* data, size_t size, bool planes, std::vector<uint8_t>* out) {
+  const std::unique_ptr<ZSTD_CCtx, FreeContext> context(ZSTD_createCCtx());
+  if (context == nullptr) throw std::bad_alloc();
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, kCompressionLevel);
+  if (planes) {
+    ZSTD_CCtx_setParameter(context.get(), ZSTD_c_strategy, ZSTD_fast);
+    ZSTD_CCtx_setParameter(context.get(), ZSTD_c_hashLog, kPlanesHashLog);
+    ZSTD_CCtx_setParameter(context.get(), ZSTD_c_minMatch, kPlanesMinMatch);
+  }
+  out->resize(ZSTD_compressBound(size));
+  const size_t stored = ZSTD_compress2(context.get(), out->data(), out->size(), data, size);
+  return ZSTD_isError(stored) ? 0 : stored;
+}
 
 struct EncodedFrame {
   std::vector<uint8_t> stored;
   uint64_t raw;
 };
 
-EncodedFrame encode_frame(const uint8_t* data, size_t size, bool planes, bool compress) {
+EncodedFrame encode_frame(const uint8_t* data, size_t size, OtrCoding coding, bool compress) {
   EncodedFrame frame{{}, size};
   std::vector<uint8_t> split;
-  if (planes) {
+  if (coding == OtrCoding::kPlanes) {
     split.resize(size);
     split_planes(data, size, split.data());
     data = split.data();
   }
-  if (compress) {
-    frame.stored.resize(ZSTD_compressBound(size));
-    const size_t stored = ZSTD_compress(frame.stored.data(), frame.stored.size(), data, size, kCompressionLevel);
-    if (!ZSTD_isError(stored) && stored < size) {
+  if (compress && coding == OtrCoding::kNibbles) {
+    frame.stored = encode_nibbles(data, size);
+    if (frame.stored.size() < size) return frame;
+  } else if (compress) {
+    const size_t stored = compress_bytes(data, size, coding == OtrCoding::kPlanes, &frame.stored);
+    if (stored != 0 && stored < size) {
       frame.stored.resize(stored);
       return frame;
     }
@@ -44,9 +68,13 @@ EncodedFrame encode_frame(const uint8_t* data, size_t size, bool planes, bool co
   return frame;
 }
 
+std::string coding_json(OtrCoding coding) {
+  return coding == OtrCoding::kNibbles ? "\"nibbles\"" : coding == OtrCoding::kPlanes ? "true" : "false";
+}
+
 void append_item(std::string* json, const std::string& name, const OtrItem& item) {
   if (json->back() != '{') *json += ',';
-  *json += "\"" + name + "\":{\"bytes\":" + std::to_string(item.bytes) + ",\"planes\":" + (item.planes ? "true" : "false") + ",\"frames\":[";
+  *json += "\"" + name + "\":{\"bytes\":" + std::to_string(item.bytes) + ",\"planes\":" + coding_json(item.coding) + ",\"frames\":[";
   for (size_t i = 0; i < item.frames.size(); ++i) {
     const OtrFrame& f = item.frames[i];
     char text[128];
@@ -89,17 +117,18 @@ struct OtrWriter::Impl {
   }
 
   // Frames are encoded a few at a time in parallel and written in order, so that the file does not depend on the threads.
-  Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, bool planes, ThreadPool& pool) {
-    OtrItem item{bytes, planes, {}};
+  Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool) {
+    OtrItem item{bytes, coding, {}};
     const uint8_t* p = static_cast<const uint8_t*>(data);
-    const uint64_t count = (bytes + kOtrFrameBytes - 1) / kOtrFrameBytes;
-    const uint64_t batch = static_cast<uint64_t>(pool.num_threads()) * 2;
+    const uint64_t count = (bytes + kOtrWrittenFrameBytes - 1) / kOtrWrittenFrameBytes;
+    const uint64_t batch = static_cast<uint64_t>(pool.num_threads()) * 32;
     for (uint64_t first = 0; first < count; first += batch) {
       std::vector<EncodedFrame> encoded(std::min(batch, count - first));
-      pool.parallel_for(static_cast<int>(encoded.size()), [&](int i, int) {
-        const uint64_t begin = (first + static_cast<uint64_t>(i)) * kOtrFrameBytes;
-        encoded[static_cast<size_t>(i)] = encode_frame(p + begin, std::min(kOtrFrameBytes, bytes - begin), planes, compress);
-      });
+      OTR_RETURN_IF_ERROR(parallel_status(pool, static_cast<int>(encoded.size()), [&](int i, int) -> Status {
+        const uint64_t begin = (first + static_cast<uint64_t>(i)) * kOtrWrittenFrameBytes;
+        encoded[static_cast<size_t>(i)] = encode_frame(p + begin, std::min(kOtrWrittenFrameBytes, bytes - begin), coding, compress);
+        return {};
+      }));
       for (const EncodedFrame& f : encoded) {
         OTR_RETURN_IF_ERROR(write_at(at, f.stored.data(), f.stored.size()));
         item.frames.push_back({at, f.stored.size(), f.raw, xxh64(f.stored.data(), f.stored.size())});
@@ -145,11 +174,11 @@ Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress) {
 }
 
 Status OtrWriter::add_file(const std::string& name, std::string_view contents, ThreadPool& pool) {
-  return impl_->add(&impl_->files, name, contents.data(), contents.size(), false, pool);
+  return impl_->add(&impl_->files, name, contents.data(), contents.size(), OtrCoding::kPlain, pool);
 }
 
-Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_t bytes, bool planes, ThreadPool& pool) {
-  return impl_->add(&impl_->weights, piece, data, bytes, planes, pool);
+Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool) {
+  return impl_->add(&impl_->weights, piece, data, bytes, coding, pool);
 }
 
 Status OtrWriter::finish() {

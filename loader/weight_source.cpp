@@ -2,7 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/element.h"
 #include "kernels/base/thread_pool.h"
@@ -10,40 +13,102 @@
 #include "loader/checkpoint.h"
 #include "loader/item_status.h"
 #include "loader/otr_file.h"
+#include "loader/parallel_status.h"
 #include "loader/weight_names.h"
 
 namespace otr {
 namespace {
 
+// What a thread holds at once: half of a 1 MB second-level cache, with what it is packed to. And what it does in one go: enough that
+// two threads seldom first touch one huge page together, which both would clear.
+constexpr int64_t kStepBytes = 256 << 10, kTaskBytes = 2 << 20;
+
 class CheckpointSource final : public WeightSource {
  public:
   explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
-  Status read(const WeightPiece& piece, void* out, ThreadPool& pool) override {
-    switch (piece.kind) {
-      case PieceKind::kVector: return read_vector(piece, static_cast<float*>(out));
-      case PieceKind::kMatrix: return read_rows(piece, static_cast<Element*>(out));
-      case PieceKind::kLinear: break;
+  Status read(std::span<const WeightTarget> targets, ThreadPool& pool) override {
+    std::vector<RowTask> tasks;
+    int64_t most_elements = 0;  // of a step
+    for (const WeightTarget& target : targets) {
+      add_tasks(target, &tasks);
+      const WeightPiece& piece = *target.piece;
+      if (piece.kind == PieceKind::kLinear) most_elements = std::max(most_elements, int64_t{step_rows(piece)} * piece.in_features);
     }
-    row_major_.resize(static_cast<size_t>(int64_t{piece.out_features} * piece.in_features));
-    OTR_RETURN_IF_ERROR(read_rows(piece, row_major_.data()));
-    linear_pack(row_major_.data(), piece.out_features, piece.in_features, static_cast<Element*>(out), pool);
-    return {};
+    std::sort(tasks.begin(), tasks.end(), [](const RowTask& a, const RowTask& b) { return a.place < b.place; });
+    // One buffer a thread, made here: an allocation that fails must not fail on a pool thread.
+    std::vector<std::vector<Element>> rows(static_cast<size_t>(pool.num_threads()));
+    for (auto& r : rows) r.resize(static_cast<size_t>(most_elements));
+    return parallel_status(pool, static_cast<int>(tasks.size()), [&](int task, int thread) {
+      return run(tasks[static_cast<size_t>(task)], rows[static_cast<size_t>(thread)].data());
+    });
   }
 
   int64_t converted_tensors() const override { return checkpoint_.converted_tensors(); }
 
  private:
-  // Stacks the parts' rows.
-  Status read_rows(const WeightPiece& piece, Element* out) {
-    for (const PiecePart& part : piece.parts) {
-      OTR_RETURN_IF_ERROR(checkpoint_.read_as_element(part.tensor, std::array<int64_t, 2>{part.out_features, piece.in_features}, out));
-      out += int64_t{part.out_features} * piece.in_features;
+  // Rows of a target, whole blocks of a linear one.
+  struct RowTask {
+    const WeightTarget* target;
+    int32_t first_row, num_rows;
+    std::pair<std::string_view, uint64_t> place;  // file, and bytes into it
+  };
+
+  // Whole blocks, at least one.
+  static int32_t rows_of(const WeightPiece& piece, int64_t bytes) {
+    const int64_t block_bytes = int64_t{kLinearBlockN} * piece.in_features * static_cast<int64_t>(sizeof(Element));
+    return static_cast<int32_t>(std::max<int64_t>(1, bytes / block_bytes)) * kLinearBlockN;
+  }
+  static int32_t step_rows(const WeightPiece& piece) { return std::min(rows_of(piece, kStepBytes), piece.out_features); }
+
+  void add_tasks(const WeightTarget& target, std::vector<RowTask>* tasks) const {
+    const WeightPiece& piece = *target.piece;
+    const std::string& tensor = piece.parts.front().tensor;
+    const TensorInfo* info = checkpoint_.find(tensor);
+    const uint64_t begin = info != nullptr ? info->begin : 0;
+    const int32_t rows = piece.kind == PieceKind::kVector ? piece.out_features : rows_of(piece, kTaskBytes);
+    for (int64_t row = 0; row < piece.out_features; row += rows) {
+      const uint64_t offset = static_cast<uint64_t>(row * piece.in_features) * sizeof(Element);
+      const int32_t first = static_cast<int32_t>(row);
+      tasks->push_back({&target, first, std::min(rows, piece.out_features - first), {checkpoint_.file_of(tensor), begin + offset}});
+    }
+  }
+
+  Status run(const RowTask& task, Element* rows) const {
+    const WeightPiece& piece = *task.target->piece;
+    if (piece.kind == PieceKind::kVector) return read_vector(piece, static_cast<float*>(task.target->out));
+    Element* out = static_cast<Element*>(task.target->out);
+    if (piece.kind == PieceKind::kMatrix) {
+      return read_rows(piece, task.first_row, task.num_rows, out + int64_t{task.first_row} * piece.in_features);
+    }
+    const int32_t end = task.first_row + task.num_rows, step = step_rows(piece);
+    for (int32_t first = task.first_row; first < end; first += step) {
+      const int32_t count = std::min(step, end - first);
+      OTR_RETURN_IF_ERROR(read_rows(piece, first, count, rows));
+      for (int32_t row = 0; row < count; row += kLinearBlockN) {
+        linear_pack_block(rows + int64_t{row} * piece.in_features, std::min(kLinearBlockN, count - row), piece.in_features,
+                          out + linear_packed_index(first + row, 0, piece.in_features));
+      }
     }
     return {};
   }
 
-  Status read_vector(const WeightPiece& piece, float* out) {
+  // Rows [first, first + count) of the stacked parts.
+  Status read_rows(const WeightPiece& piece, int32_t first, int32_t count, Element* out) const {
+    int32_t part_begin = 0;
+    for (const PiecePart& part : piece.parts) {
+      const int32_t begin = std::max(first, part_begin), end = std::min(first + count, part_begin + part.out_features);
+      if (begin < end) {
+        OTR_RETURN_IF_ERROR(checkpoint_.read_rows(part.tensor, std::array<int64_t, 2>{part.out_features, piece.in_features},
+                                                  begin - part_begin, end - begin, out));
+        out += int64_t{end - begin} * piece.in_features;
+      }
+      part_begin += part.out_features;
+    }
+    return {};
+  }
+
+  Status read_vector(const WeightPiece& piece, float* out) const {
     for (const PiecePart& part : piece.parts) {
       OTR_RETURN_IF_ERROR(checkpoint_.read_as_float(part.tensor, std::array<int64_t, 1>{part.out_features}, out));
       out += part.out_features;
@@ -52,7 +117,6 @@ class CheckpointSource final : public WeightSource {
   }
 
   Checkpoint checkpoint_;
-  std::vector<Element> row_major_;  // one stacked weight before packing; grows to the largest
 };
 
 uint64_t piece_bytes(const WeightPiece& piece) {
@@ -77,8 +141,10 @@ class OtrSource final : public WeightSource {
     return {};
   }
 
-  Status read(const WeightPiece& piece, void* out, ThreadPool& pool) override {
-    return file_.read(*file_.weight_item(piece.name), piece.name, out, pool);
+  Status read(std::span<const WeightTarget> targets, ThreadPool& pool) override {
+    std::vector<OtrRead> reads;
+    for (const WeightTarget& t : targets) reads.push_back({file_.weight_item(t.piece->name), t.piece->name, t.out});
+    return file_.read(reads, pool);
   }
 
   int64_t converted_tensors() const override { return 0; }

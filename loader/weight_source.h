@@ -1,9 +1,13 @@
 // WeightSource: where a model's weights come from: a Hugging Face folder or an .otr file. Both open with open_model().
 //
+// Pieces are filled in parallel, in steps that fit a core's cache, in the order of the file: read, unpacked or packed straight to
+// where they belong. There is no copy of a whole tensor in between.
+//
 // Errors: as Checkpoint and OtrFile say. Thread safety: read() by one thread at a time; it uses the pool itself.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/base/status.h"
@@ -14,11 +18,21 @@ namespace otr {
 
 class ThreadPool;
 
+// A piece of the plan of the source's model, and where it goes: `out` [piece->elements()], Element (linear, matrix) or float (vector).
+struct WeightTarget {
+  const WeightPiece* piece;
+  void* out;
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // Fills a piece of the plan of this source's model: `out` [piece.elements()], Element (linear, matrix) or float (vector).
-  virtual Status read(const WeightPiece& piece, void* out, ThreadPool& pool) = 0;
+  // Fills the targets. After an error their contents are unspecified; of several faults the first in the file is reported.
+  virtual Status read(std::span<const WeightTarget> targets, ThreadPool& pool) = 0;
+  Status read(const WeightPiece& piece, void* out, ThreadPool& pool) {
+    const WeightTarget one{&piece, out};
+    return read({&one, 1}, pool);
+  }
   // Tensors read so far whose stored type is not the engine's.
   virtual int64_t converted_tensors() const = 0;
 };

@@ -3,7 +3,9 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "kernels/base/fp_env.h"
@@ -37,36 +39,57 @@ auto last_error_of(const otr_engine* engine) {
   return std::find_if(last_errors.begin(), last_errors.end(), [engine](const LastError& e) { return e.engine == engine; });
 }
 
-otr_status report(const otr_engine* engine, const Status& status) {
+otr_status report(const otr_engine* engine, const Status& status) noexcept {
   if (!status.ok()) {
     if (const auto it = last_error_of(engine); it != last_errors.end()) last_errors.erase(it);
     else if (last_errors.size() == kMostLastErrors) last_errors.erase(last_errors.begin());
-    last_errors.push_back({engine, status.message()});
+    try {
+      last_errors.push_back({engine, status.message()});
+    } catch (const std::bad_alloc&) {  // the text is lost, the status is not
+    }
   }
   return static_cast<otr_status>(status.code());
+}
+
+// The status of the exception in flight.
+Status status_of_exception() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "out of memory");
+  } catch (const std::length_error& e) {  // a size that no memory holds
+    return Status(StatusCode::kOutOfMemory, std::string("out of memory: ") + e.what());
+  } catch (const std::system_error& e) {  // of threads and locks; files have statuses of their own
+    if (e.code() == std::errc::resource_unavailable_try_again || e.code() == std::errc::not_enough_memory) {
+      return Status(StatusCode::kOutOfMemory, std::string("the system refused a thread: ") + e.what());
+    }
+    return Status(StatusCode::kInternal, std::string("system error: ") + e.what());
+  } catch (const std::exception& e) {
+    return Status(StatusCode::kInternal, std::string("internal error: ") + e.what());
+  } catch (...) {
+    return Status(StatusCode::kInternal, "internal error");
+  }
+}
+
+// What a body gives, its exceptions as statuses. Where there is no memory even for the text, it has none.
+template <typename Body>
+Status outcome(const Body& body) noexcept {
+  try {
+    try {
+      return body();
+    } catch (...) {
+      return status_of_exception();
+    }
+  } catch (...) {
+    return Status(StatusCode::kOutOfMemory, {});
+  }
 }
 
 // Runs an entry point's body: pins the floating-point environment and lets no exception out.
 template <typename Body>
 otr_status guarded(const otr_engine* engine, const Body& body) noexcept {
   const FpEnvGuard fp;
-  try {
-    return report(engine, body());
-  } catch (const std::bad_alloc&) {
-    try {
-      return report(engine, Status(StatusCode::kOutOfMemory, "out of memory"));
-    } catch (...) {
-      return OTR_OUT_OF_MEMORY;
-    }
-  } catch (const std::exception& e) {
-    try {
-      return report(engine, Status(StatusCode::kInternal, e.what()));
-    } catch (...) {
-      return OTR_INTERNAL;
-    }
-  } catch (...) {
-    return OTR_INTERNAL;
-  }
+  return report(engine, outcome(body));
 }
 
 // The same for a call on an engine: `body(Engine&)`.

@@ -113,7 +113,7 @@ Engine::~Engine() {
     if (s != nullptr) s->pages.release_all(&target().page_pool());
   }
   // A group and the samples that wait in it own each other.
-  for (auto* sequences : {&live_, &inbox_}) {
+  for (auto* sequences : {&live_, &inbox_, &arrived_}) {
     for (auto& s : *sequences) {
       if (s != nullptr) std::exchange(s->group->blocked, {}).clear();
     }
@@ -151,6 +151,7 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   const uint64_t id = group->id = next_group_++;
   for (auto& s : sequences) s->age = next_age_++;
   group->blocked.reserve(sequences.size() - 1);
+  reserve_outbox(static_cast<size_t>(outstanding_ + count));
   unfinished_[id] = count;
   inbox_.push_back(std::move(sequences.front()));
   // From here on nothing throws: a call that runs out of memory has queued nothing.
@@ -158,6 +159,16 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   outstanding_ += count;
   work_arrived_.notify_one();
   return id;
+}
+
+// Makes room for `outstanding` results, so that publishing never allocates.
+void Engine::reserve_outbox(size_t outstanding) {
+  if (outbox_.capacity() - taken_ >= outstanding) return;
+  std::vector<std::unique_ptr<Sequence>> larger;
+  larger.reserve(std::max(outstanding, 2 * outbox_.size()));
+  for (size_t i = taken_; i < outbox_.size(); ++i) larger.push_back(std::move(outbox_[i]));
+  outbox_.swap(larger);
+  taken_ = 0;
 }
 
 Status Engine::cancel(uint64_t group_id) {
@@ -172,7 +183,7 @@ Status Engine::cancel(uint64_t group_id) {
 
 Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto ready = [this] { return stop_ || !outbox_.empty() || outstanding_ == 0; };
+  const auto ready = [this] { return stop_ || taken_ < outbox_.size() || outstanding_ == 0; };
   // A year is "no limit": a larger duration would overflow the clock.
   constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
   const int64_t limit_ms = timeout_ms < 0 ? kYearMs : std::min(timeout_ms, kYearMs);
@@ -180,9 +191,12 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
     return Status(StatusCode::kTimeout, "no sample finished within " + std::to_string(timeout_ms) + " ms");
   }
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
-  if (outbox_.empty()) return Status(StatusCode::kIdle, "nothing is outstanding");
-  std::unique_ptr<Sequence> s = std::move(outbox_.front());
-  outbox_.pop_front();
+  if (taken_ == outbox_.size()) return Status(StatusCode::kIdle, "nothing is outstanding");
+  std::unique_ptr<Sequence> s = std::move(outbox_[taken_++]);
+  if (taken_ == outbox_.size()) {
+    outbox_.clear();
+    taken_ = 0;
+  }
   if (--outstanding_ == 0) result_arrived_.notify_all();
   return s;
 }
@@ -223,7 +237,9 @@ void Engine::loop() {
   for (;;) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      if (batcher_.empty()) work_arrived_.wait(lock, [this] { return stop_ || !inbox_.empty() || !cancels_.empty(); });
+      if (batcher_.empty() && next_arrival_ == arrived_.size()) {
+        work_arrived_.wait(lock, [this] { return stop_ || !inbox_.empty() || !cancels_.empty(); });
+      }
       if (stop_) return;
     }
     try {
@@ -237,39 +253,66 @@ void Engine::loop() {
 }
 
 void Engine::drain_inbox() {
-  std::vector<std::unique_ptr<Sequence>> arrived;
   std::vector<uint64_t> cancels;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    arrived.swap(inbox_);
+    if (next_arrival_ == arrived_.size()) {  // else memory ran out among the last ones
+      arrived_.clear();
+      next_arrival_ = 0;
+      arrived_.swap(inbox_);
+    }
     cancels.swap(cancels_);
   }
-  for (auto& s : arrived) {
+  while (next_arrival_ < arrived_.size()) {
+    // Room first: whatever fails from here on, every sequence that is here has a place among the finished.
+    const size_t arriving = 1 + arrived_[next_arrival_]->group->blocked.size();
+    const size_t most = finished_.size() + live_.size() + static_cast<size_t>(num_blocked_) + arriving;
+    if (finished_.capacity() < most) finished_.reserve(2 * most);
+    std::unique_ptr<Sequence> s = std::move(arrived_[next_arrival_++]);
     num_blocked_ += static_cast<int64_t>(s->group->blocked.size());
+    // One tick may draw for all its logit rows and for every blocked sample at once.
+    const size_t most_draws = static_cast<size_t>(max_logit_rows(options_) + max_draft_rows_) + static_cast<size_t>(num_blocked_);
     Sequence* sequence = s.get();
-    start(std::move(s));
+    try {
+      draws_.reserve(most_draws);
+      results_.reserve(most_draws);
+      start(&s);
+    } catch (const std::exception& e) {
+      if (s == nullptr) throw;  // it is live, and fails with the others
+      std::vector<std::unique_ptr<Sequence>> blocked = std::move(s->group->blocked);
+      num_blocked_ -= static_cast<int64_t>(blocked.size());
+      const std::string error = std::string("internal error: ") + e.what();
+      finish_unstarted(std::move(s), error);
+      for (auto& b : blocked) finish_unstarted(std::move(b), error);
+      continue;
+    }
     // A score of one token without a prompt has nothing to run.
     if (sequence->group->is_score && sequence->num_target() == 0) finish(sequence, OTR_FINISH_SCORE);
   }
-  // One tick may draw for all its logit rows and for every blocked sample at once.
-  const size_t most_draws = static_cast<size_t>(max_logit_rows(options_) + max_draft_rows_) + static_cast<size_t>(num_blocked_);
-  draws_.reserve(most_draws);
-  results_.reserve(most_draws);
   for (uint64_t id : cancels) abort_group(id);
 }
 
-// Gives the sequence a slot and hands it to the batcher.
-void Engine::start(std::unique_ptr<Sequence> s) {
+// Gives the sequence a slot and hands it to the batcher and the drafters. If that throws, *s is null if it is live nevertheless.
+void Engine::start(std::unique_ptr<Sequence>* s) {
   if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<int32_t>(live_.size()));
+    free_slots_.reserve(live_.size() + 1);  // every slot may be free one day
     live_.emplace_back();
+    free_slots_.push_back(static_cast<int32_t>(live_.size()) - 1);
   }
-  s->slot = free_slots_.back();
+  const int32_t slot = free_slots_.back();
+  batcher_.add(slot, (*s)->age);
   free_slots_.pop_back();
-  s->in_batcher = true;
-  batcher_.add(s->slot, s->age);
-  if (!s->group->is_score) speculator_->join(*s);
-  live_[static_cast<size_t>(s->slot)] = std::move(s);
+  (*s)->slot = slot;
+  (*s)->in_batcher = true;
+  live_[static_cast<size_t>(slot)] = std::move(*s);
+  if (!live(slot).group->is_score) speculator_->join(live(slot));
+}
+
+void Engine::finish_unstarted(std::unique_ptr<Sequence> s, const std::string& error) {
+  s->finish_reason = OTR_FINISH_ERROR;
+  s->error = error;
+  ++tick_stats_.finished_samples;
+  finished_.push_back(std::move(s));
 }
 
 // Ends a live sequence. If it still had to run the prompt for others, they end the same way: their outcome is its.
@@ -302,7 +345,7 @@ void Engine::publish_finished() {
   for (auto& s : finished_) {
     const auto it = unfinished_.find(s->group->id);
     if (--it->second == 0) unfinished_.erase(it);
-    outbox_.push_back(std::move(s));
+    outbox_.push_back(std::move(s));  // enqueue() has made room
   }
   if (!finished_.empty()) result_arrived_.notify_all();
   finished_.clear();
@@ -315,9 +358,16 @@ void Engine::abort_group(uint64_t group_id) {
 }
 
 void Engine::fail_all(const std::string& why) {
+  const std::string error = "internal error: " + why;
   for (size_t slot = 0; slot < live_.size(); ++slot) {
-    if (live_[slot] != nullptr) finish(live_[slot].get(), OTR_FINISH_ERROR, "internal error: " + why);
+    if (live_[slot] != nullptr) finish(live_[slot].get(), OTR_FINISH_ERROR, error);
   }
+  for (auto& s : unblocked_) {
+    if (s == nullptr) continue;
+    --num_blocked_;
+    finish_unstarted(std::move(s), error);
+  }
+  unblocked_.clear();
 }
 
 }  // namespace otr

@@ -6,7 +6,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,6 +67,7 @@ class Engine final : private BatchHost {
   Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int32_t max_draft_rows);
 
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
+  void reserve_outbox(size_t outstanding);
   void loop();
 
   // ---- A tick, on the engine thread ----
@@ -102,10 +102,11 @@ class Engine final : private BatchHost {
   const ModelRunner& target() const { return worker_->target(); }
   bool scores_row_by_row(const Sequence& s) const { return s.group->is_score && s.group->sampling.penalised(); }
 
-  void start(std::unique_ptr<Sequence> s);
+  void start(std::unique_ptr<Sequence>* s);
   void finish(Sequence* s, otr_finish_reason reason, std::string error = {});
   void publish_finished();
   void drain_inbox();
+  void finish_unstarted(std::unique_ptr<Sequence> s, const std::string& error);
   void abort_group(uint64_t group_id);
   void fail_all(const std::string& why);
   Status check_pages() const;
@@ -137,6 +138,9 @@ class Engine final : private BatchHost {
   std::unique_ptr<Speculator> speculator_;       // set by create()
   const int32_t max_draft_rows_;                 // of a tick
   std::vector<int32_t> free_slots_;
+  std::vector<std::unique_ptr<Sequence>> arrived_;  // taken from the inbox; from next_arrival_ on not started
+  size_t next_arrival_ = 0;
+  std::vector<std::unique_ptr<Sequence>> unblocked_;  // of a prompt just run; null once started
   int64_t num_blocked_ = 0;
   std::vector<Place> places_;             // by run
   DraftPaths paths_;
@@ -153,7 +157,8 @@ class Engine final : private BatchHost {
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Sequence>> inbox_;
   std::vector<uint64_t> cancels_;
-  std::deque<std::unique_ptr<Sequence>> outbox_;
+  std::vector<std::unique_ptr<Sequence>> outbox_;  // from taken_ on; room for all that are outstanding
+  size_t taken_ = 0;
   std::unordered_map<uint64_t, int64_t> unfinished_;  // group id -> samples not yet finished
   int64_t outstanding_ = 0;                           // samples not yet taken by wait()
   uint64_t next_group_ = 1, next_age_ = 0;

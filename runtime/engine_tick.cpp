@@ -175,16 +175,16 @@ void Engine::commit(const std::vector<RowRun>& runs) {
     }
     if (run.end < s->num_tokens()) continue;
     // Samples that waited for this prompt take their own first draws and share its pages before it may finish.
-    std::vector<std::unique_ptr<Sequence>> blocked = std::move(s->group->blocked);
-    s->group->blocked.clear();
-    for (size_t b = 0; b < blocked.size(); ++b) {
-      Sequence* sibling = blocked[b].get();
+    unblocked_.swap(s->group->blocked);
+    for (size_t b = 0; b < unblocked_.size(); ++b) {
+      Sequence* sibling = unblocked_[b].get();
+      start(&unblocked_[b]);
       --num_blocked_;
-      start(std::move(blocked[b]));
       sibling->pages.share_from(s->pages, &target().page_pool());
       sibling->num_computed = s->num_computed;
       commit_decode(sibling, kNoDraft, {.row = at.row, .logit = at.logit, .draw = at.draw + 1 + static_cast<int32_t>(b), .first_path = 0});
     }
+    unblocked_.clear();
     commit_decode(s, speculator_->forest(i), at);
   }
   paths_.clear(&target().page_pool());

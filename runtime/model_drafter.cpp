@@ -98,6 +98,7 @@ void ModelDrafter::keep_drafted(int32_t slot, int32_t count) {
 
 void ModelDrafter::leave(int32_t slot) {
   TreeDrafter::leave(slot);
+  if (static_cast<size_t>(slot) >= caches_.size()) return;
   Cache& c = cache(slot);
   c.pages.release_all(&model_.page_pool());
   c.num_computed = 0;

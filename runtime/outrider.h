@@ -4,7 +4,7 @@
  * they were drawn from, and the raw log-probabilities. The engine knows token ids, not text.
  *
  * THE CONTRACT. A sample is a function of (weights, prompt tokens, sampling parameters, seed, stream, sample index) and of the
- * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, or the
+ * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, drafts, or the
  * number of threads. Tokens and log-probabilities are equal to the last bit. Not promised: equality across paths ("cpu-amx",
  * "cpu-avx512", "cpu-avx2", "cpu-scalar") or library versions.
  *
@@ -31,14 +31,29 @@
  *     otr_engine_destroy(engine);
  *
  * CONVENTIONS
- *   Structs    start with struct_size and are filled by their _init function, which takes sizeof the caller's struct: a program
- *              built against an older header keeps working. Input structs and arrays are copied; nothing is kept after return.
- *   Errors     every function returns an otr_status; after an error the call has had no effect and the engine is usable.
- *              Nothing is thrown, printed or aborted; no function ends the process.
- *   Handles    are checked: a destroyed or foreign handle gives OTR_INVALID_HANDLE. Destroying NULL does nothing.
- *   Threads    every function may be called from any thread at any time; calls are serialised per engine, and one thread inside
- *              the engine does the work. Exception: a result belongs to whoever received it.
- *   Waits      take a time limit; none is unbounded unless asked for with a negative one.
+ *   Structs    start with struct_size and are filled by their _init function, which takes sizeof the caller's struct. A program
+ *              built against an older header keeps working: what its shorter struct lacks has the default. Built against a
+ *              newer one, it works as long as the fields this library does not know are zero; else OTR_UNSUPPORTED.
+ *   Types      enums are 32-bit ints. Strings end in NUL; texts are UTF-8, paths are bytes as the system takes them. Arrays are
+ *              contiguous, and their comment gives the number of elements: [n]. Log-probabilities are natural logarithms.
+ *   Memory     what you pass in (structs, arrays, strings) is copied before the call returns and stays yours. What you get back
+ *              belongs to the library: results until otr_result_destroy, error texts until your thread's next call, constant
+ *              strings for ever. Nothing is to be freed by other means.
+ *   Errors     every function returns an otr_status, or a string that is never NULL. After an error the call has had no effect
+ *              and the engine is usable; out parameters keep their values, except that *engine and *result become NULL, and
+ *              *size of otr_stats is set. Every status but OTR_OK leaves a text: otr_last_error. Nothing is thrown, printed or
+ *              aborted; no function ends the process. OTR_OUT_OF_MEMORY may come from every function, also where the system
+ *              refuses a thread.
+ *   Handles    are checked, never followed: a NULL, destroyed, foreign or invented handle gives OTR_INVALID_HANDLE. Destroying
+ *              NULL does nothing and is OTR_OK. Engines and results are independent: a result outlives its engine.
+ *   Threads    every function may be called from any thread at any time, also two destroys of one handle (one of them wins).
+ *              Calls on one engine are short and serialised, except otr_wait; the work is done by threads of the engine's own,
+ *              which inherit the CPU affinity of the thread that creates it. One thing is yours to see to: no thread may read a
+ *              result's arrays while another destroys it.
+ *   Waits      take a time limit in milliseconds; none is unbounded unless asked for with a negative one.
+ *   Process    no signal handler or environment variable is touched (cpu-amx asks the system to let the process use tiles).
+ *              Every call pins the floating-point environment (rounding, denormals) for itself and gives the caller's back.
+ *              After fork() a child must not use its parent's engines.
  */
 #ifndef OUTRIDER_H_
 #define OUTRIDER_H_
@@ -70,7 +85,7 @@ extern "C" {
   X(OTR_BAD_INPUT, 3, "a file or its contents are wrong")                               \
   X(OTR_UNSUPPORTED, 4, "valid, but not supported by this build or machine")            \
   X(OTR_NEVER_FITS, 5, "larger than the engine's memory will ever allow")               \
-  X(OTR_OUT_OF_MEMORY, 6, "an allocation failed")                                       \
+  X(OTR_OUT_OF_MEMORY, 6, "memory or a thread was refused")                                       \
   X(OTR_TIMEOUT, 7, "nothing happened within the given time")                           \
   X(OTR_IO_ERROR, 8, "the operating system refused a read or write")                    \
   X(OTR_FAULT, 9, "a request's own numbers are NaN or Inf")                             \
@@ -93,6 +108,7 @@ OTR_API const char* otr_version(void);
 
 typedef struct otr_engine otr_engine;
 
+/* Strings that are NULL or "" have the default. */
 typedef struct otr_engine_options {
   size_t struct_size;
   const char* model_path;  /* a Hugging Face folder (config.json, safetensors) or an .otr file; required */
@@ -102,10 +118,11 @@ typedef struct otr_engine_options {
   const char* policy;      /* what is speculated: "off" (default), or "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>]]":
                               drafters propose up to <depth> tokens after each sample's last one, and the model keeps those that it
                               would have drawn itself. Samples are the same under every policy; only their speed differs */
-  int32_t max_batch;       /* samples decoding at the same time; default 256 */
-  int32_t prefill_chunk;   /* prompt tokens a tick; default 512 */
-  int32_t num_threads;     /* 0 (default): one per CPU of the calling thread's affinity */
-  uint64_t kv_bytes;       /* memory of the KV pages; 0 (default): a quarter of the free memory */
+  int32_t max_batch;       /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
+  int32_t prefill_chunk;   /* prompt tokens a tick, 1 … 1048576; default 512 */
+  int32_t num_threads;     /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
+  uint64_t kv_bytes;       /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is free;
+                              0 (default): a quarter of the free memory */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the policy may
                               name. Always there: "ngram", which repeats what followed the last few tokens before in the group */
   size_t num_drafters;
@@ -113,15 +130,20 @@ typedef struct otr_engine_options {
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
 
-/* Loads the checkpoint, allocates everything the engine will ever use, and starts its thread. On failure *engine is NULL and
- * otr_last_error(NULL) says why. */
+/* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model.
+ * On failure *engine is NULL and otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the
+ * model_path missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it
+ * cannot be read. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
+ * OTR_OUT_OF_MEMORY: weights, KV pages or threads do not fit. */
 OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
 
-/* Abandons whatever is outstanding and frees the engine. Results already received stay valid. */
+/* Abandons whatever is outstanding and frees the engine, once the tick in progress is over. A thread that is inside otr_wait
+ * on it returns OTR_INVALID_HANDLE. Results already received stay valid. */
 OTR_API otr_status otr_engine_destroy(otr_engine* engine);
 
-/* The text of the calling thread's last failed call on this engine (NULL: of its last failed otr_engine_create, or of a call
- * without an engine); "" if there is none. Valid until the calling thread's next call into the library. */
+/* The text of the calling thread's last failed call on this engine (NULL: of its last failed otr_engine_create, of a call on
+ * a result, or of one without an engine); "" if there is none. A success does not clear it. Valid until the calling thread's
+ * next call into the library; a thread remembers the failures of 16 engines. */
 OTR_API const char* otr_last_error(const otr_engine* engine);
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------------- */
@@ -129,29 +151,29 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
 typedef struct otr_sampling_params {
   size_t struct_size;
   float temperature;         /* 0: argmax; else 0.01 … 100; default 1 */
-  int32_t top_k;             /* 0 (default): off */
+  int32_t top_k;             /* the most probable tokens to draw from; 0 (default): off */
   float top_p;               /* (0, 1]; 1 (default): off */
   float min_p;               /* [0, 1]; 0 (default): off */
-  float repetition_penalty;  /* > 0, over prompt and output; 1 (default): off */
-  float presence_penalty;    /* over the output; 0 (default): off */
-  float frequency_penalty;   /* over the output; 0 (default): off */
+  float repetition_penalty;  /* 0.001 … 1000, over prompt and output; 1 (default): off */
+  float presence_penalty;    /* -100 … 100, over the output; 0 (default): off */
+  float frequency_penalty;   /* -100 … 100, over the output; 0 (default): off */
   uint64_t seed;             /* default 0 */
-  int32_t max_new_tokens;    /* default 1024; clamped to the model's context limit */
+  int32_t max_new_tokens;    /* at least 1; default 1024; clamped to the model's context limit */
   int32_t ignore_eos;        /* 1: the model's own stop ids do not stop; default 0 */
-  const int32_t* stop_token_ids; /* further ids that stop; [num_stop_token_ids], may be NULL */
+  const int32_t* stop_token_ids; /* [num_stop_token_ids], further ids that stop; may be NULL */
   size_t num_stop_token_ids;
 } otr_sampling_params;
 
 OTR_API otr_status otr_sampling_params_init(otr_sampling_params* params, size_t struct_size);
 
-/* A group: n samples of one prompt. Sample i has index first_sample + i; (seed, stream, index) is its noise key, so `stream` must
- * be unique per (step, prompt), or different prompts would share their noise. */
+/* A group: n samples of one prompt. Sample i has index first_sample + i; (seed, stream, index) is its noise key, so `stream`
+ * must be unique per (step, prompt), or different prompts would share their noise. */
 typedef struct otr_group_request {
   size_t struct_size;
-  const int32_t* prompt_token_ids; /* [num_prompt_tokens], at least one */
+  const int32_t* prompt_token_ids; /* [num_prompt_tokens], at least one, each in [0, the model's vocab_size) */
   size_t num_prompt_tokens;
-  int32_t n;                       /* default 1 */
-  uint32_t first_sample;           /* default 0 */
+  int32_t n;                       /* 1 … 1048576; default 1 */
+  uint32_t first_sample;           /* default 0; first_sample + n at most 2^32 - 1 */
   uint64_t stream;                 /* default 0: set it */
   uint64_t tag;                    /* yours; comes back with every result */
   const otr_sampling_params* sampling; /* NULL: the defaults */
@@ -159,15 +181,16 @@ typedef struct otr_group_request {
 
 OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t struct_size);
 
-/* Queues a group; *group_id names it (never 0). OTR_INVALID_ARGUMENT: an id outside the vocabulary, an empty prompt or one at or
- * over the context limit, n < 1, a parameter out of range. OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages. */
+/* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an
+ * id outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range.
+ * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages. */
 OTR_API otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id);
 
-/* Teacher forcing: the log-probs the engine would have reported had it drawn token_ids after the prompt, through the same kernels
- * and so equal to a rollout's to the last bit. */
+/* Teacher forcing: the log-probs the engine would have reported had it drawn token_ids after the prompt, through the same
+ * kernels and so equal to a rollout's to the last bit. */
 typedef struct otr_score_request {
   size_t struct_size;
-  const int32_t* prompt_token_ids; /* [num_prompt_tokens], may be NULL: then token 0 has no log-prob (NaN) */
+  const int32_t* prompt_token_ids; /* [num_prompt_tokens]; NULL and 0: then token 0 has no log-prob (NaN) */
   size_t num_prompt_tokens;
   const int32_t* token_ids;        /* [num_tokens], at least one */
   size_t num_tokens;
@@ -177,11 +200,12 @@ typedef struct otr_score_request {
 
 OTR_API otr_status otr_score_request_init(otr_score_request* request, size_t struct_size);
 
-/* Queues a score; one result arrives with this id as its group. Errors as otr_submit. */
+/* Queues a score and returns at once; one result arrives with this id as its group. Prompt and tokens together may be as
+ * long as the model's context. Errors as otr_submit. */
 OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint64_t* group_id);
 
-/* Ends a group: its unfinished samples arrive with finish_reason abort and the tokens they have. A group that is finished or
- * unknown is OTR_INVALID_ARGUMENT. */
+/* Ends a group, or a score: its unfinished samples arrive soon, with finish_reason abort and the tokens they have. A group
+ * that is finished or unknown is OTR_INVALID_ARGUMENT. */
 OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 
 /* ---- Results ----------------------------------------------------------------------------------------------------------- */
@@ -215,20 +239,25 @@ typedef struct otr_result_view {
   int64_t spec_num_verify_steps;    /* runs of the model that verified at least one */
 } otr_result_view;
 
-/* Takes the next finished sample, waiting up to timeout_ms (negative: as long as something is outstanding). OTR_TIMEOUT: none
- * yet. OTR_IDLE: nothing is outstanding, so none will come. *result is NULL unless OTR_OK. */
+/* Takes the next finished sample or score, waiting up to timeout_ms (0: not at all; negative: as long as something is
+ * outstanding). They come in the order in which they finish, each once, to one of the threads that wait. OTR_TIMEOUT: none
+ * yet. OTR_IDLE: nothing is outstanding, so none will come until something is submitted. *result is NULL unless OTR_OK; it
+ * is yours to destroy. */
 OTR_API otr_status otr_wait(otr_engine* engine, int64_t timeout_ms, otr_result** result);
 
-/* Fills the first struct_size bytes of *view; its pointers live until otr_result_destroy. */
+/* Fills the struct_size bytes of *view (pass sizeof; no _init is needed), as often as you like. Its pointers live until
+ * otr_result_destroy, even if the engine is destroyed before. */
 OTR_API otr_status otr_result_get(const otr_result* result, otr_result_view* view, size_t struct_size);
+
+/* Frees the result and what views of it point to. */
 OTR_API otr_status otr_result_destroy(otr_result* result);
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------------- */
 
-/* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs to
- * *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
- * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak, kv_page_bytes, busy_seconds,
- * kernel_seconds, num_threads, … */
+/* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs
+ * to *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
+ * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak,
+ * kv_page_bytes, busy_seconds, kernel_seconds, num_threads, … */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 
 #ifdef __cplusplus

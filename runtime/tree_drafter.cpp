@@ -160,6 +160,7 @@ void TreeDrafter::observe(const DraftVerdict& v) {
 }
 
 void TreeDrafter::leave(int32_t slot) {
+  if (static_cast<size_t>(slot) >= members_.size()) return;  // it never joined: memory ran out
   member(slot).places.clear();
   member(slot).own_chain.clear();
 }

@@ -78,6 +78,7 @@ void NgramDrafter::observe(const DraftVerdict& v) {
 }
 
 void NgramDrafter::leave(int32_t slot) {
+  if (static_cast<size_t>(slot) >= members_.size()) return;  // it never joined: memory ran out
   Member& m = member(slot);
   if (m.index != nullptr && --m.index->members == 0) groups_.erase(m.group);
   m = {};

@@ -18,7 +18,7 @@ enum class StatusCode : int {
   kBadInput = 3,           // a file or its contents are wrong
   kUnsupported = 4,        // valid, but not something this build or machine can do
   kNeverFits = 5,          // larger than the engine's memory will ever allow
-  kOutOfMemory = 6,        // an allocation failed
+  kOutOfMemory = 6,        // memory or a thread was refused
   kTimeout = 7,            // nothing happened within the given time
   kIoError = 8,            // the operating system refused a read or write
   kFault = 9,              // NaN or Inf in a request's own numbers

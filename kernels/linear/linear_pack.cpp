@@ -1,26 +1,63 @@
+#include <emmintrin.h>
+
+#include <algorithm>
+
 #include "kernels/base/thread_pool.h"
 #include "kernels/linear/linear.h"
 
 namespace otr {
+namespace {
+
+// One tile [16 pairs][16 lanes][2], element by element: for edges, and for float32.
+void pack_tile_edge(const Element* rows, int num_rows, int num_k, int64_t stride, Element* dst) {
+  for (int k = 0; k < kLinearStepK; k += 2) {
+    for (int lane = 0; lane < kLinearTileN; ++lane) {
+      for (int half = 0; half < 2; ++half) *dst++ = lane < num_rows && k + half < num_k ? rows[lane * stride + k + half] : Element{};
+    }
+  }
+}
+
+// A whole tile of bf16: a transpose of 16 x 16 words (pairs of inputs), in squares of 4 x 4. SSE2, which every x86-64 has.
+void pack_tile_whole(const Element* rows, int64_t stride, Element* dst) {
+  const auto load = [](const Element* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  for (int pair = 0; pair < 16; pair += 4) {
+    for (int lane = 0; lane < kLinearTileN; lane += 4) {
+      const Element* src = rows + lane * stride + pair * 2;
+      const __m128i a = load(src), b = load(src + stride), c = load(src + 2 * stride), d = load(src + 3 * stride);
+      const __m128i ab01 = _mm_unpacklo_epi32(a, b), cd01 = _mm_unpacklo_epi32(c, d);
+      const __m128i ab23 = _mm_unpackhi_epi32(a, b), cd23 = _mm_unpackhi_epi32(c, d);
+      const __m128i out[4] = {_mm_unpacklo_epi64(ab01, cd01), _mm_unpackhi_epi64(ab01, cd01), _mm_unpacklo_epi64(ab23, cd23),
+                              _mm_unpackhi_epi64(ab23, cd23)};
+      for (int i = 0; i < 4; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + (pair + i) * 2 * kLinearTileN + lane * 2), out[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void linear_pack_block(const Element* rows, int32_t num_rows, int32_t in_features, Element* block) {
+  for (int32_t k = 0; k < in_features; k += kLinearStepK) {
+    for (int32_t n = 0; n < kLinearBlockN; n += kLinearTileN) {
+      const Element* src = rows + int64_t{n} * in_features + k;
+      const bool whole = num_rows - n >= kLinearTileN && in_features - k >= kLinearStepK;
+      if (sizeof(Element) == 2 && whole) pack_tile_whole(src, in_features, block);
+      else pack_tile_edge(src, num_rows - n, in_features - k, in_features, block);
+      block += kLinearTileN * kLinearStepK;
+    }
+  }
+}
 
 void linear_pack(const Element* w, int32_t out_features, int32_t in_features, Element* packed, ThreadPool& pool) {
-  const int64_t padded_k = linear_padded(in_features);
-  const int blocks = static_cast<int>(linear_padded(out_features) / kLinearBlockN);
-  pool.parallel_for(blocks, [&](int block, int) {
-    Element* dst = packed + int64_t{block} * kLinearBlockN * padded_k;
-    for (int64_t step = 0; step < padded_k / kLinearStepK; ++step) {
-      for (int tile = 0; tile < 2; ++tile) {
-        for (int pair = 0; pair < 16; ++pair) {
-          for (int lane = 0; lane < kLinearTileN; ++lane) {
-            const int64_t n = int64_t{block} * kLinearBlockN + tile * kLinearTileN + lane;
-            const int64_t k = step * kLinearStepK + pair * 2;
-            for (int half = 0; half < 2; ++half) {
-              const bool inside = n < out_features && k + half < in_features;
-              *dst++ = inside ? w[n * in_features + k + half] : Element{};
-            }
-          }
-        }
-      }
+  const int64_t block_elements = kLinearBlockN * linear_padded(in_features);
+  const int64_t blocks = linear_padded(out_features) / kLinearBlockN;
+  // Megabytes a task, if there are enough: threads that first touch one huge page at the same time both clear one.
+  constexpr int64_t kTaskElements = 1 << 20;
+  const int64_t a_task = std::max<int64_t>(1, std::min(kTaskElements / block_elements, blocks / (int64_t{4} * pool.num_threads())));
+  pool.parallel_for(static_cast<int>((blocks + a_task - 1) / a_task), [&](int task, int) {
+    for (int64_t block = task * a_task; block < std::min(blocks, (task + 1) * a_task); ++block) {
+      const int64_t row = block * kLinearBlockN;
+      linear_pack_block(w + row * in_features, static_cast<int32_t>(std::min<int64_t>(kLinearBlockN, out_features - row)), in_features,
+                        packed + block * block_elements);
     }
   });
 }

@@ -33,6 +33,14 @@ void write(const std::string& path, std::string_view contents) {
   ::close(fd);
 }
 
+bool has_size(const TensorInfo& info) {
+  uint64_t product = std::count(info.shape.begin(), info.shape.end(), 0) > 0 ? 0 : 1;
+  for (const int64_t dim : info.shape) {
+    if (product != 0 && __builtin_mul_overflow(product, static_cast<uint64_t>(dim), &product)) return false;
+  }
+  return product * static_cast<uint64_t>(dtype_size(info.dtype)) == info.end - info.begin;
+}
+
 void require_readable(const Checkpoint& checkpoint) {
   uint64_t bytes = 0;
   std::string_view last;
@@ -42,6 +50,7 @@ void require_readable(const Checkpoint& checkpoint) {
     const TensorInfo* info = checkpoint.find(name);
     require(info != nullptr && info->name == name, "a listed tensor is found");
     bytes += info->end - info->begin;
+    require(has_size(*info), "the range has the size of the shape");
     std::vector<Element> elements(static_cast<size_t>(info->num_elements()));
     std::vector<float> floats(elements.size());
     require(checkpoint.read_as_element(name, info->shape, elements.data()).ok() == dtype_is_loadable(info->dtype) &&

@@ -60,7 +60,7 @@ class MemoryFile {
   int fd_;
 };
 
-// A folder that goes away at the end of the program.
+// A folder that goes away when main returns; libFuzzer ends without that and leaves it in TMPDIR.
 class Folder {
  public:
   Folder() {

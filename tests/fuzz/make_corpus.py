@@ -87,6 +87,7 @@ def checkpoint_seeds():
     header, data = safetensors(weights, __metadata__={"format": "pt"})
     save("checkpoint", "single", b"s" + struct.pack("<Q", len(header)) + header + data)
     save("checkpoint", "header", b"h" + header + b"\0" + data)
+    save("checkpoint", "one", b"h" + b"\0".join(safetensors({"w": weights["w"]})))  # short: mutations hit what counts
     one, two = ({k: v for i, (k, v) in enumerate(weights.items()) if i % 2 == part} for part in (0, 1))
     index = {"metadata": {"total_size": 44}, "weight_map": dict.fromkeys(one, "a") | dict.fromkeys(two, "b")}
     (header_a, data_a), (header_b, data_b) = safetensors(one), safetensors(two)

@@ -1,6 +1,7 @@
 // Built twice: with Element = Bf16 and with Element = float.
 #include "loader/checkpoint.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -92,6 +93,33 @@ TEST(Checkpoint, ConvertsEveryFloat16) {
   ASSERT_TRUE(checkpoint.value().read_as_element("t", shape, out.data()).ok());
   EXPECT_EQ(checkpoint.value().converted_tensors(), 1);
   expect_converted(expected, out, floats);
+}
+
+// Rows of a matrix are what they are in the whole; a stored type that must be converted is noted.
+TEST(Checkpoint, ReadsRows) {
+  std::vector<uint16_t> bf16(50 * 7);
+  std::vector<float> f32(bf16.size());
+  for (size_t i = 0; i < bf16.size(); ++i) {
+    bf16[i] = static_cast<uint16_t>(0x3f00 + i);
+    f32[i] = to_float(Bf16{bf16[i]});
+  }
+  const TempFolder folder;
+  const auto checkpoint = open_single(folder, {{"b", "BF16", {50, 7}, bytes_of_values(bf16)}, {"f", "F32", {50, 7}, bytes_of_values(f32)}});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const std::array<int64_t, 2> shape{50, 7};
+  for (const char* name : {"b", "f"}) {
+    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 50}, {0, 1}, {17, 20}, {49, 1}, {50, 0}}) {
+      std::vector<Element> out(static_cast<size_t>(count * 7) + 1, to_element(9.0f));
+      ASSERT_TRUE(checkpoint.value().read_rows(name, shape, first, count, out.data()).ok());
+      for (size_t i = 0; i + 1 < out.size(); ++i) {
+        ASSERT_EQ(to_float(out[i]), f32[static_cast<size_t>(first * 7) + i]) << name << " row " << first << " element " << i;
+      }
+      EXPECT_EQ(to_float(out.back()), 9.0f);
+    }
+  }
+  EXPECT_EQ(checkpoint.value().converted_tensors(), 1);
+  Element out[7];
+  expect_error(checkpoint.value().read_rows("b", std::array<int64_t, 2>{7, 50}, 0, 1, out), StatusCode::kBadInput, {"expected shape [7, 50]"});
 }
 
 // More than one chunk; ties, neighbours of ties, overflow to infinity, subnormals, NaN, and random bits. Unaligned.

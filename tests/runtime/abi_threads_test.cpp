@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -135,6 +136,91 @@ TEST(AbiThreads, DestroyWakesWaiters) {
     EXPECT_EQ(otr_engine_destroy(engine), OTR_OK);
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+// Of several threads that destroy one thing, one does, and the others are told that it is gone.
+TEST(AbiThreads, OneDestroyWins) {
+  const TinyModel model;
+  for (int round = 0; round < 10; ++round) {
+    otr_engine_options options;
+    otr_engine_options_init(&options, sizeof options);
+    options.model_path = model.path().c_str();
+    options.num_threads = 1;
+    options.kv_bytes = model.kv_bytes(64);
+    otr_engine* engine = nullptr;
+    ASSERT_EQ(otr_engine_create(&options, &engine), OTR_OK);
+    const int32_t prompt = 1;
+    otr_group_request request;
+    otr_group_request_init(&request, sizeof request);
+    request.prompt_token_ids = &prompt;
+    request.num_prompt_tokens = 1;
+    uint64_t group = 0;
+    ASSERT_EQ(otr_submit(engine, &request, &group), OTR_OK);
+    otr_result* result = nullptr;
+    ASSERT_EQ(otr_wait(engine, -1, &result), OTR_OK);
+    std::atomic<int> engine_wins{0}, result_wins{0}, wrong{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        const otr_status e = otr_engine_destroy(engine), r = otr_result_destroy(result);
+        engine_wins += e == OTR_OK;
+        result_wins += r == OTR_OK;
+        wrong += (e != OTR_OK && e != OTR_INVALID_HANDLE) + (r != OTR_OK && r != OTR_INVALID_HANDLE);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(engine_wins, 1);
+    EXPECT_EQ(result_wins, 1);
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+// Threads that do everything wrong at once disturb nobody who does it right.
+TEST(AbiThreads, MisuseDisturbsNobody) {
+  const TinyModel model;
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < (kSanitized ? 20u : 100u); ++i) requests.push_back(small_request(i));
+  const Outputs expected = TestEngine(model).run(requests);
+  const TestEngine engine(model);
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> refused{0}, accepted{0};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      const auto count = [&](otr_status status, const otr_engine* handle) {
+        accepted += status == OTR_OK;
+        refused += status != OTR_OK && *otr_last_error(handle) != '\0';
+      };
+      auto* foreign = reinterpret_cast<otr_engine*>(uintptr_t{64} * (t + 1));
+      otr_engine_options options;
+      otr_engine_options_init(&options, sizeof options);
+      options.model_path = "/nowhere";
+      do {
+        otr_engine* none = nullptr;
+        otr_result* result = nullptr;
+        uint64_t group = 0;
+        count(otr_engine_create(&options, &none), nullptr);
+        count(otr_engine_destroy(foreign), foreign);
+        count(otr_submit(engine.get(), nullptr, &group), engine.get());
+        Request bad({-1});
+        count(engine.try_submit(bad, 0, &group), engine.get());
+        bad.prompt = {1};
+        bad.sampling.temperature = std::nanf("");
+        count(engine.try_submit(bad, 0, &group), engine.get());
+        count(otr_cancel(engine.get(), UINT64_MAX), engine.get());
+        count(otr_wait(foreign, -1, &result), foreign);
+        count(otr_result_get(reinterpret_cast<otr_result*>(engine.get()), nullptr, 0), nullptr);
+        count(otr_stats(engine.get(), nullptr, 5, nullptr), engine.get());
+      } while (!done);
+    });
+  }
+  const Outputs outputs = engine.run(requests);
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(difference(expected, outputs), "");
+  EXPECT_EQ(accepted, 0u);
+  EXPECT_GE(refused, 27u);
+  EXPECT_EQ(refused % 9, 0u);  // every one had its text
 }
 
 // Two engines in one process share nothing but the code.

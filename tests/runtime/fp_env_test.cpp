@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
 
-#include <cfenv>
+#include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "kernels/base/fp_env.h"
@@ -14,26 +15,33 @@ namespace {
 
 constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRoundDown = 0x2000, kRoundUp = 0x4000, kTowardZero = 0x6000;
 
-const struct {
+constexpr uint16_t kX87RoundDown = 0x0400, kX87RoundUp = 0x0800, kX87Precision = 0x0300;  // the last: set in the pinned mode
+
+struct Environment {
   const char* name;
   unsigned mxcsr;
-} kEnvironments[] = {
-    {"FTZ and DAZ", kPinnedMxcsr | kFlushToZero | kDenormalsAreZero},
-    {"round down", kPinnedMxcsr | kRoundDown},
-    {"round up", kPinnedMxcsr | kRoundUp},
-    {"toward zero, FTZ", kPinnedMxcsr | kTowardZero | kFlushToZero},
+  uint16_t x87;
+};
+constexpr Environment kEnvironments[] = {
+    {"FTZ and DAZ", kPinnedMxcsr | kFlushToZero | kDenormalsAreZero, kPinnedX87Control},
+    {"round down", kPinnedMxcsr | kRoundDown, kPinnedX87Control | kX87RoundDown},
+    {"round up", kPinnedMxcsr | kRoundUp, kPinnedX87Control | kX87RoundUp},
+    {"toward zero, FTZ", kPinnedMxcsr | kTowardZero | kFlushToZero, kPinnedX87Control},
+    {"x87 alone: round up, 24 bits", kPinnedMxcsr, (kPinnedX87Control & ~kX87Precision) | kX87RoundUp},
 };
 
-// Sets the calling thread's MXCSR for a scope.
-class WithMxcsr {
+// Sets the calling thread's environment for a scope.
+class WithEnvironment {
  public:
-  explicit WithMxcsr(unsigned value) : saved_(_mm_getcsr()) { _mm_setcsr(value); }
-  ~WithMxcsr() { _mm_setcsr(saved_); }
-  WithMxcsr(const WithMxcsr&) = delete;
-  WithMxcsr& operator=(const WithMxcsr&) = delete;
+  explicit WithEnvironment(const Environment& e) {
+    _mm_setcsr(e.mxcsr);
+    set_x87_control(e.x87);
+  }
+  WithEnvironment(const WithEnvironment&) = delete;
+  WithEnvironment& operator=(const WithEnvironment&) = delete;
 
  private:
-  unsigned saved_;
+  const FpEnvGuard saved_;  // restores
 };
 
 // Temperature 0 on logits that are denormals: what is argmax, and what its log-prob, hangs on every bit of them.
@@ -65,7 +73,7 @@ TEST_P(FpEnv, TheCallersModeChangesNothing) {
   for (const TinyModel* model : {&normal, &denormal}) {
     const Outputs expected = run(*model);
     for (const auto& environment : kEnvironments) {
-      const WithMxcsr mode(environment.mxcsr);
+      const WithEnvironment mode(environment);
       EXPECT_EQ(difference(expected, run(*model)), "") << environment.name;
     }
   }
@@ -86,13 +94,27 @@ TEST(FpEnvInverse, TheDenormalModelDrawsByItsLogits) {
   EXPECT_NE(tokens, std::vector<int32_t>(tokens.size(), 0));
 }
 
+// strtod follows the rounding of the x87 unit, so pinning SSE alone would not do.
+TEST(FpEnv, TheGuardPinsDecimalConversion) {
+  const volatile char text[] = "0.1";  // between two doubles
+  const auto convert = [&text] { return std::strtod(const_cast<const char*>(text), nullptr); };
+  const double nearest = convert();
+  const double next = std::nextafter(nearest, 0.0);
+  const WithEnvironment mode({"x87 alone", kPinnedMxcsr, kPinnedX87Control | kX87RoundDown});
+  EXPECT_EQ(convert(), next);  // the danger is there
+  const FpEnvGuard guard;
+  EXPECT_EQ(x87_control(), kPinnedX87Control);
+  EXPECT_EQ(convert(), nearest);
+}
+
 TEST(FpEnv, EveryCallRestoresTheCallersMode) {
   const TinyModel model;
-  const unsigned mine = kPinnedMxcsr | kRoundUp | kFlushToZero;
-  const WithMxcsr mode(mine);
-  const auto expect_mine = [mine](const char* call) {
-    EXPECT_EQ(_mm_getcsr(), mine) << call;
-    _mm_setcsr(mine);  // gtest may have computed something
+  const Environment mine = {"mine", kPinnedMxcsr | kRoundUp | kFlushToZero, kPinnedX87Control | kX87RoundDown};
+  const WithEnvironment mode(mine);
+  const auto expect_mine = [&mine](const char* call) {
+    EXPECT_EQ(_mm_getcsr(), mine.mxcsr) << call;
+    EXPECT_EQ(x87_control(), mine.x87) << call;
+    _mm_setcsr(mine.mxcsr);  // gtest may have computed something
   };
   otr_engine_options options;
   otr_engine_options_init(&options, sizeof options);

@@ -155,7 +155,11 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "fixed:ngram:6"},
       {.policy = "fixed:small:3", .chunk = 16},
       {.policy = "fixed:twin:7", .max_batch = 7},
-      {.policy = "fixed:twin+ngram+random+adversary+small:6:4:40"},
+      {.policy = "fixed:self:5", .max_batch = 7},
+      {.policy = "fixed:self:6:4:12", .chunk = 16},
+      {.policy = "fixed:small:4:16:40", .max_batch = 3},
+      {.policy = "fixed:twin:5:3:9"},
+      {.policy = "fixed:self+twin+ngram+random+adversary+small:6:4:40"},
   };
   for (const Variant& variant : variants) {
     EXPECT_EQ(difference(plain, run(variant)), "") << variant.policy;
@@ -169,7 +173,7 @@ TEST_P(Speculation, UnderPressureDraftsGiveWay) {
   for (const Request& r : requests_) {
     pages = std::max(pages, 1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
   }
-  for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5"}) {
+  for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16"}) {
     EXPECT_EQ(difference(plain, run({.policy = policy, .max_batch = 64, .chunk = 48, .num_pages = pages})), "") << policy;
     EXPECT_GE(stats_["preemptions"].get<int64_t>(), 10) << policy;
     EXPECT_GT(spec_count("accepted_tokens"), 0) << policy;

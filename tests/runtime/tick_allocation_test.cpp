@@ -18,12 +18,16 @@ namespace {
 thread_local bool is_test_thread = false;
 thread_local int64_t allocations_left = -1;       // of this thread before one fails; negative: no limit
 std::atomic<int64_t> engine_allocations{0};       // of all other threads
+std::atomic<int64_t> engine_allocations_left{-1};  // of these before one fails; negative: no limit
 
 }  // namespace
 
 // Not inlined: the compiler would see one side of a pair and take it for a mismatch.
 [[gnu::noinline]] void* operator new(size_t size) {
-  if (!is_test_thread) ++engine_allocations;
+  if (!is_test_thread) {
+    ++engine_allocations;
+    if (engine_allocations_left >= 0 && engine_allocations_left-- == 0) throw std::bad_alloc();
+  }
   if (allocations_left == 0) throw std::bad_alloc();
   if (allocations_left > 0) --allocations_left;
   if (void* memory = std::malloc(size)) return memory;
@@ -100,6 +104,37 @@ TEST_F(TickAllocation, ArrivingRequestsAreSeen) {
   const int64_t before = engine_allocations;
   engine.run({endless(5, 5, 500)});
   EXPECT_GT(engine_allocations, before);
+}
+
+// Every allocation of the engine's thread fails once: no sample is lost, each ends well or with an error, and the engine goes on.
+TEST_F(TickAllocation, AnEngineThreadThatRunsOutOfMemoryLosesNothing) {
+  const TinyModel model;
+  Request r = endless(70, 20, 4);
+  r.sampling.repetition_penalty = 1.1f;
+  Outputs expected;
+  {
+    const TestEngine engine(model);
+    expected = engine.run({r, r, r});
+  }
+  int64_t failed = 0, survived = 0;
+  for (int64_t limit = 0; limit < 40; ++limit) {
+    const TestEngine engine(model);
+    engine_allocations_left = limit;
+    const Outputs outputs = engine.run({r, r, r});
+    const bool ran_out = engine_allocations_left < 0;
+    engine_allocations_left = -1;
+    ASSERT_EQ(outputs.size(), expected.size()) << "allocation " << limit;
+    for (const auto& [key, output] : outputs) {
+      if (output.reason == OTR_FINISH_ERROR) ++failed;
+      else survived += output == expected.at(key);
+      EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << "allocation " << limit;
+    }
+    EXPECT_EQ(difference(expected, engine.run({r, r, r})), "") << "allocation " << limit;
+    EXPECT_EQ(engine.count("kv_pages_in_use"), 0);
+    if (!ran_out) break;
+  }
+  EXPECT_GT(failed, 10);
+  EXPECT_GT(survived, 10);
 }
 
 // Every allocation of a submit fails once: the call says so and has queued nothing.

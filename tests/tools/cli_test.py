@@ -239,6 +239,22 @@ class Pipes(ProgramTest):
             self.assertTrue(stats[key], key)
         self.assertEqual(stats["preemptions"], 0)
 
+    def test_an_otr_file_gives_what_its_folder_gives(self):
+        lines, sizes = problems(6), {}
+        expected = self.rollout(lines, "--n", "2", "--seed", "4", *SHORT)
+        for coding in ("--small", "--no-compress", None):
+            path = self.folder / "model.otr"
+            self.run_ok("convert", MODEL, "-o", path, "--verify", *filter(None, [coding]))
+            sizes[coding] = path.stat().st_size
+            out = self.run_ok("rollout", "--model", path, "--prompts", "-", "--n", "2", "--seed", "4", *SHORT, stdin=to_lines(lines))
+            self.assertEqual(out, expected, coding)
+        self.assertLessEqual(sizes["--small"], sizes[None])
+        self.assertLess(sizes[None], 0.75 * (TINYMATH / "target/model.safetensors").stat().st_size)
+        self.assertLess(sizes[None], sizes["--no-compress"])
+        self.assertEqual(outrider("convert", MODEL, "-o", self.folder / "x.otr", "--small", "--no-compress")[0], 2)
+        self.assertEqual(outrider("convert", self.folder / "model.otr", "-o", self.folder / "x.otr")[0], 3)
+        self.assertFalse((self.folder / "x.otr").exists())
+
     def test_progress(self):
         args = ("rollout", "--model", MODEL, "--prompts", "-", *SHORT, "--progress")
         self.assertIn("samples", outrider(*args, "always", stdin=to_lines(problems(2)))[2])

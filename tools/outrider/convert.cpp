@@ -22,7 +22,7 @@ namespace otr::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: outrider convert MODEL -o FILE.otr [--jobs N] [--no-compress] [--verify]\n\nWrites a model folder as one .otr file.\n";
+    "Usage: outrider convert MODEL -o FILE.otr [--jobs N] [--small | --no-compress] [--verify]\n\nWrites a model folder as one .otr file.\n";
 constexpr const char* kNotes =
     "\nFILE appears only when it is complete and on disk. Every command takes it where it takes a folder.\n"
     "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify.\n";
@@ -32,7 +32,14 @@ uint64_t piece_bytes(const WeightPiece& piece) {
   return static_cast<uint64_t>(piece.elements()) * (piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
 }
 
-void write_otr(const std::string& folder, const std::string& path, bool compress, OpenModel& model, const WeightPlan& plan,
+// Small weights are coded for size: how quickly they are read does not matter.
+OtrCoding coding_of(const WeightPiece& piece, bool small) {
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (piece.kind == PieceKind::kVector) return OtrCoding::kPlain;
+  return small || piece_bytes(piece) < kLarge ? OtrCoding::kPlanes : OtrCoding::kNibbles;
+}
+
+void write_otr(const std::string& folder, const std::string& path, bool compress, bool small, OpenModel& model, const WeightPlan& plan,
                ThreadPool& pool) {
   OtrWriter writer = check(OtrWriter::create(path, compress));
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json"}) {
@@ -44,7 +51,7 @@ void write_otr(const std::string& folder, const std::string& path, bool compress
     const WeightPiece& piece = plan.pieces[i];
     data.resize(piece_bytes(piece));
     check(model.weights->read(piece, data.data(), pool));
-    check(writer.add_weight(piece.name, data.data(), data.size(), piece.kind != PieceKind::kVector, pool));
+    check(writer.add_weight(piece.name, data.data(), data.size(), coding_of(piece, small), pool));
     show_percent("converting", i + 1, plan.pieces.size());
   }
   check(writer.finish());
@@ -75,6 +82,7 @@ uint64_t file_size(const std::string& path) {
 int convert_command(int argc, char** argv) {
   const Flag table[] = {{"o", "FILE.otr", "the file to write (required)"},
                         {"jobs", "N", "threads (default: one per CPU that the process may use)"},
+                        {"small", nullptr, "compress the weights to two thirds instead of three quarters; loading takes longer"},
                         {"no-compress", nullptr, "store the weights as they are"},
                         {"verify", nullptr, "read the file back and compare it"}};
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
@@ -88,7 +96,8 @@ int convert_command(int argc, char** argv) {
   OpenModel model = check_model(open_model(folder));
   load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
-  write_otr(folder, path, !flags.given("no-compress"), model, plan, pool);
+  if (flags.given("small") && flags.given("no-compress")) throw Failure(kExitUsage, "--small and --no-compress exclude each other");
+  write_otr(folder, path, !flags.given("no-compress"), flags.given("small"), model, plan, pool);
   if (flags.given("verify")) verify_otr(path, model, plan, pool);
   uint64_t raw = 0;
   for (const WeightPiece& piece : plan.pieces) raw += piece_bytes(piece);

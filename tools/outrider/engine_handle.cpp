@@ -28,7 +28,11 @@ ExitCode exit_code_of_create(otr_status status) {
 
 EngineHandle::EngineHandle(const otr_engine_options& options) {
   const otr_status status = otr_engine_create(&options, &engine_);
-  if (status != OTR_OK) throw Failure(exit_code_of_create(status), error_text(nullptr, status));
+  if (status == OTR_OK) return;
+  const std::string text = error_text(nullptr, status);
+  // These options are given as they are: their texts name the option, which is the flag.
+  const bool is_flag = text.starts_with("policy '") || text.starts_with("drafter '");
+  throw Failure(exit_code_of_create(status), (is_flag ? "--" : "") + text);
 }
 
 std::string EngineHandle::stats() const {

@@ -1,0 +1,102 @@
+"""The exactness matrix: output files are equal to plain decoding's under every policy, batch and pressure.
+
+tools/test runs a covering array: every two values of different settings meet in a case. OUTRIDER_LONG_TESTS=1 runs the full
+product. One file mixes temperatures, filters and penalties by line. Two models: tinymath with its drafter, and a random Qwen3 that
+drafts for itself. (Random and adversarial drafters are in tests/runtime/speculation_test.cpp.)
+"""
+
+import itertools
+import os
+import random
+import sys
+import unittest
+
+from exactness_test import SETTINGS
+from harness import MODEL, SOURCE, TINYMATH, ProgramTest, problems, to_lines
+
+DRAFTER = TINYMATH / "drafter"
+QWEN3 = SOURCE / "tests/data/golden/qwen3-group7-sharded"
+AXES = {
+    "drafter": ["ngram", "small", "self", "small+ngram", "self+small+ngram"],
+    "depth": [1, 2, 3, 5, 8, 16],
+    "shape": ["chain", "tree", "wide"],
+    "batch": [1, 7, 64],
+    "pressure": [False, True],
+}
+
+
+def policy(case):
+    top_k, verify = {"chain": (1, None), "tree": (3, 12), "wide": (8, 40)}[case["shape"]]
+    text = f"fixed:{case['drafter']}:{case['depth']}"
+    return text if verify is None else f"{text}:{top_k}:{verify}"
+
+
+def covering_array(axes):
+    """Few cases in which every two values of different settings meet: greedily, always the case with most new pairs of 50 tries."""
+    names = list(axes)
+    missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in axes[a] for y in axes[b]}
+    rng, cases = random.Random(1), []
+    while missing:
+        tries = []
+        for _ in range(50):
+            case = {name: rng.choice(axes[name]) for name in names}
+            (a, x), (b, y) = rng.choice(sorted(missing, key=repr))
+            case |= {a: x, b: y}
+            pairs = {((p, case[p]), (q, case[q])) for p, q in itertools.combinations(names, 2)}
+            tries.append((len(pairs & missing), len(tries), case, pairs))
+        _, _, case, pairs = max(tries)
+        missing -= pairs
+        cases.append(case)
+    return cases
+
+
+class ExactnessMatrix(ProgramTest):
+    model, drafter = MODEL, DRAFTER
+    axes = AXES
+    pressure_pages = 20
+    least_accepted, least_preempted = 10000, 20
+
+    @staticmethod
+    def lines():
+        return [line | SETTINGS[i % len(SETTINGS)] for i, line in enumerate(problems(28))]
+
+    def roll(self, case, *policy_flags):
+        stats = self.folder / "stats.json"
+        flags = ["--n", 2, "--max-new-tokens", 96, "--max-batch", case["batch"], "--stats", stats, *policy_flags]
+        if case["pressure"]:
+            flags += ["--kv-bytes", self.pressure_pages * self.page_bytes]
+        out = self.run_ok("rollout", "--model", self.model, "--prompts", "-", *flags, stdin=to_lines(self.lines()))
+        return out, self.stats(stats)
+
+    def test_every_policy_gives_the_plain_output(self):
+        plain, stats = self.roll({"batch": 64, "pressure": False})
+        self.page_bytes = stats["kv_page_bytes"]
+        cases = covering_array(self.axes)
+        if os.environ.get("OUTRIDER_LONG_TESTS"):
+            cases = [dict(zip(self.axes, values)) for values in itertools.product(*self.axes.values())]
+        preempted = accepted = 0
+        for case in cases:
+            out, stats = self.roll(case, "--policy", policy(case), "--drafter", f"small=model:{self.drafter}")
+            self.assertTrue(out == plain, f"the output differs under {case}")
+            preempted += stats["preemptions"]
+            accepted += stats["speculation"]["accepted_tokens"]
+        print(f"{len(cases)} cases: {accepted} drafted tokens kept, {preempted} preemptions", file=sys.stderr)
+        self.assertGreater(accepted, self.least_accepted)
+        self.assertGreater(preempted, self.least_preempted)
+
+
+class Qwen3ExactnessMatrix(ExactnessMatrix):
+    model, drafter = QWEN3, QWEN3
+    axes = AXES | {"drafter": ["small", "self", "self+small+ngram"], "depth": [2, 6, 16], "batch": [3, 64]}
+    pressure_pages = 6
+    least_accepted, least_preempted = 1000, 5
+
+    @staticmethod
+    def lines():
+        rng = random.Random(3)
+        prompts = [[rng.randrange(60) for _ in range(length)] for length in (1, 5, 63, 64, 65, 90, 100, 20, 30, 70)]
+        return [{"id": str(i), "prompt_token_ids": p} | SETTINGS[i % len(SETTINGS)] for i, p in enumerate(prompts)]
+
+
+if __name__ == "__main__":
+    unittest.main()
