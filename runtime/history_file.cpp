@@ -70,17 +70,17 @@ std::vector<char> encode(std::span<const int32_t> prompt, const PromptHistory& h
   return raw;
 }
 
-// A temporary file that is unlinked unless it is renamed.
-class NewFile {
+// A file that takes the place of another at once, when it is complete: a temporary one that is unlinked unless it is renamed.
+class ReplacedFile {
  public:
-  explicit NewFile(const std::string& path) : path_(path), name_(path + ".XXXXXX"), fd_(::mkstemp(name_.data())) {}
-  ~NewFile() {
+  explicit ReplacedFile(const std::string& path) : path_(path), name_(path + ".XXXXXX"), fd_(::mkstemp(name_.data())) {}
+  ~ReplacedFile() {
     if (fd_ < 0) return;
     ::close(fd_);
     if (!renamed_) ::unlink(name_.c_str());
   }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+  ReplacedFile(const ReplacedFile&) = delete;
+  ReplacedFile& operator=(const ReplacedFile&) = delete;
 
   Status created() const {
     return fd_ >= 0 ? Status() : io_error(path_ + ": cannot create a temporary file beside it: " + std::strerror(errno));
@@ -118,7 +118,7 @@ class NewFile {
   bool renamed_ = false;
 };
 
-Status write_frame(const NewFile& file, std::span<const int32_t> prompt, const PromptHistory& history) {
+Status write_frame(const ReplacedFile& file, std::span<const int32_t> prompt, const PromptHistory& history) {
   const std::vector<char> raw = encode(prompt, history);
   std::vector<char> stored(ZSTD_compressBound(raw.size()));
   const size_t size = ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), kCompressionLevel);
@@ -277,7 +277,7 @@ class FileReader {
 }  // namespace
 
 Status save_history(const std::string& path, const HistoryIndex& index) {
-  NewFile file(path);
+  ReplacedFile file(path);
   OTR_RETURN_IF_ERROR(file.created());
   Header header{{}, kVersion, index.prompts().size(), 0};
   std::memcpy(header.magic, kMagic, kMagicBytes);
