@@ -16,15 +16,18 @@ void HistoryStore::wait_for_build() {
   if (builder_.joinable()) builder_.join();
 }
 
-void HistoryStore::collect(const Sequence& s) {
-  const auto response = s.tokens.begin() + s.num_prompt();
-  HistoryResponse r{{response, s.tokens.end()}, {}, kUnknownReward};
-  if (with_logprobs_) r.logprobs = s.logprobs;
-  std::lock_guard<std::mutex> lock(mutex_);
-  PendingGroup& group = pending_[s.group->id];
-  if (group.prompt.empty()) group.prompt.assign(s.tokens.begin(), response);
-  group.responses[s.sample] = std::move(r);
-  ++num_pending_;
+void HistoryStore::collect(const Sequence& s) noexcept {
+  try {
+    const auto response = s.tokens.begin() + s.num_prompt();
+    HistoryResponse r{{response, s.tokens.end()}, {}, kUnknownReward};
+    if (with_logprobs_) r.logprobs = s.logprobs;
+    std::lock_guard<std::mutex> lock(mutex_);
+    PendingGroup& group = pending_[s.group->id];
+    if (group.prompt.empty()) group.prompt.assign(s.tokens.begin(), response);
+    group.responses[s.sample] = std::move(r);
+    ++num_pending_;
+  } catch (const std::exception&) {  // no memory: the sample is worth more than its history
+  }
 }
 
 Status HistoryStore::reward(uint64_t group_id, uint32_t sample, float reward) {

@@ -29,8 +29,8 @@ class HistoryStore {
       : with_logprobs_(content == HistoryContent::kLogprobs), vocab_size_(vocab_size) {}
   ~HistoryStore();
 
-  // A sample has ended.
-  void collect(const Sequence& s);
+  // A sample has ended. Without memory for it, it is not kept.
+  void collect(const Sequence& s) noexcept;
   // kInvalidArgument: no such sample since the last commit, or the reward is not finite.
   Status reward(uint64_t group_id, uint32_t sample, float reward);
   // The step is over: begins to build.
