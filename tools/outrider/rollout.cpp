@@ -133,7 +133,7 @@ std::vector<Flag> flag_table() {
       {"seed", "S", "default 0"},
       {"step", "K", "the RL step: another step, other noise (default 0)"},
       {"policy", "POLICY", "off, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS]]: what is speculated (default off)"},
-      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (ngram and history are always there)"},
+      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (self, ngram and history are always there)"},
       {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
       {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
