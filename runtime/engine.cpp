@@ -109,6 +109,9 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int
   page_work_.copy_from.reserve(batch);
   page_work_.copy_to.reserve(batch);
   page_work_.zero.reserve(4 * batch + chunk / kPageTokens);
+  fork_work_.copy_from.reserve(static_cast<size_t>(draft_rows));
+  fork_work_.copy_to.reserve(static_cast<size_t>(draft_rows));
+  fork_work_.zero.reserve(2 * static_cast<size_t>(draft_rows));
 }
 
 Engine::~Engine() {
@@ -214,25 +217,25 @@ std::string Engine::stats_json() const {
     outstanding = outstanding_;
   }
   const ModelRunner& model = target();
-  char text[2560];
+  char text[2048];
   std::snprintf(text, sizeof text,
-                "{\"version\":\"%s\",\"isa\":\"%s\",\"isa_unavailable\":%s,\"policy\":\"%s\",\"num_threads\":%d,\"max_batch\":%d,"
+                "{\"version\":\"%s\",\"isa\":\"%s\",\"isa_unavailable\":%s,\"num_threads\":%d,\"max_batch\":%d,"
                 "\"prefill_chunk\":%d,\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,"
                 "\"finished_samples\":%lld,\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,"
                 "\"batch_peak\":%d,\"kv_pages_total\":%d,\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,"
                 "\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_bytes\":%lld,"
                 "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s",
-                otr_version(), worker_->isa(), unavailable_paths_.c_str(), options_.policy.c_str(), worker_->num_threads(),
+                otr_version(), worker_->isa(), unavailable_paths_.c_str(), worker_->num_threads(),
                 options_.max_batch, options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
                 static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
                 static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding),
                 static_cast<long long>(s.preemptions), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak,
                 model.page_pool().num_pages(), s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
                 static_cast<long long>(model.weight_bytes()), static_cast<long long>(speculator_->drafter_weight_bytes()),
-                static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.program().buffer_bytes()),
+                static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.activation_bytes() + speculator_->drafter_activation_bytes()),
                 decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
-  return std::string(text) + ",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
+  return std::string(text) + ",\"policy\":\"" + options_.policy + "\",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
 }
 
 // ---- The engine thread ---------------------------------------------------------------------------------------------------
@@ -367,6 +370,7 @@ void Engine::abort_group(uint64_t group_id) {
 
 void Engine::fail_all(const std::string& why) {
   const std::string error = "internal error: " + why;
+  paths_.clear(&target().page_pool());
   for (size_t slot = 0; slot < live_.size(); ++slot) {
     if (live_[slot] != nullptr) finish(live_[slot].get(), OTR_FINISH_ERROR, error);
   }

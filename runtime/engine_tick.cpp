@@ -1,6 +1,7 @@
 // The engine's main path: one tick, from the schedule to the committed tokens.
 #include <algorithm>
 #include <cassert>
+#include <new>
 
 #include "kernels/base/clock.h"
 #include "runtime/engine.h"
@@ -54,7 +55,11 @@ void Engine::draft(const std::vector<RowRun>& runs) {
   }
   target().prepare(page_work_);
   const Stopwatch drafting;
-  speculator_->draft(max_draft_rows_);
+  try {
+    speculator_->draft(max_draft_rows_);
+  } catch (const std::bad_alloc&) {  // a draft that fails costs speed, and nobody's sample
+    speculator_->drop_drafts();
+  }
   tick_stats_.draft_seconds += drafting.seconds();
   fork_work_.clear();
   for (size_t i = 0; i < runs.size(); ++i) fork(i, live(runs[i].slot), runs[i].end);

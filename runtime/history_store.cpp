@@ -17,6 +17,8 @@ void HistoryStore::wait_for_build() {
 }
 
 void HistoryStore::collect(const Sequence& s) noexcept {
+  const bool complete = s.finish_reason == OTR_FINISH_STOP || s.finish_reason == OTR_FINISH_LENGTH;
+  if (!complete) return;  // a stub must not take the place of what is known
   try {
     const auto response = s.tokens.begin() + s.num_prompt();
     HistoryResponse r{{response, s.tokens.end()}, {}, kUnknownReward};

@@ -41,6 +41,10 @@ class ModelRunner {
   // Makes a second program over the same pages: the model in 4 bits. Errors: kOutOfMemory. REQUIRES: not done yet.
   Status add_quantized(ProgramBucket bucket);
   const ForwardProgram& quantized_program() const { return *quantized_program_; }
+  // Buffers of all programs.
+  int64_t activation_bytes() const {
+    return program_->buffer_bytes() + (quantized_program_ != nullptr ? quantized_program_->buffer_bytes() : 0);
+  }
   int64_t quantized_bytes() const { return quantized_ != nullptr ? quantized_->bytes() : 0; }
 
   // Copies and zeroes pages as asked. To be done before rows run on them.

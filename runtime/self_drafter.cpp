@@ -3,8 +3,10 @@
 namespace otr {
 
 Result<std::unique_ptr<SelfDrafter>> SelfDrafter::create(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live) {
-  OTR_RETURN_IF_ERROR(target.add_quantized(bucket(options)));
-  return std::unique_ptr<SelfDrafter>(new SelfDrafter(options, target, live));
+  TreeDrafterOptions o = options;
+  o.chunk = 0;  // it never runs more of a sequence than its last token
+  OTR_RETURN_IF_ERROR(target.add_quantized(bucket(o)));
+  return std::unique_ptr<SelfDrafter>(new SelfDrafter(o, target, live));
 }
 
 SelfDrafter::SelfDrafter(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live)

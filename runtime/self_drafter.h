@@ -1,6 +1,6 @@
 // SelfDrafter ("self"): the target itself in 4 bits, lm_head included (EfficientRollout, section 3.1). It has no KV cache: it reads the
 // target's keys and writes provisional ones for the drafted tokens, on pages the engine has made writable; verification
-// overwrites them, or they are never read. So it is never behind, and costs no memory beyond its weights.
+// overwrites them, or they are never read. So it is never behind, and costs its weights and a program's buffers, but no cache.
 //
 // Coupled mode only. The target quantises its weights (ModelRunner::quantize).
 //

@@ -81,6 +81,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, worker, live));
     drafter_weight_bytes_ += model->model().weight_bytes();
+    drafter_activation_bytes_ += model->model().activation_bytes();
     return std::unique_ptr<Drafter>(std::move(model));
   }
   return invalid_argument("the policy names drafter '" + name + "', which is not defined");
@@ -111,7 +112,7 @@ void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
 void Speculator::draft(int32_t max_nodes) {
   if (rows_.empty()) return;
   const int32_t num_drafters = static_cast<int32_t>(drafters_.size());
-  // Equal shares, so that no row's draft depends on its place in the batch more than it must.
+  // Equal shares: no row's draft depends on its place in the batch.
   const int32_t nodes = std::min(options_.policy.verify_tokens, max_nodes / static_cast<int32_t>(rows_.size()));
   for (int32_t d = 0; d < num_drafters; ++d) {
     const int32_t share = nodes / num_drafters + (d < nodes % num_drafters ? 1 : 0);
@@ -120,9 +121,14 @@ void Speculator::draft(int32_t max_nodes) {
   for (const DraftRow& row : rows_) row.forest->order_by_path();
 }
 
+void Speculator::drop_drafts() {
+  for (const DraftRow& row : rows_) row.forest->clear();
+}
+
 void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended) {
   if (num_new == 0) return;
-  if (s->num_tokens() - num_new > s->num_prompt()) {  // a decode step; the first token comes of the prompt
+  // The first token comes of the prompt, not of a decode step, unless the prompt's last row had a draft behind it.
+  if (s->num_tokens() - num_new > s->num_prompt() || !forest.empty()) {
     const int32_t judged = ended ? num_new : kMaxDraftDepth;
     const int64_t drafted = counts_.draft_tokens;
     counts_.add(forest, accepted, num_new, judged);

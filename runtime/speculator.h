@@ -54,6 +54,7 @@ class Speculator {
   bool on() const { return options_.policy.kind != PolicyKind::kOff; }
   const Policy& policy() const { return options_.policy; }
   int64_t drafter_weight_bytes() const { return drafter_weight_bytes_; }
+  int64_t drafter_activation_bytes() const { return drafter_activation_bytes_; }  // of drafters with models of their own
   const SpecCounts& counts() const { return counts_; }
   // {"decode_steps":…,"drafters":{"ngram":{…}}}
   std::string counts_json(const SpecCounts& counts) const;
@@ -67,6 +68,8 @@ class Speculator {
   void plan(size_t run, const Sequence& s, int32_t depth);
   // Fills the forests of the planned runs with at most `max_nodes` nodes in all, ordered by path.
   void draft(int32_t max_nodes);
+  // Forgets what draft() has proposed: it ran out of memory on the way.
+  void drop_drafts();
   const Forest& forest(size_t run) const { return forests_[run]; }
   Forest* mutable_forest(size_t run) { return &forests_[run]; }  // to cut it where there is no room
 
@@ -80,7 +83,7 @@ class Speculator {
 
   const SpeculatorOptions options_;
   std::vector<std::unique_ptr<Drafter>> drafters_;  // in the policy's order: index = bit in the forests
-  int64_t drafter_weight_bytes_ = 0;
+  int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<Forest> forests_;  // by run of the tick
   std::vector<DraftRow> rows_;
   SpecCounts counts_;

@@ -3,6 +3,22 @@
 #include <algorithm>
 
 namespace otr {
+namespace {
+
+// Gives the paths' pages back at the end of a propose(), however it ends.
+class PathsOfOneCall {
+ public:
+  PathsOfOneCall(DraftPaths* paths, PagePool* pool) : paths_(paths), pool_(pool) {}
+  ~PathsOfOneCall() { paths_->clear(pool_); }
+  PathsOfOneCall(const PathsOfOneCall&) = delete;
+  PathsOfOneCall& operator=(const PathsOfOneCall&) = delete;
+
+ private:
+  DraftPaths* paths_;
+  PagePool* pool_;
+};
+
+}  // namespace
 
 TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, const ForwardProgram& program, const LiveSequences& live)
     : model_(model),
@@ -20,6 +36,9 @@ TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, 
   draws_.reserve(rows);
   candidates_.resize(rows);
   tokens_.reserve(kMaxDraftDepth);
+  page_work_.copy_from.reserve(rows);
+  page_work_.copy_to.reserve(rows);
+  page_work_.zero.reserve(2 * rows + static_cast<size_t>(options.chunk));
 }
 
 void TreeDrafter::join(const DraftSequence& s) {
@@ -27,12 +46,13 @@ void TreeDrafter::join(const DraftSequence& s) {
   Member& m = member(s.slot);
   m.tree.reserve(options_.max_nodes, options_.top_k);
   m.places.reserve(static_cast<size_t>(options_.max_nodes) + 1);
+  m.place_of.reserve(m.tree.capacity());
   m.own_chain.reserve(kMaxDraftDepth);
 }
 
 void TreeDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) {
   page_work_.clear();
-  paths_.clear(&model_.page_pool());
+  const PathsOfOneCall paths_end_here(&paths_, &model_.page_pool());
   for (Member& m : members_) m.drafts = false;
   for (const DraftRow& row : rows) member(row.sequence.slot).drafts = true;
   int32_t deepest = 0;
@@ -50,7 +70,6 @@ void TreeDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int32_t
   catch_up(rows);
   for (int32_t level = 1; level <= deepest; ++level) run_level(rows, level, top_k);
   for (const DraftRow& row : rows) member(row.sequence.slot).tree.export_to(row.forest, options_.number);
-  paths_.clear(&model_.page_pool());
 }
 
 // Runs every frontier and hangs the candidates under it.

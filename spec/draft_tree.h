@@ -38,6 +38,7 @@ class DraftTree {
 
   const Node& operator[](int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
   int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
+  size_t capacity() const { return nodes_.capacity(); }
   // The nodes to be expanded on this level; all of one depth.
   std::span<const int32_t> frontier() const { return frontier_; }
   void set_path(int32_t node, int32_t path) { nodes_[static_cast<size_t>(node)].path = path; }

@@ -146,7 +146,7 @@ void HistoryDrafter::observe(const DraftVerdict& v) {
   int32_t deepest = 0, reached = 0;
   for (int32_t i = 0; i < v.forest->size(); ++i) {
     const DraftNode& node = (*v.forest)[i];
-    if ((node.drafters & mine) == 0) continue;
+    if (node.drafters != mine) continue;  // rank and acceptance of a shared node may be another's
     deepest = std::max(deepest, node.depth);
     if (node.depth > v.num_new || (node.parent != Forest::kRoot && !kept(node.parent))) continue;  // not judged
     const bool is_kept = kept(i);
@@ -163,6 +163,8 @@ void HistoryDrafter::observe(const DraftVerdict& v) {
   m.window = reached == deepest ? std::min(m.window + kWindowStep, kMaxWindow) : kFirstWindow;
 }
 
-void HistoryDrafter::leave(int32_t slot) { member(slot) = {}; }
+void HistoryDrafter::leave(int32_t slot) {
+  if (static_cast<size_t>(slot) < members_.size()) member(slot) = {};  // else it never joined: memory ran out
+}
 
 }  // namespace otr

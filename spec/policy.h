@@ -4,7 +4,8 @@
 //   fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>]]   always the same strategy
 //
 // `depth`: of the deepest node. `top_k`: candidates a drafter may propose at one place; 1: a chain. `verify_tokens`: nodes of a
-// row's forest; by default depth for chains and depth * top_k for trees, times the number of drafters.
+// row's forest; by default depth for chains and depth * top_k for trees, times the number of drafters. Drafters share them equally,
+// the first ones taking what is left over; a tick has 512 nodes at most, or one row's, divided by the rows that draft.
 //
 // Thread safety: values.
 #pragma once

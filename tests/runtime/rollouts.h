@@ -75,6 +75,7 @@ struct EngineSetup {
   int32_t prefill_chunk = 512;
   int32_t num_threads = 1;
   int64_t num_pages = 2048;
+  std::string policy = "off";
 };
 
 class TestEngine {
@@ -88,6 +89,7 @@ class TestEngine {
     options.prefill_chunk = setup.prefill_chunk;
     options.num_threads = setup.num_threads;
     options.kv_bytes = model.kv_bytes(setup.num_pages);
+    options.policy = setup.policy.c_str();
     EXPECT_EQ(otr_engine_create(&options, &engine_), OTR_OK) << otr_last_error(nullptr);
   }
   ~TestEngine() { otr_engine_destroy(engine_); }

@@ -52,7 +52,8 @@ class AdversarialDrafter final : public Drafter {
       Forest& forest = *row.forest;
       const size_t wrong_at = random_() % 8;
       int32_t parent = Forest::kRoot;
-      for (int32_t depth = 1; depth <= row.max_depth && forest.size() + 3 <= max_nodes; ++depth, ++at) {
+      const int32_t others = forest.size();
+      for (int32_t depth = 1; depth <= row.max_depth && forest.size() - others + 3 <= max_nodes; ++depth, ++at) {
         const int32_t right = at < answer.size() ? answer[at] : 0;
         const int32_t wrong = (right + 1) % 7;
         if (random_() % 3 == 0) {
@@ -163,7 +164,9 @@ TEST_P(Speculation, ChangesNothing) {
   };
   for (const Variant& variant : variants) {
     EXPECT_EQ(difference(plain, run(variant)), "") << variant.policy;
-    EXPECT_GT(spec_count("verify_steps"), 0) << variant.policy;
+    for (const auto& [name, counts] : stats_["speculation"]["drafters"].items()) {
+      EXPECT_GT(counts.at("drafted").get<int64_t>(), 20) << variant.policy << ": " << name;
+    }
   }
 }
 
@@ -185,15 +188,15 @@ TEST_P(Speculation, ATwinIsAlwaysRight) {
   const Outputs plain = run({});
   EXPECT_EQ(difference(plain, run({.policy = "fixed:twin:4"})), "");
   EXPECT_EQ(drafter_count("twin", "accepted"), drafter_count("twin", "drafted"));
-  EXPECT_GT(drafter_count("twin", "drafted"), 500);
+  EXPECT_GT(drafter_count("twin", "drafted"), kSanitized ? 300 : 500);  // sanitizers get fewer requests
   EXPECT_EQ(spec_count("draft_tokens"), drafter_count("twin", "drafted"));
   EXPECT_LT(spec_count("decode_steps") * 3, spec_count("decode_tokens"));
   // In a tree too: of the best candidates that were judged, each was the one. (Others are judged beside it, and wrong.)
   for (const char* policy : {"fixed:twin:6:3:6", "fixed:twin:6:3:18"}) {
     EXPECT_EQ(difference(plain, run({.policy = policy})), "");
     const nlohmann::json& twin = stats_["speculation"]["drafters"]["twin"];
-    EXPECT_EQ(twin["judged_at_pi"][9], twin["kept_at_pi"][9]) << policy;
-    EXPECT_GT(twin["judged_at_pi"][9].get<int64_t>(), 50) << policy;
+    EXPECT_EQ(twin.at("judged_at_pi").at(9), twin.at("kept_at_pi").at(9)) << policy;
+    EXPECT_GT(twin.at("judged_at_pi").at(9).get<int64_t>(), 50) << policy;
     EXPECT_EQ(twin["accepted_at_rank"].size(), 1u) << policy;
   }
 }

@@ -78,6 +78,25 @@ TEST_F(TickAllocation, DecodingAllocatesNothing) {
   engine.collect();
 }
 
+// Nor do drafts: chains and trees of the model itself. (ngram and history grow with what they know.)
+TEST_F(TickAllocation, DraftsAllocateNothing) {
+  const TinyModel model({.max_position_embeddings = 8192});
+  for (const char* policy : {"fixed:self:4", "fixed:self:4:3:12"}) {
+    EngineSetup setup;
+    setup.num_pages = 3000;
+    setup.policy = policy;
+    const TestEngine engine(model, setup);
+    Request r = endless(100, 8000, 8);
+    r.sampling.top_k = 20;
+    const uint64_t group = engine.submit(r, 0);
+    const int64_t before = allocations_at(engine, 8 * 40);
+    EXPECT_EQ(allocations_at(engine, 8 * 1500) - before, 0) << policy;
+    EXPECT_EQ(engine.count("finished_samples"), 0);
+    otr_cancel(engine.get(), group);
+    engine.collect();
+  }
+}
+
 // Preemption and joining again allocate nothing either.
 TEST_F(TickAllocation, PreemptionAllocatesNothing) {
   const TinyModel model({.max_position_embeddings = 8192});
@@ -117,8 +136,11 @@ TEST_F(TickAllocation, AnEngineThreadThatRunsOutOfMemoryLosesNothing) {
     expected = engine.run({r, r, r});
   }
   int64_t failed = 0, survived = 0;
-  for (int64_t limit = 0; limit < 40; ++limit) {
-    const TestEngine engine(model);
+  for (int64_t step = 0; step < 120; ++step) {
+    const int64_t limit = step / 2;
+    EngineSetup setup;
+    if (step % 2 == 1) setup.policy = "fixed:self+ngram+history:4:2:8";
+    const TestEngine engine(model, setup);
     engine_allocations_left = limit;
     const Outputs outputs = engine.run({r, r, r});
     const bool ran_out = engine_allocations_left < 0;
@@ -131,7 +153,7 @@ TEST_F(TickAllocation, AnEngineThreadThatRunsOutOfMemoryLosesNothing) {
     }
     EXPECT_EQ(difference(expected, engine.run({r, r, r})), "") << "allocation " << limit;
     EXPECT_EQ(engine.count("kv_pages_in_use"), 0);
-    if (!ran_out) break;
+    if (!ran_out && step % 2 == 1) break;
   }
   EXPECT_GT(failed, 10);
   EXPECT_GT(survived, 10);
