@@ -164,6 +164,7 @@ Sequence finished_sample(uint64_t group_id, uint32_t sample, std::vector<int32_t
   s.tokens = {1, 2, 3};
   s.tokens.insert(s.tokens.end(), response.begin(), response.end());
   s.logprobs.assign(response.size(), -1.0f);
+  s.finish_reason = OTR_FINISH_STOP;
   return s;
 }
 
@@ -184,6 +185,19 @@ TEST(HistoryStore, RewardsReachTheIndex) {
   ASSERT_NE(history, nullptr);
   EXPECT_TRUE(std::isnan(history->response(0).reward));
   EXPECT_EQ(history->response(1).reward, 3.0f);
+}
+
+// A cancelled sample is a stub: it must not take the place of what was known.
+TEST(HistoryStore, KeepsCompleteSamplesOnly) {
+  HistoryStore store(HistoryContent::kTokens, kVocab);
+  for (const otr_finish_reason reason : {OTR_FINISH_ABORT, OTR_FINISH_ERROR, OTR_FINISH_LENGTH}) {
+    Sequence s = finished_sample(7, static_cast<uint32_t>(reason), {4, 5});
+    s.finish_reason = reason;
+    store.collect(s);
+  }
+  EXPECT_TRUE(store.reward(7, OTR_FINISH_LENGTH, 1.0f).ok());
+  EXPECT_FALSE(store.reward(7, OTR_FINISH_ABORT, 1.0f).ok());
+  EXPECT_FALSE(store.reward(7, OTR_FINISH_ERROR, 1.0f).ok());
 }
 
 // Samples end, rewards come, sequences join and steps are committed, all at once.
