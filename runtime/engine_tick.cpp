@@ -23,6 +23,7 @@ const Engine::Ending Engine::kFaulted = {.ended = true, .reason = OTR_FINISH_ERR
 bool Engine::step() {
   const Stopwatch tick;
   page_work_.clear();
+  if (tick_stats_.ticks == options_.preempt_at_tick) batcher_.preempt_one(this);
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
   if (runs.empty()) return false;
   draft(runs);                      // draft: what may come after them, on pages to spare

@@ -69,8 +69,6 @@ int32_t Batcher::pages_wanted(const BatchHost& host) const {
   return pages;
 }
 
-// Sends the sequence with the most left to do back to wait; among those that hold pages, one whose pages would really come
-// free. False if only the oldest running sequence holds any.
 bool Batcher::preempt_one(BatchHost* host) {
   int32_t best = -1, best_remaining = -1;
   bool best_frees = false, best_runs = false;

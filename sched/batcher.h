@@ -63,6 +63,10 @@ class Batcher {
   bool empty() const { return running_.empty() && waiting_.empty(); }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
 
+  // Sends the sequence with the most left to do back to wait, but never the oldest running one; among those that hold pages, one
+  // whose pages would come free. False if there is none.
+  bool preempt_one(BatchHost* host);
+
   // Plans one tick and takes its pages. Valid until the next call. Empty only if there is nothing to run.
   const std::vector<RowRun>& schedule(BatchHost* host);
 
@@ -73,7 +77,6 @@ class Batcher {
   };
   int32_t rows_wanted(const SequenceView& v, int32_t chunk_left, int32_t logit_rows_left) const;
   int32_t pages_wanted(const BatchHost& host) const;
-  bool preempt_one(BatchHost* host);
   void admit(BatchHost* host);
   void push_waiting(Entry e);
 

@@ -78,6 +78,7 @@ struct Variant {
   int32_t max_batch = 64;
   int32_t chunk = 512;
   int64_t num_pages = 2048;
+  int64_t preempt_at_tick = -1;
 };
 
 class Speculation : public EveryPath {
@@ -91,6 +92,7 @@ class Speculation : public EveryPath {
     o.max_batch = r.max_batch;
     o.prefill_chunk = r.chunk;
     o.policy = r.policy;
+    o.preempt_at_tick = r.preempt_at_tick;
     o.drafters = {"small=model:" + drafter_.path(), "twin=model:" + model_.path()};
     o.custom_drafters = {
         {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, model_.shape().vocab_size); }},
@@ -140,7 +142,7 @@ class Speculation : public EveryPath {
 
   const TinyModel model_{{.num_layers = 2}};
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
-  const std::vector<Request> requests_ = mixed_requests(model_);
+  std::vector<Request> requests_ = mixed_requests(model_);
   std::map<Key, std::vector<int32_t>> answers_;  // of the last run
   nlohmann::json stats_;
 };
@@ -180,6 +182,22 @@ TEST_P(Speculation, UnderPressureDraftsGiveWay) {
     EXPECT_EQ(difference(plain, run({.policy = policy, .max_batch = 64, .chunk = 48, .num_pages = pages})), "") << policy;
     EXPECT_GE(stats_["preemptions"].get<int64_t>(), 10) << policy;
     EXPECT_GT(spec_count("accepted_tokens"), 0) << policy;
+  }
+}
+
+TEST_P(Speculation, PreemptionAtEveryTickChangesNothing) {
+  requests_.resize(6);
+  for (Request& r : requests_) r.sampling.max_new_tokens = std::min(r.sampling.max_new_tokens, 16);
+  const Outputs plain = run({});
+  for (const char* policy : {"off", "fixed:self:3:2:6"}) {
+    int64_t preempted = 0, ticks = 1;
+    for (int64_t tick = 0; tick < ticks; ++tick) {
+      ASSERT_EQ(difference(plain, run({.policy = policy, .chunk = 32, .preempt_at_tick = tick})), "") << policy << ", tick " << tick;
+      ticks = stats_["ticks"].get<int64_t>();
+      preempted += stats_["preemptions"].get<int64_t>();
+    }
+    EXPECT_GE(ticks, 10) << policy;
+    EXPECT_GE(preempted, ticks / 2) << policy;  // not where only one sequence runs
   }
 }
 
