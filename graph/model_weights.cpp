@@ -1,17 +1,23 @@
 #include "graph/model_weights.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "graph/rope_frequencies.h"
 #include "kernels/base/thread_pool.h"
-#include "loader/weight_plan.h"
+#include "loader/item_status.h"
+#include "loader/tensor_data.h"
+#include "loader/weight_names.h"
 
 namespace otr {
 
 Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource& source, ThreadPool& pool) {
   ModelWeights w;
   w.config_ = config;
-  const WeightPlan plan = weight_plan(config);
+  w.plan_ = weight_plan(config);
+  const WeightPlan& plan = w.plan_;
   const int64_t head = config.tie_word_embeddings ? linear_packed_elements(config.vocab_size, config.hidden_size) : 0;
   OTR_ASSIGN_OR_RETURN(w.packed_, Buffer<Element>::create(plan.packed_elements + head, "weights"));
   OTR_ASSIGN_OR_RETURN(w.embedding_, Buffer<Element>::create(plan.matrix_elements, "embedding"));
@@ -20,12 +26,12 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   for (const WeightPiece& piece : plan.pieces) targets.push_back({&piece, w.address(piece)});
   OTR_RETURN_IF_ERROR(source.read(targets, pool));
   if (head != 0) {
-    linear_pack(w.embedding_.data(), config.vocab_size, config.hidden_size, w.packed_.data() + plan.packed_elements, pool);
+    linear_pack(w.embedding_.data(), config.vocab_size, config.hidden_size, w.tied_head(), pool);
   }
   float* inv_freq = w.vectors_.data() + plan.vector_elements;
   w.rope_scale_ = rope_frequencies(config, {inv_freq, static_cast<size_t>(config.head_dim / 2)});
   w.inv_freq_ = inv_freq;
-  w.bind(plan);
+  w.bind();
   return w;
 }
 
@@ -38,11 +44,57 @@ void* ModelWeights::address(const WeightPiece& piece) {
   __builtin_unreachable();
 }
 
+Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
+  const auto wrong = [&](const std::string& reason) { return invalid_argument(quoted(tensor.name) + ": " + reason); };
+  const WeightPlan::Place at = plan_.place_of(tensor.name);
+  if (at.piece == nullptr) return is_never_read(config_, tensor.name) ? Status() : wrong("the model has no such tensor");
+  const WeightPiece& piece = *at.piece;
+  const int64_t rows = at.part->out_features, width = piece.in_features;
+  std::vector<int64_t> shape = {rows};
+  if (piece.kind != PieceKind::kVector) shape.push_back(width);
+  if (!std::ranges::equal(tensor.shape, shape)) return wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
+  if (!dtype_is_loadable(tensor.dtype)) return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
+  if (piece.kind == PieceKind::kVector) {
+    convert_tensor(tensor.dtype, tensor.data, static_cast<size_t>(rows), vectors_.data() + piece.offset + at.first_row);
+    return {};
+  }
+  // Tasks meet between blocks. What has to be converted first fits a core's second-level cache.
+  constexpr int64_t kTaskBytes = 256 << 10;
+  const int64_t task_rows = std::max<int64_t>(1, kTaskBytes / (width * static_cast<int64_t>(sizeof(Element)) * kLinearBlockN)) * kLinearBlockN;
+  const int64_t first_task = at.first_row / task_rows, num_tasks = (at.first_row + rows + task_rows - 1) / task_rows - first_task;
+  constexpr Dtype kOwn = std::is_same_v<Element, float> ? Dtype::kF32 : Dtype::kBf16;
+  const bool as_it_is = tensor.dtype == kOwn && reinterpret_cast<uintptr_t>(tensor.data) % alignof(Element) == 0;
+  std::vector<Element> converted(as_it_is ? 0 : static_cast<size_t>(std::min(task_rows, rows) * width * pool.num_threads()));
+  pool.parallel_for(static_cast<int>(num_tasks), [&](int task, int thread) {
+    const int64_t begin = std::max<int64_t>(at.first_row, (first_task + task) * task_rows);
+    const int64_t end = std::min(at.first_row + rows, (first_task + task + 1) * task_rows);
+    const std::byte* stored = tensor.data + (begin - at.first_row) * width * dtype_size(tensor.dtype);
+    const Element* values = reinterpret_cast<const Element*>(stored);
+    if (!as_it_is) {
+      Element* mine = converted.data() + std::min(task_rows, rows) * width * thread;
+      convert_tensor(tensor.dtype, stored, static_cast<size_t>((end - begin) * width), mine);
+      values = mine;
+    }
+    put_rows(piece, static_cast<int32_t>(begin), static_cast<int32_t>(end - begin), values);
+  });
+  return {};
+}
+
+// Writes rows [num_rows][in_features] wherever the piece is kept.
+void ModelWeights::put_rows(const WeightPiece& piece, int32_t first_row, int32_t num_rows, const Element* rows) {
+  if (piece.kind == PieceKind::kLinear) {
+    return linear_pack_rows(rows, first_row, num_rows, piece.out_features, piece.in_features, packed_.data() + piece.offset);
+  }
+  const int64_t width = piece.in_features;
+  std::copy_n(rows, num_rows * width, embedding_.data() + piece.offset + first_row * width);
+  if (config_.tie_word_embeddings) linear_pack_rows(rows, first_row, num_rows, piece.out_features, piece.in_features, tied_head());
+}
+
 // Points the named weights at their pieces.
-void ModelWeights::bind(const WeightPlan& plan) {
-  const auto vector = [&](const std::string& name) -> const float* { return vectors_.data() + plan.piece(name).offset; };
+void ModelWeights::bind() {
+  const auto vector = [&](const std::string& name) -> const float* { return vectors_.data() + plan_.piece(name).offset; };
   const auto linear = [&](const std::string& name, const float* bias) {
-    const WeightPiece& p = plan.piece(name);
+    const WeightPiece& p = plan_.piece(name);
     return LinearWeight{.in_features = p.in_features, .out_features = p.out_features, .packed = packed_.data() + p.offset, .bias = bias};
   };
   for (int32_t i = 0; i < config_.num_layers; ++i) {
@@ -59,7 +111,7 @@ void ModelWeights::bind(const WeightPlan& plan) {
   final_norm_ = vector("final_norm");
   lm_head_ = config_.tie_word_embeddings
                  ? LinearWeight{.in_features = config_.hidden_size, .out_features = config_.vocab_size,
-                                .packed = packed_.data() + plan.packed_elements, .bias = nullptr}
+                                .packed = tied_head(), .bias = nullptr}
                  : linear("lm_head", nullptr);
 }
 

@@ -3,14 +3,19 @@
 // q, k and v are one weight of (num_heads + 2 num_kv_heads) * head_dim outputs, gate and up one of 2 * intermediate_size. Norm
 // weights and biases are float32. A tied lm_head is packed from the embedding, which itself stays row-major for lookups.
 //
-// Errors: load() passes on what the source says, or kOutOfMemory. Thread safety: immutable after load.
+// Errors: load() passes on what the source says, or kOutOfMemory. Thread safety: read only but for put().
 #pragma once
 
+#include <cstddef>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/element.h"
 #include "kernels/linear/linear.h"
 #include "loader/model_config.h"
+#include "loader/safetensors.h"
+#include "loader/weight_plan.h"
 #include "loader/weight_source.h"
 #include "memory/buffer.h"
 
@@ -29,9 +34,21 @@ struct LayerWeights {
   LinearWeight down;                  // [hidden_size][intermediate_size]
 };
 
+// A tensor in memory, dense and row-major, as a checkpoint would hold it.
+struct HostTensor {
+  std::string_view name;
+  Dtype dtype;
+  std::span<const int64_t> shape;
+  const std::byte* data;  // any alignment
+};
+
 class ModelWeights {
  public:
   static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, ThreadPool& pool);
+
+  // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument: the model has
+  // no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
+  Status put(const HostTensor& tensor, ThreadPool& pool);
 
   const ModelConfig& config() const { return config_; }
   const Element* embedding() const { return embedding_.data(); }  // [vocab_size][hidden_size]
@@ -44,9 +61,12 @@ class ModelWeights {
 
  private:
   void* address(const WeightPiece& piece);
-  void bind(const WeightPlan& plan);
+  void bind();
+  Element* tied_head() { return packed_.data() + plan_.packed_elements; }
+  void put_rows(const WeightPiece& piece, int32_t first_row, int32_t num_rows, const Element* rows);
 
   ModelConfig config_;
+  WeightPlan plan_;
   Buffer<Element> embedding_;
   Buffer<Element> packed_;  // the plan's linear pieces, then a tied lm_head
   Buffer<float> vectors_;   // the plan's vectors, then inv_freq

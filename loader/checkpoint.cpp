@@ -10,6 +10,7 @@
 
 #include "loader/file.h"
 #include "loader/item_status.h"
+#include "loader/tensor_data.h"
 #include "loader/json_document.h"
 
 namespace otr {
@@ -65,44 +66,6 @@ Result<SafetensorsFile> open_inside(const std::string& folder, const std::string
                         "; copy the folder with its links resolved (cp -rL)");
   }
   return SafetensorsFile::open(path);
-}
-
-float float_from_f16(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fu;
-  const uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0x1f) return float_from_bits(sign | 0x7f800000u | mantissa << 13);
-  if (exponent != 0) return float_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-  // Subnormal: an integer times 2^-24, and every such product is a normal float.
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign ? -magnitude : magnitude;
-}
-
-// Converts `count` stored values; `stored` need not be aligned.
-template <typename Stored, typename Out, typename Widen>
-void convert(const std::byte* stored, size_t count, Widen widen, Out* out) {
-  for (size_t i = 0; i < count; ++i) {
-    Stored value;
-    std::memcpy(&value, stored + i * sizeof value, sizeof value);
-    if constexpr (std::is_same_v<Out, float>)
-      out[i] = widen(value);
-    else
-      out[i] = bf16_from_float(widen(value));
-  }
-}
-
-template <typename Out>
-void convert_chunk(Dtype dtype, const std::byte* stored, size_t count, Out* out) {
-  switch (dtype) {
-    case Dtype::kBf16:
-      return convert<uint16_t>(
-          stored, count, [](uint16_t b) { return to_float(Bf16{b}); }, out);
-    case Dtype::kF16:
-      return convert<uint16_t>(stored, count, float_from_f16, out);
-    default:
-      return convert<float>(
-          stored, count, [](float f) { return f; }, out);
-  }
 }
 
 }  // namespace
@@ -237,7 +200,7 @@ Status Checkpoint::Impl::read(std::string_view name, std::span<const int64_t> sh
     const size_t now = std::min(chunk, total - done);
     const Status status = file.read(start + done * width, {buffer.get(), now * width});
     if (!status.ok()) return fail(status);
-    convert_chunk(info.dtype, buffer.get(), now, out + done);
+    convert_tensor(info.dtype, buffer.get(), now, out + done);
     done += now;
   }
   return {};

@@ -34,10 +34,6 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<ExpectedTen
   add("mlp.down_proj.weight", {hidden, intermediate});
 }
 
-bool is_never_read(const ModelConfig& config, std::string_view name) {
-  return (config.tie_word_embeddings && name == kLmHeadWeight) || name.ends_with("rotary_emb.inv_freq");
-}
-
 Status check_tensor(const Checkpoint& checkpoint, const ExpectedTensor& expected) {
   const std::string& file = checkpoint.file_of(expected.name);
   const TensorInfo* found = checkpoint.find(expected.name);
@@ -57,6 +53,10 @@ Status check_tensor(const Checkpoint& checkpoint, const ExpectedTensor& expected
 
 std::string layer_weight(int32_t layer, std::string_view suffix) {
   return "model.layers." + std::to_string(layer) + "." + std::string(suffix);
+}
+
+bool is_never_read(const ModelConfig& config, std::string_view name) {
+  return (config.tie_word_embeddings && name == kLmHeadWeight) || name.ends_with("rotary_emb.inv_freq");
 }
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {

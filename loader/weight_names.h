@@ -22,6 +22,9 @@ inline constexpr std::string_view kLmHeadWeight = "lm_head.weight";
 // "model.layers.<layer>.<suffix>", for example layer_weight(3, "self_attn.q_proj.weight").
 std::string layer_weight(int32_t layer, std::string_view suffix);
 
+// Tensors that checkpoints hold and the engine has no use for: a tied model's lm_head.weight, and rotary_emb.inv_freq buffers.
+bool is_never_read(const ModelConfig& config, std::string_view name);
+
 struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;  // matrices are [out_features, in_features]
@@ -30,8 +33,8 @@ struct ExpectedTensor {
 // Every tensor the model needs, in the order of the forward pass; lm_head.weight only where embeddings are not tied.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
-// Refuses a missing, unexpected or mis-shaped tensor, and one whose dtype cannot be loaded. Accepted and never read: a tied
-// model's lm_head.weight, and rotary_emb.inv_freq buffers.
+// Refuses a missing, unexpected or mis-shaped tensor, and one whose dtype cannot be loaded. What is_never_read()
+// is accepted.
 Status validate_tensors(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace otr

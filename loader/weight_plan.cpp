@@ -78,6 +78,17 @@ const WeightPiece& WeightPlan::piece(const std::string& name) const {
   __builtin_unreachable();
 }
 
+WeightPlan::Place WeightPlan::place_of(std::string_view tensor) const {
+  for (const WeightPiece& p : pieces) {
+    int32_t first_row = 0;
+    for (const PiecePart& part : p.parts) {
+      if (part.tensor == tensor) return {&p, &part, first_row};
+      first_row += part.out_features;
+    }
+  }
+  return {};
+}
+
 WeightPlan weight_plan(const ModelConfig& config) { return PlanBuilder(config).build(); }
 
 }  // namespace otr

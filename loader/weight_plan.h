@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "loader/model_config.h"
@@ -41,6 +42,14 @@ struct WeightPlan {
 
   // REQUIRES: there is such a piece.
   const WeightPiece& piece(const std::string& name) const;
+
+  // Where a checkpoint's tensor belongs: rows [first_row, first_row + part->out_features) of a piece. Nulls: nowhere.
+  struct Place {
+    const WeightPiece* piece = nullptr;
+    const PiecePart* part = nullptr;
+    int32_t first_row = 0;
+  };
+  Place place_of(std::string_view tensor) const;
 };
 
 // A tied model has no piece "lm_head": it is packed from the embedding.

@@ -156,6 +156,29 @@ constexpr otr_score_request kScoreDefaults = {
     .struct_size = sizeof(otr_score_request), .prompt_token_ids = nullptr, .num_prompt_tokens = 0, .token_ids = nullptr,
     .num_tokens = 0, .tag = 0, .sampling = nullptr};
 
+constexpr otr_tensor kTensorDefaults = {.struct_size = sizeof(otr_tensor), .name = nullptr, .dtype = OTR_DTYPE_BF16, .shape = nullptr,
+                                        .num_dims = 0, .data = nullptr, .data_bytes = 0};
+
+Result<HostTensor> host_tensor(const otr_tensor& t) {
+  if (t.name == nullptr) return invalid_argument("tensor.name is NULL");
+  if (t.num_dims == 0 || t.shape == nullptr) return invalid_argument("tensor.shape is missing");
+  constexpr size_t kMostDims = 8;
+  if (t.num_dims > kMostDims) return invalid_argument("tensor.num_dims is " + std::to_string(t.num_dims) + ", more than 8");
+  if (t.data == nullptr) return invalid_argument("tensor.data is NULL");
+  constexpr Dtype kDtypes[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF32};
+  const int dtype = static_cast<int>(t.dtype);
+  if (dtype < OTR_DTYPE_BF16 || dtype > OTR_DTYPE_F32) return invalid_argument("tensor.dtype is unknown: " + std::to_string(dtype));
+  const std::span<const int64_t> shape(t.shape, t.num_dims);
+  size_t bytes = static_cast<size_t>(dtype_size(kDtypes[dtype]));
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) return invalid_argument("tensor.shape is impossible: " + shape_text(shape));
+  }
+  if (bytes != t.data_bytes) {
+    return invalid_argument("tensor.data_bytes is " + std::to_string(t.data_bytes) + "; shape and dtype come to " + std::to_string(bytes));
+  }
+  return HostTensor{.name = t.name, .dtype = kDtypes[dtype], .shape = shape, .data = static_cast<const std::byte*>(t.data)};
+}
+
 Result<EngineOptions> engine_options(const otr_engine_options& c) {
   if (c.model_path == nullptr || *c.model_path == '\0') return invalid_argument("options.model_path is missing");
   const auto text = [](const char* s, const char* fallback) { return std::string(s != nullptr && *s != '\0' ? s : fallback); };
@@ -220,7 +243,8 @@ otr_result_view view_of(const Sequence& s) {
           .error = s.error.c_str(),
           .spec_num_draft_tokens = s.spec_draft_tokens,
           .spec_num_accepted_tokens = s.spec_accepted_tokens,
-          .spec_num_verify_steps = s.spec_verify_steps};
+          .spec_num_verify_steps = s.spec_verify_steps,
+          .weight_version = s.group->weight_version};
 }
 
 }  // namespace
@@ -232,7 +256,8 @@ using namespace otr;
 OTR_STATUS_LIST(OTR_STATUS_CHECK)
 #undef OTR_STATUS_CHECK
 static_assert(static_cast<int>(StatusCode::kIdle) == OTR_IDLE && static_cast<int>(StatusCode::kInternal) == OTR_INTERNAL &&
-              static_cast<int>(StatusCode::kNeverFits) == OTR_NEVER_FITS && static_cast<int>(StatusCode::kTimeout) == OTR_TIMEOUT);
+              static_cast<int>(StatusCode::kNeverFits) == OTR_NEVER_FITS && static_cast<int>(StatusCode::kTimeout) == OTR_TIMEOUT &&
+              static_cast<int>(StatusCode::kBusy) == OTR_BUSY);
 
 #define OTR_STRING_INNER(x) #x
 #define OTR_STRING(x) OTR_STRING_INNER(x)
@@ -276,6 +301,8 @@ otr_status otr_group_request_init(otr_group_request* request, size_t struct_size
 otr_status otr_score_request_init(otr_score_request* request, size_t struct_size) {
   return init_struct(request, struct_size, kScoreDefaults);
 }
+
+otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size) { return init_struct(tensor, struct_size, kTensorDefaults); }
 
 otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine) {
   if (engine != nullptr) *engine = nullptr;
@@ -363,6 +390,23 @@ otr_status otr_result_destroy(otr_result* result) {
     if (results().take(result) == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
     return {};
   });
+}
+
+otr_status otr_weights_begin(otr_engine* engine, uint64_t version) {
+  return on_engine(engine, [&](Engine& e) { return e.begin_weights(version); });
+}
+
+otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    otr_tensor t;
+    OTR_RETURN_IF_ERROR(read_struct(tensor, kTensorDefaults, "tensor", &t));
+    OTR_ASSIGN_OR_RETURN(const HostTensor host, host_tensor(t));
+    return e.put_weight(host);
+  });
+}
+
+otr_status otr_weights_commit(otr_engine* engine) {
+  return on_engine(engine, [](Engine& e) { return e.commit_weights(); });
 }
 
 otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward) {

@@ -85,6 +85,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine(o, std::move(worker), draft_rows));
   if (engine->history_ != nullptr) speculation.history = [history = engine->history_.get()] { return history->index(); };
   OTR_ASSIGN_OR_RETURN(engine->speculator_, Speculator::create(speculation, *engine->worker_, engine->live_));
+  engine->tick_stats_.quantize_seconds = engine->stats_.quantize_seconds = engine->target().quantize_seconds();
   engine->thread_ = std::thread([e = engine.get()] { e->loop(); });
   return engine;
 }
@@ -134,6 +135,7 @@ void Engine::shutdown() {
   }
   work_arrived_.notify_all();
   result_arrived_.notify_all();
+  at_rest_changed_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -153,7 +155,9 @@ Result<uint64_t> Engine::score(const otr_score_request& request) {
 
 Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequences) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (updating_) return Status(StatusCode::kBusy, "the weights are being replaced: commit them first");
   Group* group = sequences.front()->group.get();
+  group->weight_version = weight_version_;
   const int64_t count = static_cast<int64_t>(sequences.size());
   const uint64_t id = group->id = next_group_++;
   for (auto& s : sequences) s->age = next_age_++;
@@ -211,10 +215,12 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
 std::string Engine::stats_json() const {
   EngineStats s;
   int64_t outstanding;
+  uint64_t weight_version;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     s = stats_;
     outstanding = outstanding_;
+    weight_version = weight_version_;
   }
   const ModelRunner& model = target();
   char text[2048];
@@ -223,17 +229,18 @@ std::string Engine::stats_json() const {
                 "\"prefill_chunk\":%d,\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,"
                 "\"finished_samples\":%lld,\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,"
                 "\"batch_peak\":%d,\"kv_pages_total\":%d,\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,"
-                "\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_bytes\":%lld,"
-                "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s",
+                "\"weight_version\":%llu,\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_bytes\":%lld,"
+                "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s,\"quantize_seconds\":%s",
                 otr_version(), worker_->isa(), unavailable_paths_.c_str(), worker_->num_threads(),
                 options_.max_batch, options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
                 static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
                 static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding),
                 static_cast<long long>(s.preemptions), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak,
                 model.page_pool().num_pages(), s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
+                static_cast<unsigned long long>(weight_version),
                 static_cast<long long>(model.weight_bytes()), static_cast<long long>(speculator_->drafter_weight_bytes()),
                 static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.activation_bytes() + speculator_->drafter_activation_bytes()),
-                decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str());
+                decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str(), decimal(s.quantize_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   return std::string(text) + ",\"policy\":\"" + options_.policy + "\",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
 }
@@ -246,7 +253,10 @@ void Engine::loop() {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       if (batcher_.empty() && next_arrival_ == arrived_.size()) {
+        at_rest_ = true;
+        at_rest_changed_.notify_all();
         work_arrived_.wait(lock, [this] { return stop_ || !inbox_.empty() || !cancels_.empty(); });
+        at_rest_ = false;
       }
       if (stop_) return;
     }

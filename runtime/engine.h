@@ -49,6 +49,7 @@ struct EngineStats {
   double busy_seconds = 0;        // inside step()
   double kernel_seconds = 0;      // inside the target's launches
   double draft_seconds = 0;       // inside the drafters
+  double quantize_seconds = 0;    // the last making of "self"
   SpecCounts spec;
 };
 
@@ -60,6 +61,11 @@ class Engine final : private BatchHost {
   Result<uint64_t> submit(const otr_group_request& request);
   Result<uint64_t> score(const otr_score_request& request);
   Status cancel(uint64_t group_id);
+  // New weights for the target, in place, between steps: see the ABI. Errors: kBusy while samples are unfinished; kInvalidArgument where
+  // no update has begun, or one already has, and as ModelWeights::put.
+  Status begin_weights(uint64_t version);
+  Status put_weight(const HostTensor& tensor);
+  Status commit_weights();
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
@@ -70,6 +76,7 @@ class Engine final : private BatchHost {
  private:
   Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int32_t max_draft_rows);
 
+  Status check_updating(bool expected) const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   void reserve_outbox(size_t outstanding);
   void loop();
@@ -157,8 +164,9 @@ class Engine final : private BatchHost {
   std::vector<std::unique_ptr<Sequence>> finished_;  // of this tick
   EngineStats tick_stats_;
 
+  std::mutex weights_mutex_;  // of calls that change the weights; taken before mutex_
   mutable std::mutex mutex_;
-  std::condition_variable work_arrived_, result_arrived_;
+  std::condition_variable work_arrived_, result_arrived_, at_rest_changed_;
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Sequence>> inbox_;
   std::vector<uint64_t> cancels_;
@@ -168,6 +176,9 @@ class Engine final : private BatchHost {
   int64_t outstanding_ = 0;                           // samples not yet taken by wait()
   uint64_t next_group_ = 1, next_age_ = 0;
   EngineStats stats_;
+  uint64_t weight_version_ = 0, next_weight_version_ = 0;
+  bool updating_ = false;  // between begin_weights and commit_weights: the engine thread is at rest and gets no work
+  bool at_rest_ = false;   // the engine thread waits for work
   bool stop_ = false;
 
   std::thread thread_;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "kernels/base/clock.h"
+
 namespace otr {
 namespace {
 
@@ -68,8 +70,19 @@ Status ModelRunner::add_quantized(ProgramBucket bucket) {
   OTR_ASSIGN_OR_RETURN(ForwardProgram program,
                        ForwardProgram::create(kernels_, weights_, quantized_.get(), layout_, pages_.data(), bucket, pool_));
   quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
-  quantized_->quantize(kernels_, pool_);
+  quantize();
   return {};
+}
+
+void ModelRunner::quantize() {
+  const Stopwatch time;
+  quantized_->quantize(kernels_, pool_);
+  quantize_seconds_ = time.seconds();
+}
+
+void ModelRunner::weights_changed() {
+  if (quantized_ != nullptr) quantize();
+  prefix_cache_->clear();
 }
 
 void ModelRunner::prepare(const PageWork& work) {

@@ -47,6 +47,12 @@ class ModelRunner {
   }
   int64_t quantized_bytes() const { return quantized_ != nullptr ? quantized_->bytes() : 0; }
 
+  // Replaces a tensor of the weights; to be followed by weights_changed() before rows run. Errors: as ModelWeights::put.
+  Status put_weight(const HostTensor& tensor) { return weights_.put(tensor, pool_); }
+  // What was made of the old weights is made again, or forgotten.
+  void weights_changed();
+  double quantize_seconds() const { return quantize_seconds_; }  // of the last time
+
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
   void run(const RowBatch& rows);
@@ -58,6 +64,7 @@ class ModelRunner {
  private:
   ModelRunner(const KernelTable& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
   Status create_pages(const ModelOptions& options);
+  void quantize();
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
@@ -70,6 +77,7 @@ class ModelRunner {
   std::unique_ptr<ForwardProgram> program_;
   std::unique_ptr<QuantizedWeights> quantized_;
   std::unique_ptr<ForwardProgram> quantized_program_;
+  double quantize_seconds_ = 0;
   Buffer<float> sample_scaled_;   // [num_threads][sample_workspace_stride]
   Buffer<int32_t> sample_order_;  // likewise
 };

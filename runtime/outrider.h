@@ -85,12 +85,13 @@ extern "C" {
   X(OTR_BAD_INPUT, 3, "a file or its contents are wrong")                               \
   X(OTR_UNSUPPORTED, 4, "valid, but not supported by this build or machine")            \
   X(OTR_NEVER_FITS, 5, "larger than the engine's memory will ever allow")               \
-  X(OTR_OUT_OF_MEMORY, 6, "memory or a thread was refused")                                       \
+  X(OTR_OUT_OF_MEMORY, 6, "memory or a thread was refused")                             \
   X(OTR_TIMEOUT, 7, "nothing happened within the given time")                           \
   X(OTR_IO_ERROR, 8, "the operating system refused a read or write")                    \
   X(OTR_FAULT, 9, "a request's own numbers are NaN or Inf")                             \
   X(OTR_INTERNAL, 10, "an internal error: please report it")                            \
-  X(OTR_IDLE, 11, "nothing is outstanding")
+  X(OTR_IDLE, 11, "nothing is outstanding")                                             \
+  X(OTR_BUSY, 12, "not while what is under way goes on")
 
 typedef enum otr_status {
 #define OTR_STATUS_ENUM(name, value, text) name = value,
@@ -187,7 +188,7 @@ OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t str
 
 /* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an
  * id outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range.
- * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages. */
+ * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages. OTR_BUSY: the weights are being replaced. */
 OTR_API otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id);
 
 /* Teacher forcing: the log-probs the engine would have reported had it drawn token_ids after the prompt, through the same
@@ -241,6 +242,7 @@ typedef struct otr_result_view {
   int64_t spec_num_draft_tokens;    /* drafted tokens that the model verified */
   int64_t spec_num_accepted_tokens; /* of these, how many it kept */
   int64_t spec_num_verify_steps;    /* runs of the model that verified at least one */
+  uint64_t weight_version;          /* of the weights that drew all of it: see Weights; 0: those of model_path */
 } otr_result_view;
 
 /* Takes the next finished sample or score, waiting up to timeout_ms (0: not at all; negative: as long as something is
@@ -255,6 +257,44 @@ OTR_API otr_status otr_result_get(const otr_result* result, otr_result_view* vie
 
 /* Frees the result and what views of it point to. */
 OTR_API otr_status otr_result_destroy(otr_result* result);
+
+/* ---- Weights ----------------------------------------------------------------------------------------------------------- */
+
+/* New weights between two steps, in place: no second copy is held.
+ *
+ *     otr_weights_begin(engine, step);
+ *     for each tensor: otr_weights_put(engine, &tensor);     as named and shaped in the checkpoint
+ *     otr_weights_commit(engine);
+ *
+ * From begin to commit nothing can be submitted. Tensors that are not put keep their values. After a put that failed the others
+ * can go on, and the failed one can be repeated. A drafter that was made of the old weights ("self") is made again by the commit, and
+ * cached prompts are forgotten: what is drawn then is what an engine created with these weights would draw, bit for bit. */
+
+typedef enum otr_dtype { OTR_DTYPE_BF16 = 0, OTR_DTYPE_F16 = 1, OTR_DTYPE_F32 = 2 } otr_dtype;
+
+typedef struct otr_tensor {
+  size_t struct_size;
+  const char* name;     /* "model.layers.0.mlp.up_proj.weight"; one that checkpoints have and the engine never reads (a tied model's
+                           lm_head.weight, rotary_emb.inv_freq) is accepted */
+  otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
+  const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
+  size_t num_dims;
+  const void* data;     /* row-major, dense, in host memory; any alignment */
+  size_t data_bytes;    /* what the shape and dtype come to */
+} otr_tensor;
+
+OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
+
+/* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished. (Results that nobody has
+ * taken yet do not matter.) OTR_INVALID_ARGUMENT: an update has already begun. */
+OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
+
+/* Replaces one tensor; returns when `data` is no longer needed. OTR_INVALID_ARGUMENT: no update has begun; the model has no tensor of
+ * this name; its shape or size is another; the dtype is unknown. */
+OTR_API otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor);
+
+/* Ends the update. OTR_INVALID_ARGUMENT: none has begun. */
+OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
 /* ---- History ----------------------------------------------------------------------------------------------------------- */
 
@@ -290,7 +330,7 @@ OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 /* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs
  * to *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
  * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak,
- * kv_page_bytes, busy_seconds, kernel_seconds, num_threads, … */
+ * kv_page_bytes, weight_version, busy_seconds, kernel_seconds, quantize_seconds, num_threads, … */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 
 #ifdef __cplusplus

@@ -50,6 +50,7 @@ void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penal
 struct Group {
   uint64_t id = 0;
   uint64_t tag = 0;
+  uint64_t weight_version = 0;    // of the weights that its tokens are drawn from
   SamplingParams sampling;
   std::vector<int32_t> stop_ids;  // ascending: the model's and the request's
   int32_t num_prompt = 0;

@@ -24,6 +24,7 @@ enum class StatusCode : int {
   kFault = 9,              // NaN or Inf in a request's own numbers
   kInternal = 10,          // a bug in the library
   kIdle = 11,              // nothing is outstanding
+  kBusy = 12,              // not while what is under way goes on
 };
 
 class [[nodiscard]] Status {

@@ -47,6 +47,22 @@ void linear_pack_block(const Element* rows, int32_t num_rows, int32_t in_feature
   }
 }
 
+void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features, Element* packed) {
+  for (int32_t count; num_rows > 0; rows += int64_t{count} * in_features, first_row += count, num_rows -= count) {
+    count = std::min(kLinearBlockN - first_row % kLinearBlockN, num_rows);
+    const bool whole = count == kLinearBlockN || (first_row % kLinearBlockN == 0 && first_row + count == out_features);
+    if (whole) {
+      linear_pack_block(rows, count, in_features, packed + linear_packed_index(first_row, 0, in_features));
+      continue;
+    }
+    for (int32_t row = 0; row < count; ++row) {
+      for (int32_t k = 0; k < in_features; ++k) {
+        packed[linear_packed_index(first_row + row, k, in_features)] = rows[int64_t{row} * in_features + k];
+      }
+    }
+  }
+}
+
 void linear_pack(const Element* w, int32_t out_features, int32_t in_features, Element* packed, ThreadPool& pool) {
   const int64_t block_elements = kLinearBlockN * linear_padded(in_features);
   const int64_t blocks = linear_padded(out_features) / kLinearBlockN;

@@ -1,6 +1,10 @@
 #include "kernels/linear/linear.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <random>
+#include <utility>
 
 #include "tests/kernels/kernel_test_util.h"
 
@@ -208,6 +212,33 @@ TEST_P(Linear, ANaNStaysInItsRow) {
       } else {
         ASSERT_EQ(bits_of(dirty[at]), bits_of(clean[at])) << r << " " << i;
       }
+    }
+  }
+}
+
+// Replaced piece by piece, at any borders, a weight is what it is packed in one go; rows that are not replaced stay.
+TEST(LinearPack, RowsInPiecesAreTheWholeWeight) {
+  ThreadPool pool(1);
+  for (const auto& [n, k] : {std::pair(1, 1), std::pair(31, 40), std::pair(64, 32), std::pair(97, 65), std::pair(130, 64)}) {
+    const std::vector<Element> before = random_elements(static_cast<size_t>(n) * k, 1.0f, 1), after = random_elements(static_cast<size_t>(n) * k, 1.0f, 2);
+    const auto packed = [&, n = n, k = k](const std::vector<Element>& w) {
+      std::vector<Element> p(static_cast<size_t>(linear_packed_elements(n, k)));
+      linear_pack(w.data(), n, k, p.data(), pool);
+      return p;
+    };
+    std::mt19937 random(3);
+    for (int round = 0; round < 20; ++round) {
+      std::vector<Element> mixed = before, pieces = packed(before);
+      for (int32_t row = 0; row < n;) {
+        const int32_t count = std::min<int32_t>(n - row, 1 + static_cast<int32_t>(random() % 70));
+        if (random() % 4 != 0) {
+          linear_pack_rows(after.data() + int64_t{row} * k, row, count, n, k, pieces.data());
+          std::copy_n(after.begin() + int64_t{row} * k, int64_t{count} * k, mixed.begin() + int64_t{row} * k);
+        }
+        row += count;
+      }
+      const std::vector<Element> expected = packed(mixed);
+      EXPECT_EQ(std::memcmp(pieces.data(), expected.data(), expected.size() * sizeof(Element)), 0) << n << " x " << k;
     }
   }
 }

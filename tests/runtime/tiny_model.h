@@ -32,6 +32,7 @@ struct TinyShape {
   double rms_norm_eps = 1e-6;
   std::vector<int32_t> eos_ids = {3};
   uint32_t seed = 1;
+  bool tied = false;  // no lm_head of its own
   // Faults and extremes to order.
   int32_t nan_embedding = -1;   // the token whose embedding is NaN
   int32_t nan_lm_head = -1;     // the token whose lm_head row is NaN
@@ -75,7 +76,7 @@ class TinyModel {
         << shape_.num_heads << ", \"num_key_value_heads\": " << shape_.num_kv_heads << ", \"head_dim\": " << shape_.head_dim
         << ", \"vocab_size\": " << shape_.vocab_size << ", \"max_position_embeddings\": " << shape_.max_position_embeddings
         << ", \"rms_norm_eps\": " << shape_.rms_norm_eps << ", \"rope_theta\": 10000, \"hidden_act\": \"silu\", "
-        << "\"tie_word_embeddings\": false, \"eos_token_id\": [";
+        << "\"tie_word_embeddings\": " << (shape_.tied ? "true" : "false") << ", \"eos_token_id\": [";
     for (size_t i = 0; i < shape_.eos_ids.size(); ++i) out << (i > 0 ? ", " : "") << shape_.eos_ids[i];
     out << "]}\n";
   }
@@ -114,7 +115,7 @@ class TinyModel {
       add(layer + "mlp.down_proj.weight", {hidden, inner}, fan_in(inner));
     }
     add("model.norm.weight", {hidden}, 0.3f, 1.0f);
-    add("lm_head.weight", {vocab, hidden}, fan_in(hidden) * shape_.lm_head_scale);
+    if (!shape_.tied) add("lm_head.weight", {vocab, hidden}, fan_in(hidden) * shape_.lm_head_scale);
     const auto spoil = [&](Tensor& t, int32_t row) {
       for (int64_t i = 0; row >= 0 && i < hidden; ++i) t.values[static_cast<size_t>(row * hidden + i)] = std::nanf("");
     };

@@ -1,0 +1,46 @@
+// New weights for a live engine. The engine thread is at rest from begin to commit, so the callers' threads may write what it reads, and
+// use its thread pool.
+#include "runtime/engine.h"
+
+namespace otr {
+
+Status Engine::check_updating(bool expected) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (updating_ == expected) return {};
+  return invalid_argument(expected ? "no update of the weights has begun" : "an update of the weights has already begun");
+}
+
+Status Engine::begin_weights(uint64_t version) {
+  std::lock_guard<std::mutex> weights(weights_mutex_);
+  OTR_RETURN_IF_ERROR(check_updating(false));
+  std::unique_lock<std::mutex> lock(mutex_);
+  // A tick publishes its last samples before it ends; and whoever sees those may submit again while this waits.
+  at_rest_changed_.wait(lock, [this] { return stop_ || at_rest_ || !unfinished_.empty(); });
+  if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
+  if (!unfinished_.empty()) {
+    return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
+  }
+  updating_ = true;
+  next_weight_version_ = version;
+  return {};
+}
+
+Status Engine::put_weight(const HostTensor& tensor) {
+  std::lock_guard<std::mutex> weights(weights_mutex_);
+  OTR_RETURN_IF_ERROR(check_updating(true));
+  return target().put_weight(tensor);
+}
+
+Status Engine::commit_weights() {
+  std::lock_guard<std::mutex> weights(weights_mutex_);
+  OTR_RETURN_IF_ERROR(check_updating(true));
+  target().weights_changed();
+  tick_stats_.quantize_seconds = target().quantize_seconds();
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_.quantize_seconds = tick_stats_.quantize_seconds;
+  weight_version_ = next_weight_version_;
+  updating_ = false;
+  return {};
+}
+
+}  // namespace otr
