@@ -1,5 +1,8 @@
 // RowBatchBuilder: assembles a tick's row descriptors in buffers sized once.
 //
+// Tiles that follow each other and begin with the same pages (samples of a group, paths of a draft) are bundled, so that attention reads
+// those once.
+//
 // Single-threaded. add() REQUIRES that the limits given at construction hold; the batcher keeps them.
 #pragma once
 
@@ -42,11 +45,15 @@ class RowBatchBuilder {
 
  private:
   void add_segment(int32_t first_row, int32_t num_rows, int32_t first_page);
+  void bundle_last_tile();
+  int32_t shared_keys(const TileBundle& bundle, const RowTile& tile) const;
+  int32_t num_keys(const RowTile& tile) const { return positions_[static_cast<size_t>(tile.first_row + tile.num_rows) - 1] + 1; }
 
   const int32_t tile_rows_;
   std::vector<int32_t> token_ids_, positions_, logit_rows_;
   std::vector<RowSegment> segments_;
   std::vector<RowTile> tiles_;
+  std::vector<TileBundle> bundles_;
   std::vector<PageId> page_tables_;
   std::vector<KvCopy> copies_;
 };

@@ -24,6 +24,14 @@ struct RowTile {
   int32_t num_rows;
 };
 
+// Consecutive tiles that one attention task takes, since their rows still fit one vector of lanes: keys 0 … shared_keys - 1 are the same
+// pages for all of them, and are read once.
+struct TileBundle {
+  int32_t first_tile;
+  int32_t num_tiles;
+  int32_t shared_keys;  // a multiple of kAttentionSplit; 0 for a tile alone
+};
+
 // The key and value that a row writes on page `from` (its own) stand in the same slot of page `to` as well: draft paths that
 // share a node each have it on pages of their own.
 struct KvCopy {
@@ -35,12 +43,14 @@ struct RowBatch {
   int32_t num_rows;
   int32_t num_segments;
   int32_t num_tiles;
+  int32_t num_bundles;
   int32_t num_logit_rows;
   int32_t num_copies;
   const int32_t* token_ids;    // [num_rows]
   const int32_t* positions;    // [num_rows], absolute
   const RowSegment* segments;  // [num_segments], covers every row once, in order
   const RowTile* tiles;        // [num_tiles], covers every row once
+  const TileBundle* bundles;   // [num_bundles], covers every tile once
   const PageId* page_tables;   // concatenated; a segment's table covers positions 0 … its last row's
   const int32_t* logit_rows;   // [num_logit_rows], rows whose logits are wanted, ascending
   const KvCopy* copies;        // [num_copies], distinct destinations

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/attention/attention.h"
 #include "kernels/page/page.h"
 
 namespace otr {
@@ -101,6 +102,69 @@ TEST(RowBatchBuilder, SegmentsAndTilesCoverEveryRowOnce) {
     }
     EXPECT_EQ(row, b.num_rows);
   }
+}
+
+// Tiles that share their first pages are bundled as far as they fit and as it saves reading.
+TEST(RowBatchBuilder, TilesThatBeginAlikeAreBundled) {
+  RowBatchBuilder builder({.max_rows = 64, .max_segments = 16, .max_logit_rows = 64, .max_pages_per_sequence = 40}, 4);
+  const std::vector<int32_t> token = {1}, three = {1, 2, 3};
+  const auto pages = [](int32_t shared, int32_t own) {  // `shared` pages that all have, then `own`, own + 1, …
+    std::vector<PageId> table;
+    for (int32_t i = 0; i < 40; ++i) table.push_back(i < shared ? i : own + i);
+    return table;
+  };
+  builder.add(token, 1100, pages(16, 100), 1100);
+  builder.add(token, 1030, pages(16, 200), 1030);   // 1024 keys in common
+  builder.add(token, 1030, pages(14, 300), 1030);   // 896: three whole splits
+  builder.add(three, 1100, pages(16, 400), 1100);   // does not fit with them
+  builder.add(token, 1100, pages(3, 500), 1100);    // 192 keys in common: not one split
+  builder.add(token, 2000, pages(5, 600), 2000);    // nor here
+  builder.add(token, 2000, pages(8, 700), 2000);    // 256 keys in common with the last: 256 and twice 1745 are less than twice 2001
+  builder.add(token, 2000, pages(9, 800), 2000);    // a third 1745 would be too much for one task
+  builder.add(token, 2000, pages(9, 900), 2000);
+  const RowBatch b = builder.batch();
+  std::vector<std::vector<int32_t>> bundles;
+  for (int32_t i = 0; i < b.num_bundles; ++i) bundles.push_back({b.bundles[i].first_tile, b.bundles[i].num_tiles, b.bundles[i].shared_keys});
+  EXPECT_EQ(bundles, (std::vector<std::vector<int32_t>>{{0, 3, 768}, {3, 1, 0}, {4, 1, 0}, {5, 2, 256}, {7, 2, 512}}));
+}
+
+// Random batches of random prefixes: bundles cover every tile once, fit, and what they share they do share.
+TEST(RowBatchBuilder, BundlesHoldTheirWord) {
+  std::mt19937 random(2);
+  const auto below = [&random](int32_t n) { return static_cast<int32_t>(random() % static_cast<uint32_t>(n)); };
+  int32_t shared_ever = 0;
+  for (int round = 0; round < 300; ++round) {
+    const int32_t tile_rows = 1 + below(16);
+    RowBatchBuilder builder({.max_rows = 400, .max_segments = 32, .max_logit_rows = 400, .max_pages_per_sequence = 30}, tile_rows);
+    for (int32_t n = 1 + below(16); n > 0; --n) {
+      std::vector<PageId> table(30);
+      const int32_t common = below(30);
+      for (int32_t i = 0; i < 30; ++i) table[static_cast<size_t>(i)] = i < common ? i : 1000 * n + i;
+      const std::vector<int32_t> tokens(static_cast<size_t>(1 + below(6)), 1);
+      builder.add(tokens, below(1900), table, 0);
+      if (below(2) == 0) builder.add_path(tokens, 1000, std::span(table).first(15), std::vector<PageId>{9000 + n, 9100 + n});
+    }
+    const RowBatch b = builder.batch();
+    int32_t tile = 0;
+    for (int32_t i = 0; i < b.num_bundles; ++i) {
+      const TileBundle& bundle = b.bundles[i];
+      ASSERT_EQ(bundle.first_tile, tile);
+      ASSERT_GE(bundle.num_tiles, 1);
+      tile += bundle.num_tiles;
+      const RowTile &first = b.tiles[bundle.first_tile], &last = b.tiles[tile - 1];
+      ASSERT_LE(last.first_row + last.num_rows - first.first_row, tile_rows);
+      ASSERT_EQ(bundle.shared_keys % kAttentionSplit, 0);
+      ASSERT_EQ(bundle.shared_keys == 0, bundle.num_tiles == 1);
+      for (int32_t t = bundle.first_tile; t < tile; ++t) {
+        ASSERT_GE((b.positions[b.tiles[t].first_row + b.tiles[t].num_rows - 1] / kPageTokens + 1) * kPageTokens, bundle.shared_keys);
+        const auto table = [&b](const RowTile& of) { return b.page_tables + b.segments[of.segment].first_page; };
+        ASSERT_TRUE(std::equal(table(first), table(first) + bundle.shared_keys / kPageTokens, table(b.tiles[t])));
+      }
+      shared_ever += bundle.num_tiles > 1;
+    }
+    ASSERT_EQ(tile, b.num_tiles);
+  }
+  EXPECT_GT(shared_ever, 100);
 }
 
 }  // namespace

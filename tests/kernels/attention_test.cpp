@@ -82,6 +82,11 @@ class Problem {
     }
   }
 
+  // The first pages of every sequence become sequence 0's.
+  void share(int keys) {
+    for (auto& table : tables) std::copy_n(tables[0].begin(), keys / kPageTokens, table.begin());
+  }
+
   // The slots of each last page past the sequence's end: finite, of any size.
   void fill_beyond(float value) {
     for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
@@ -99,12 +104,14 @@ class Problem {
 
   // Rows of the spans in order, [num_heads * head_dim] each, without what lies between rows (which must stay poisoned).
   // Every operand ends, or starts, at inaccessible memory.
+  // `shared_keys`: tiles that fit together are bundled, with so many keys in common.
   std::vector<Element> run(const KernelTable& kernels, const std::vector<Span>& spans, int threads = 1,
-                           Guard guard = Guard::kAtEnd) const {
+                           Guard guard = Guard::kAtEnd, int shared_keys = 0) const {
     const size_t token = static_cast<size_t>(heads.num_heads) * heads.head_dim;
     std::vector<int32_t> positions;
     std::vector<RowSegment> segments;
     std::vector<RowTile> tiles;
+    std::vector<TileBundle> bundles;
     std::vector<PageId> page_tables;
     std::vector<Element> q_rows;
     const int tile_rows = attention_tile_rows(heads.num_heads, heads.num_kv_heads);
@@ -112,7 +119,16 @@ class Problem {
       const size_t s = static_cast<size_t>(span.sequence);
       const int32_t first_row = static_cast<int32_t>(positions.size());
       for (int i = 0; i < span.count; i += tile_rows) {
+        const int32_t tile = static_cast<int32_t>(tiles.size());
         tiles.push_back({static_cast<int32_t>(segments.size()), first_row + i, std::min(tile_rows, span.count - i)});
+        TileBundle* last = bundles.empty() ? nullptr : &bundles.back();
+        if (shared_keys > 0 && last != nullptr && tiles[static_cast<size_t>(tile)].first_row + tiles[static_cast<size_t>(tile)].num_rows -
+                                                          tiles[static_cast<size_t>(last->first_tile)].first_row <= tile_rows) {
+          ++last->num_tiles;
+          last->shared_keys = shared_keys;
+        } else {
+          bundles.push_back({tile, 1, 0});
+        }
       }
       segments.push_back({first_row, span.count, static_cast<int32_t>(page_tables.size())});
       const int used = (span.first + span.count + kPageTokens - 1) / kPageTokens;
@@ -132,7 +148,9 @@ class Problem {
     batch.num_tiles = static_cast<int32_t>(tiles.size());
     batch.positions = positions_guarded.data();
     batch.segments = segments.data();
+    batch.num_bundles = static_cast<int32_t>(bundles.size());
     batch.tiles = tiles.data();
+    batch.bundles = bundles.data();
     batch.page_tables = tables_guarded.data();
     ThreadPool pool(threads);
     kernels.attention({&batch, kLayer, heads.num_heads, layout, scale, q_guarded.data(), pages_guarded.data(), out.data(),
@@ -302,6 +320,30 @@ TEST_P(Attention, SequencesOfABatchDoNotSeeEachOther) {
     apart.insert(apart.end(), rows.begin(), rows.end());
   }
   for (int threads = 1; threads <= 3; ++threads) EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads), apart)) << threads;
+}
+
+// Sequences that begin with the same pages give the same bits when their rows share a task as alone: rows at, before and after the border,
+// tails of every kind, tiles of several rows.
+TEST_P(Attention, ABundleOfSequencesThatShareABeginning) {
+  for (const Heads& h : {Heads{4, 2, 32}, Heads{7, 1, 64}, Heads{3, 3, 16}, Heads{20, 1, 32}}) {
+    for (const int shared : {256, 512}) {
+      Problem problem(h, {shared + 1, shared + 64, shared + 65, shared + 255, shared + 256, shared + 257, shared + 600, shared + 3});
+      problem.share(shared);
+      std::vector<Span> spans;
+      for (int s = 0; s < 8; ++s) {
+        const int length = problem.lengths[static_cast<size_t>(s)], count = 1 + s % 3;
+        spans.push_back({s, std::max(shared, length - count), std::min(count, length - shared)});
+      }
+      const std::vector<Element> alone = problem.run(*kernels, spans);
+      for (const int threads : {1, 2}) {
+        EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads, Guard::kAtEnd, shared), alone)) << h.num_heads << " heads, " << shared;
+        EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads, Guard::kAtStart, shared), alone)) << h.num_heads << " heads, " << shared;
+      }
+      // All in the shared part, where nothing is left for the tiles; and a sequence of which one row is.
+      const std::vector<Span> inside = {{0, shared - 1, 1}, {1, 5, 1}, {2, shared - 1, 2}, {3, 200, 1}};
+      EXPECT_TRUE(same_bits(problem.run(*kernels, inside, 1, Guard::kAtEnd, shared), problem.run(*kernels, inside))) << h.num_heads << " heads, " << shared;
+    }
+  }
 }
 
 TEST_P(Attention, WhatLiesPastTheEndCountsNothing) {
