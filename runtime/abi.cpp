@@ -141,7 +141,8 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 
 constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "off",
-    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0};
+    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
+    .pin_threads = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -191,6 +192,8 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.worker.target.path = c.model_path;
   o.worker.isa = text(c.isa, "auto");
   o.worker.num_threads = c.num_threads;
+  if (c.pin_threads != 0 && c.pin_threads != 1) return invalid_argument("options.pin_threads must be 0 or 1");
+  o.worker.pin_threads = c.pin_threads == 1;
   o.worker.target.kv_bytes = c.kv_bytes;
   o.policy = text(c.policy, "off");
   constexpr size_t kMostDrafters = 1024;

@@ -249,6 +249,7 @@ std::string Engine::stats_json() const {
 
 void Engine::loop() {
   pin_fp_environment();
+  worker_->pool().pin_caller();
   for (;;) {
     {
       std::unique_lock<std::mutex> lock(mutex_);

@@ -131,6 +131,8 @@ typedef struct otr_engine_options {
   size_t num_drafters;
   int32_t history;         /* what is kept of finished samples for the drafter "history": 0 (default): nothing, unless the policy
                               names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead of 8) */
+  int32_t pin_threads;     /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is steadier where
+                              nothing else runs; default 0 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);

@@ -13,6 +13,7 @@ namespace otr {
 struct WorkerOptions {
   std::string isa = "auto";
   int32_t num_threads = 0;
+  bool pin_threads = false;
   ModelOptions target;
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/base/thread_pool.h"
 
 #include <immintrin.h>
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -22,11 +23,16 @@ int ThreadPool::affinity_count() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-ThreadPool::ThreadPool(int num_threads, void (*thread_start)())
-    : num_threads_(num_threads > 0 ? num_threads : affinity_count()) {
+ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads > 0 ? num_threads : affinity_count()) {
+  cpu_set_t set;
+  if (pin && sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) cpus_.push_back(cpu);
+    }
+  }
   threads_.reserve(static_cast<size_t>(num_threads_ - 1));
   try {
-    for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i, thread_start] { worker_loop(i, thread_start); });
+    for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker_loop(i); });
   } catch (...) {  // the system refused a thread: those that run must end before what they wait on does
     join_all();
     throw;
@@ -42,6 +48,14 @@ void ThreadPool::join_all() {
   }
   wake_.notify_all();
   for (std::thread& t : threads_) t.join();
+}
+
+void ThreadPool::pin_thread(int thread) const {
+  if (cpus_.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpus_[static_cast<size_t>(thread) % cpus_.size()], &set);
+  (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
 void ThreadPool::run(int num_tasks, Task task, const void* context) {
@@ -77,9 +91,9 @@ void ThreadPool::work(int thread) {
   }
 }
 
-void ThreadPool::worker_loop(int thread, void (*thread_start)()) {
+void ThreadPool::worker_loop(int thread) {
   pin_fp_environment();
-  if (thread_start != nullptr) thread_start();
+  pin_thread(thread);
   for (;;) {
     for (int spins = 0; !has_task(launch_.load(std::memory_order_acquire)) && spins < kSpins; ++spins) _mm_pause();
     if (!has_task(launch_.load())) {

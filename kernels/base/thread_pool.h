@@ -21,14 +21,16 @@ namespace otr {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the calling thread; 0 means one per CPU of the caller's affinity mask. `thread_start` (may be null)
-  // runs first on every pool thread, e.g. to request tile state.
-  explicit ThreadPool(int num_threads, void (*thread_start)() = nullptr);
+  // `num_threads` counts the thread that will call run(); 0 means one per CPU of the creating thread's affinity mask. `pin`: each thread
+  // gets one CPU of that mask for its own, as far as they go round; where the system refuses, it is left alone.
+  explicit ThreadPool(int num_threads, bool pin = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
+  // Pins the calling thread, which is to be the one that calls run(), if the others are.
+  void pin_caller() const { pin_thread(0); }
 
   using Task = void (*)(const void* context, int task, int thread);
   // Runs task 0 … num_tasks - 1, each exactly once, on any thread (0 <= thread < num_threads()); returns when all are done.
@@ -51,10 +53,12 @@ class ThreadPool {
   static bool has_task(uint64_t launch) { return (launch & kNextMask) < launch >> kCountBits; }
 
   void join_all();
-  void worker_loop(int thread, void (*thread_start)());
+  void pin_thread(int thread) const;
+  void worker_loop(int thread);
   void work(int thread);
 
   const int num_threads_;
+  std::vector<int> cpus_;  // to pin to; empty: threads go where the system puts them
   std::vector<std::thread> threads_;
 
   Task task_ = nullptr;            // written by run() while no task can be claimed

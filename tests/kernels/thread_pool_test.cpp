@@ -1,6 +1,7 @@
 #include "kernels/base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -79,15 +80,34 @@ TEST(ThreadPool, ZeroMeansOneThreadPerCpu) {
   EXPECT_GE(pool.num_threads(), 1);
 }
 
-std::atomic<int> starts{0};
-
-TEST(ThreadPool, RunsTheStartFunctionOnEveryPoolThread) {
-  starts = 0;
-  {
-    ThreadPool pool(4, [] { starts.fetch_add(1); });
-    for (int launch = 0; launch < 3; ++launch) pool.parallel_for(8, [](int, int) {});
+// Pinned, thread i runs on the i-th CPU of the mask, and round again; the caller only if it asks. Unpinned, on any.
+TEST(ThreadPool, PinsEachThreadToOneCpu) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
   }
-  EXPECT_EQ(starts.load(), 3);  // the calling thread is the fourth
+  std::thread([&] {  // not the test's own thread: it would stay pinned
+    for (const bool pin : {false, true}) {
+      ThreadPool pool(3, pin);
+      cpu_set_t masks[3];
+      std::atomic<int> seen{0};
+      pool.pin_caller();
+      for (int launch = 0; launch < 1000 && seen.load() != 7; ++launch) {
+        pool.parallel_for(64, [&](int, int thread) {
+          sched_getaffinity(0, sizeof masks[thread], &masks[thread]);
+          seen.fetch_or(1 << thread);
+          std::this_thread::yield();
+        });
+      }
+      ASSERT_EQ(seen.load(), 7);
+      for (size_t thread = 0; thread < 3; ++thread) {
+        EXPECT_EQ(CPU_COUNT(&masks[thread]), pin ? 1 : static_cast<int>(cpus.size()));
+        EXPECT_TRUE(CPU_ISSET(cpus[thread % cpus.size()], &masks[thread]));
+      }
+    }
+  }).join();
 }
 
 TEST(ThreadPool, PoolThreadsHaveThePinnedEnvironment) {

@@ -37,6 +37,7 @@ TEST_F(AbiEngine, CreateRefusesWrongOptions) {
       {"prefill_chunk 0", [](auto* o) { o->prefill_chunk = 0; }},
       {"huge prefill_chunk", [](auto* o) { o->prefill_chunk = kIntMax; }},
       {"num_threads < 0", [](auto* o) { o->num_threads = -1; }},
+      {"pin_threads > 1", [](auto* o) { o->pin_threads = 2; }},
       {"huge num_threads", [](auto* o) { o->num_threads = kIntMax; }},
       {"less than a page", [](auto* o) { o->kv_bytes = 100; }},
       {"a terabyte of pages", [](auto* o) { o->kv_bytes = uint64_t{1} << 40; }, OTR_OUT_OF_MEMORY},

@@ -160,6 +160,7 @@ const std::vector<Flag> kEngineFlagTable = {
     {"kv-bytes", "SIZE", "memory of the KV pages, like 512M or 2G (default: a quarter of the free memory)"},
     {"chunk", "N", "prompt tokens run in one tick (default 512)"},
     {"threads", "N", "default: one per CPU that the process may use"},
+    {"pin-threads", nullptr, "keep each thread on one CPU"},
     {"device", "NAME", "auto, cpu or cuda:N (default auto)"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
     {"stats", "FILE.json", "write times and counts to this file"},
@@ -174,6 +175,7 @@ EngineFlags::EngineFlags(const Flags& flags)
   set_int("max-batch", &options.max_batch);
   set_int("chunk", &options.prefill_chunk);
   set_int("threads", &options.num_threads);
+  options.pin_threads = flags.given("pin-threads");
   policy = flags.text("policy", "off");
   drafters = flags.all("drafter");
   for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());
@@ -197,6 +199,7 @@ nlohmann::ordered_json EngineFlags::settings() const {
           {"max_batch", options.max_batch},
           {"chunk", options.prefill_chunk},
           {"threads", options.num_threads},
+          {"pin_threads", options.pin_threads == 1},
           {"kv_bytes", options.kv_bytes}};
 }
 
