@@ -7,12 +7,12 @@ DraftPaths::DraftPaths(int32_t max_paths, int32_t max_pages) {
   pages_.reserve(static_cast<size_t>(max_pages));
 }
 
-int32_t DraftPaths::add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PagePool* pool, PageWork* work) {
+int32_t DraftPaths::add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PrefixCache* cache, PageWork* work) {
   const int32_t first = begin / kPageTokens, count = (end + kPageTokens - 1) / kPageTokens - first;
-  if (count > pool->num_free()) return kNoPath;
+  if (count > cache->num_available()) return kNoPath;
   const int32_t start = static_cast<int32_t>(pages_.size());
   for (int32_t i = 0; i < count; ++i) {
-    const PageId page = pool->take_free();
+    const PageId page = cache->allocate();
     pages_.push_back(page);
     if ((first + i) * kPageTokens < filled) {
       const size_t source = static_cast<size_t>(i);

@@ -23,8 +23,8 @@ class DraftPaths {
   DraftPaths(int32_t max_paths, int32_t max_pages);
 
   // A new path of the sequence with this table, for drafted positions [begin, end). Up to position `filled` it is a copy of path
-  // `from` (kNoPath: of the sequence itself). Returns its number, or kNoPath if there are not enough free pages.
-  int32_t add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PagePool* pool, PageWork* work);
+  // `from` (kNoPath: of the sequence itself). Returns its number, or kNoPath if there are too few pages, free or evictable.
+  int32_t add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PrefixCache* cache, PageWork* work);
 
   int32_t size() const { return static_cast<int32_t>(paths_.size()); }
   // The path's pages, from page begin / 64 of the sequence on.

@@ -41,7 +41,7 @@ bool Engine::step() {
   return true;
 }
 
-// Plans the runs that may draft and takes pages for their nodes, as long as there are free ones: a draft preempts nobody.
+// Plans the runs that may draft and takes pages for their nodes, as long as there are any that no sequence holds: a draft preempts nobody.
 void Engine::draft(const std::vector<RowRun>& runs) {
   speculator_->begin_tick(runs.size());
   places_.assign(runs.size(), Place{});
@@ -74,7 +74,7 @@ void Engine::fork(size_t run, const Sequence& s, int32_t begin) {
   if (forest->empty()) return;
   for (int32_t node = forest->run_end(0); node < forest->size(); node = forest->run_end(node)) {
     const int32_t depth = (*forest)[forest->run_end(node) - 1].depth;
-    if (paths_.add(s.pages, DraftPaths::kNoPath, begin, begin, begin + depth, &target().page_pool(), &fork_work_) == DraftPaths::kNoPath) forest->truncate(node);
+    if (paths_.add(s.pages, DraftPaths::kNoPath, begin, begin, begin + depth, &target().prefix_cache(), &fork_work_) == DraftPaths::kNoPath) forest->truncate(node);
   }
 }
 
@@ -83,8 +83,7 @@ int32_t Engine::draft_depth(const Sequence& s, const RowRun& run) const {
   const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() && run.end - run.begin == 1;
   if (!decodes) return 0;
   const int32_t depth = std::min(speculator_->policy().depth, s.max_tokens - s.num_tokens() - 1);
-  const PagePool& pool = target().page_pool();
-  if (s.pages.pages_to_write(pool, run.end, run.end + depth) <= pool.num_free()) return depth;
+  if (s.pages.pages_to_write(target().page_pool(), run.end, run.end + depth) <= target().prefix_cache().num_available()) return depth;
   return std::min(depth, s.pages.num_pages() * kPageTokens - run.end);
 }
 

@@ -140,7 +140,7 @@ bool TreeDrafter::place(const DraftSequence& s, Member* m, int32_t node, bool fi
   const int32_t position = first + n.depth - 1;
   int32_t path = m->tree[n.parent].path;
   if (!first_child) {
-    path = paths_.add(table(s.slot), path, first, position, first + max_depth - 1, &model_.page_pool(), &page_work_);
+    path = paths_.add(table(s.slot), path, first, position, first + max_depth - 1, &model_.prefix_cache(), &page_work_);
     if (path == DraftPaths::kNoPath) return false;
   }
   m->tree.set_path(node, path);

@@ -374,5 +374,27 @@ TEST(Counters, AddUp) {
   EXPECT_EQ(engine.stats()["prefix_hit_tokens"], 192);
 }
 
+// A pool that is full of cached prompts drafts as well as an empty one.
+TEST(Structure, CachedPromptsDoNotStarveDrafts) {
+  const TinyModel model;
+  const EngineSetup setup{.num_pages = 24, .policy = "fixed:self:6:3:12"};
+  const TestEngine fresh(model, setup), used(model, setup);
+  for (uint32_t i = 0; i < 30; ++i) {
+    Request r(random_tokens(i, 200, 97));
+    r.sampling.max_new_tokens = 1;
+    used.run({r});
+  }
+  Request r(random_tokens(99, 50, 97));
+  r.n = 2;
+  r.sampling.max_new_tokens = 200;
+  r.sampling.ignore_eos = 1;
+  const auto drafted = [](const TestEngine& e) { return e.stats()["speculation"]["drafters"]["self"]["drafted"].get<int64_t>(); };
+  const Outputs expected = fresh.run({r});
+  const int64_t before = drafted(used);
+  EXPECT_EQ(difference(used.run({r}), expected), "");
+  EXPECT_EQ(drafted(used) - before, drafted(fresh));
+  EXPECT_GT(drafted(fresh), 400);
+}
+
 }  // namespace
 }  // namespace otr
