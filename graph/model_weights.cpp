@@ -12,16 +12,12 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   ModelWeights w;
   w.config_ = config;
   const WeightPlan plan = weight_plan(config);
-  const int64_t head = config.tie_word_embeddings ? linear_packed_elements(config.vocab_size, config.hidden_size) : 0;
-  OTR_ASSIGN_OR_RETURN(w.packed_, Buffer<Element>::create(plan.packed_elements + head, "weights"));
+  OTR_ASSIGN_OR_RETURN(w.packed_, Buffer<Element>::create(plan.packed_elements, "weights"));
   OTR_ASSIGN_OR_RETURN(w.embedding_, Buffer<Element>::create(plan.matrix_elements, "embedding"));
   OTR_ASSIGN_OR_RETURN(w.vectors_, Buffer<float>::create(plan.vector_elements + config.head_dim / 2, "weights"));
   std::vector<WeightTarget> targets;
   for (const WeightPiece& piece : plan.pieces) targets.push_back({&piece, w.address(piece)});
   OTR_RETURN_IF_ERROR(source.read(targets, pool));
-  if (head != 0) {
-    linear_pack(w.embedding_.data(), config.vocab_size, config.hidden_size, w.packed_.data() + plan.packed_elements, pool);
-  }
   float* inv_freq = w.vectors_.data() + plan.vector_elements;
   w.rope_scale_ = rope_frequencies(config, {inv_freq, static_cast<size_t>(config.head_dim / 2)});
   w.inv_freq_ = inv_freq;
@@ -57,10 +53,7 @@ void ModelWeights::bind(const WeightPlan& plan) {
                        .down = linear(prefix + "down", nullptr)});
   }
   final_norm_ = vector("final_norm");
-  lm_head_ = config_.tie_word_embeddings
-                 ? LinearWeight{.in_features = config_.hidden_size, .out_features = config_.vocab_size,
-                                .packed = packed_.data() + plan.packed_elements, .bias = nullptr}
-                 : linear("lm_head", nullptr);
+  lm_head_ = linear("lm_head", nullptr);
 }
 
 }  // namespace otr

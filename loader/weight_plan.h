@@ -1,7 +1,7 @@
 // The weight plan: what the engine's weight memory consists of, piece by piece, as a function of the config alone.
 //
-// The three arenas are what ModelWeights allocates: `packed` (linear weights in the kernels' layout), `matrix` (the embedding,
-// row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from. Whoever fills
+// The three arenas are what ModelWeights allocates: `packed` (linear weights in the kernels' layout), `matrix` (an untied
+// embedding, row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from. Whoever fills
 // the arenas (a Hugging Face folder, an .otr file) or writes them out (convert) walks the same plan.
 //
 // Thread safety: pure functions.
@@ -43,7 +43,7 @@ struct WeightPlan {
   const WeightPiece& piece(const std::string& name) const;
 };
 
-// A tied model has no piece "lm_head": it is packed from the embedding.
+// A tied model has no piece "embedding": its rows are gathered from "lm_head".
 WeightPlan weight_plan(const ModelConfig& config);
 
 }  // namespace otr

@@ -29,8 +29,7 @@ struct Problem {
         x[static_cast<size_t>(r * x_stride + i)] = i < k ? inputs[static_cast<size_t>(r * k + i)] : Element{};
       }
     }
-    ThreadPool pool(1);
-    linear_pack(w.data(), n, k, packed.data(), pool);
+    pack_linear(w.data(), n, k, packed.data());
   }
 
   Problem(int num_rows, int in_features, int out_features, uint32_t seed = 1, Guard guard = Guard::kAtEnd)
