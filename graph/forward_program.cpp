@@ -47,10 +47,11 @@ void ForwardProgram::build(const Parts& parts) {
   ThreadPool& pool = parts.pool;
   const ModelConfig& c = w.config();
   Buffers& b = buffers_;
-  launches_.push_back([=, &pool, fault = b.fault.data(), out = b.residual.data(), table = w.embedding(), hidden = c.hidden_size,
+  launches_.push_back([=, &pool, fault = b.fault.data(), out = b.residual.data(), table = w.embedding(),
+                       packed = c.tie_word_embeddings ? w.lm_head().packed : nullptr, hidden = c.hidden_size,
                        op = k.embed](const RowBatch& rows) {
     std::memset(fault, 0, static_cast<size_t>(rows.num_rows));
-    op({rows.num_rows, hidden, rows.token_ids, table, out}, pool);
+    op({rows.num_rows, hidden, rows.token_ids, table, packed, out}, pool);
   });
   const RopeTableParams rope{.num_rows = 0, .half_dim = c.head_dim / 2, .positions = nullptr, .inv_freq = w.inv_freq(), .scale = w.rope_scale(),
                              .cos = b.cos.data(), .sin = b.sin.data()};

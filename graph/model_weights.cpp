@@ -18,16 +18,12 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   w.config_ = config;
   w.plan_ = weight_plan(config);
   const WeightPlan& plan = w.plan_;
-  const int64_t head = config.tie_word_embeddings ? linear_packed_elements(config.vocab_size, config.hidden_size) : 0;
-  OTR_ASSIGN_OR_RETURN(w.packed_, Buffer<Element>::create(plan.packed_elements + head, "weights"));
+  OTR_ASSIGN_OR_RETURN(w.packed_, Buffer<Element>::create(plan.packed_elements, "weights"));
   OTR_ASSIGN_OR_RETURN(w.embedding_, Buffer<Element>::create(plan.matrix_elements, "embedding"));
   OTR_ASSIGN_OR_RETURN(w.vectors_, Buffer<float>::create(plan.vector_elements + config.head_dim / 2, "weights"));
   std::vector<WeightTarget> targets;
   for (const WeightPiece& piece : plan.pieces) targets.push_back({&piece, w.address(piece)});
   OTR_RETURN_IF_ERROR(source.read(targets, pool));
-  if (head != 0) {
-    linear_pack(w.embedding_.data(), config.vocab_size, config.hidden_size, w.tied_head(), pool);
-  }
   float* inv_freq = w.vectors_.data() + plan.vector_elements;
   w.rope_scale_ = rope_frequencies(config, {inv_freq, static_cast<size_t>(config.head_dim / 2)});
   w.inv_freq_ = inv_freq;
@@ -80,14 +76,13 @@ Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   return {};
 }
 
-// Writes rows [num_rows][in_features] wherever the piece is kept.
+// Writes rows [num_rows][in_features] into the piece's arena.
 void ModelWeights::put_rows(const WeightPiece& piece, int32_t first_row, int32_t num_rows, const Element* rows) {
   if (piece.kind == PieceKind::kLinear) {
     return linear_pack_rows(rows, first_row, num_rows, piece.out_features, piece.in_features, packed_.data() + piece.offset);
   }
   const int64_t width = piece.in_features;
   std::copy_n(rows, num_rows * width, embedding_.data() + piece.offset + first_row * width);
-  if (config_.tie_word_embeddings) linear_pack_rows(rows, first_row, num_rows, piece.out_features, piece.in_features, tied_head());
 }
 
 // Points the named weights at their pieces.
@@ -109,10 +104,7 @@ void ModelWeights::bind() {
                        .down = linear(prefix + "down", nullptr)});
   }
   final_norm_ = vector("final_norm");
-  lm_head_ = config_.tie_word_embeddings
-                 ? LinearWeight{.in_features = config_.hidden_size, .out_features = config_.vocab_size,
-                                .packed = tied_head(), .bias = nullptr}
-                 : linear("lm_head", nullptr);
+  lm_head_ = linear("lm_head", nullptr);
 }
 
 }  // namespace otr

@@ -1,7 +1,7 @@
 // ModelWeights: a checkpoint's tensors in the layouts the kernels read, at addresses that never change.
 //
 // q, k and v are one weight of (num_heads + 2 num_kv_heads) * head_dim outputs, gate and up one of 2 * intermediate_size. Norm
-// weights and biases are float32. A tied lm_head is packed from the embedding, which itself stays row-major for lookups.
+// weights and biases are float32. An untied embedding stays row-major for lookups; a tied one is the lm_head alone.
 //
 // Errors: load() passes on what the source says, or kOutOfMemory. Thread safety: read only but for put().
 #pragma once
@@ -51,7 +51,7 @@ class ModelWeights {
   Status put(const HostTensor& tensor, ThreadPool& pool);
 
   const ModelConfig& config() const { return config_; }
-  const Element* embedding() const { return embedding_.data(); }  // [vocab_size][hidden_size]
+  const Element* embedding() const { return embedding_.data(); }  // [vocab_size][hidden_size]; null if tied
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const float* final_norm() const { return final_norm_; }         // [hidden_size]
   const LinearWeight& lm_head() const { return lm_head_; }        // [vocab_size][hidden_size]
@@ -62,13 +62,12 @@ class ModelWeights {
  private:
   void* address(const WeightPiece& piece);
   void bind();
-  Element* tied_head() { return packed_.data() + plan_.packed_elements; }
   void put_rows(const WeightPiece& piece, int32_t first_row, int32_t num_rows, const Element* rows);
 
   ModelConfig config_;
   WeightPlan plan_;
   Buffer<Element> embedding_;
-  Buffer<Element> packed_;  // the plan's linear pieces, then a tied lm_head
+  Buffer<Element> packed_;  // the plan's linear pieces
   Buffer<float> vectors_;   // the plan's vectors, then inv_freq
   std::vector<LayerWeights> layers_;
   const float* final_norm_ = nullptr;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/base/thread_pool.h"
+#include "loader/frame_sum.h"
 #include "loader/item_status.h"
 #include "loader/json_document.h"
 #include "loader/otr_nibbles.h"
@@ -214,7 +215,7 @@ Status OtrFile::read_frame(const OtrFrame& frame, OtrCoding coding, std::string_
   // Bytes that are stored as they are need no stop in between.
   uint8_t* stored = coded || planes ? scratch->stored.data() : target;
   OTR_RETURN_IF_ERROR(file_.read_exact(frame.offset, std::as_writable_bytes(std::span(stored, frame.stored))));
-  if (xxh64(stored, frame.stored) != frame.hash) {
+  if (frame_sum(stored, frame.stored) != frame.hash) {
     return bad_item(path(), what, "checksum mismatch in the frame at byte " + std::to_string(frame.offset));
   }
   bool good = true;

@@ -6,7 +6,7 @@
 //   [header offset, …)  the header: JSON, zstd-compressed, up to the end of the file
 //
 // Header: {"layout": "vnni32", "files": {name: item}, "weights": {piece name: item}}, an item being
-//   {"bytes": raw size, "planes": false | true | "nibbles", "frames": [[offset, stored size, raw size, "XXH64 of the stored bytes"], …]}
+//   {"bytes": raw size, "planes": false | true | "nibbles", "frames": [[offset, stored size, raw size, "frame_sum of the stored bytes"], …]}
 // "files" holds config.json, generation_config.json and tokenizer.json as they were; "weights" the pieces of the weight plan.
 //
 // A frame is up to 4 MiB of raw bytes; 256 KiB are written, so that a frame and what it becomes stay in a core's cache. Where coding
@@ -35,7 +35,7 @@ namespace otr {
 
 class ThreadPool;
 
-inline constexpr uint32_t kOtrVersion = 1;
+inline constexpr uint32_t kOtrVersion = 2;
 inline constexpr std::string_view kOtrLayout = "vnni32";
 inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;         // the most a frame may hold
 inline constexpr uint64_t kOtrWrittenFrameBytes = uint64_t{256} << 10;  // what the writer puts in one
@@ -45,7 +45,7 @@ struct OtrFrame {
   uint64_t offset;  // in the file
   uint64_t stored;  // bytes there
   uint64_t raw;     // bytes after decompression
-  uint64_t hash;    // XXH64 of the stored bytes
+  uint64_t hash;    // frame_sum of the stored bytes
 };
 
 enum class OtrCoding { kPlain, kPlanes, kNibbles };

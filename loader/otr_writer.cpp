@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "loader/frame_sum.h"
 #include "loader/otr_file.h"
 #include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
@@ -131,7 +132,7 @@ struct OtrWriter::Impl {
       }));
       for (const EncodedFrame& f : encoded) {
         OTR_RETURN_IF_ERROR(write_at(at, f.stored.data(), f.stored.size()));
-        item.frames.push_back({at, f.stored.size(), f.raw, xxh64(f.stored.data(), f.stored.size())});
+        item.frames.push_back({at, f.stored.size(), f.raw, frame_sum(f.stored.data(), f.stored.size())});
         at += f.stored.size();
       }
     }

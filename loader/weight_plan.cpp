@@ -14,10 +14,11 @@ class PlanBuilder {
 
   WeightPlan build() {
     const int32_t hidden = c_.hidden_size;
-    matrix("embedding", hidden, {{std::string(kEmbeddingWeight), c_.vocab_size}});
+    const bool tied = c_.tie_word_embeddings;
+    if (!tied) matrix("embedding", hidden, {{std::string(kEmbeddingWeight), c_.vocab_size}});
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) add_layer(layer);
     vector("final_norm", {{std::string(kFinalNormWeight), hidden}});
-    if (!c_.tie_word_embeddings) linear("lm_head", hidden, {{std::string(kLmHeadWeight), c_.vocab_size}});
+    linear("lm_head", hidden, {{std::string(tied ? kEmbeddingWeight : kLmHeadWeight), c_.vocab_size}});
     return std::move(plan_);
   }
 

@@ -1,7 +1,7 @@
 // The weight plan: what the engine's weight memory consists of, piece by piece, as a function of the config alone.
 //
-// The three arenas are what ModelWeights allocates: `packed` (linear weights in the kernels' layout), `matrix` (the embedding,
-// row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from. Whoever fills
+// The three arenas are what ModelWeights allocates: `packed` (linear weights in the kernels' layout), `matrix` (an untied
+// embedding, row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from. Whoever fills
 // the arenas (a Hugging Face folder, an .otr file) or writes them out (convert) walks the same plan.
 //
 // Thread safety: pure functions.
@@ -52,7 +52,7 @@ struct WeightPlan {
   Place place_of(std::string_view tensor) const;
 };
 
-// A tied model has no piece "lm_head": it is packed from the embedding.
+// A tied model has no piece "embedding": its rows are gathered from "lm_head".
 WeightPlan weight_plan(const ModelConfig& config);
 
 }  // namespace otr

@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(int32_t hidden_size, co
 }  // namespace
 
 Status embed_sm90(const EmbedParams& p, cudaStream_t stream) {
+  if (p.packed != nullptr) return Status(StatusCode::kUnsupported, "embed: a packed embedding is for the CPU");
   if (p.num_rows == 0) return {};
   embed_kernel<<<static_cast<unsigned>(p.num_rows), kThreads, 0, stream>>>(p.hidden_size, p.token_ids, p.table, p.out);
   const cudaError_t error = cudaGetLastError();

@@ -1,6 +1,7 @@
-// embed on sm_90a: the contract of embed.h over device pointers, launched on `stream`.
+// embed on sm_90a: the contract of embed.h over device pointers and a row-major table, launched on `stream`.
 //
-// Errors: the launch's own (kInternal with CUDA's text). Thread safety: as CUDA streams.
+// Errors: kUnsupported for a packed embedding, whose layout is the CPU's; the launch's own (kInternal with CUDA's text).
+// Thread safety: as CUDA streams.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -62,9 +62,6 @@ struct LinearParams {
 // Packs num_rows <= 32 rows [num_rows][in_features] into one block [32 * linear_padded(in_features)], padding included.
 void linear_pack_block(const Element* rows, int32_t num_rows, int32_t in_features, Element* block);
 
-// Packs w [out_features][in_features] row-major into `packed`, padding included.
-void linear_pack(const Element* w, int32_t out_features, int32_t in_features, Element* packed, ThreadPool& pool);
-
 // Packs num_rows rows [num_rows][in_features] as rows first_row … of a weight of out_features rows; its other rows stay as they are.
 void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features, Element* packed);
 

@@ -1,8 +1,5 @@
 #include <emmintrin.h>
 
-#include <algorithm>
-
-#include "kernels/base/thread_pool.h"
 #include "kernels/linear/linear.h"
 
 namespace otr {
@@ -61,21 +58,6 @@ void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, 
       }
     }
   }
-}
-
-void linear_pack(const Element* w, int32_t out_features, int32_t in_features, Element* packed, ThreadPool& pool) {
-  const int64_t block_elements = kLinearBlockN * linear_padded(in_features);
-  const int64_t blocks = linear_padded(out_features) / kLinearBlockN;
-  // Megabytes a task, if there are enough: threads that first touch one huge page at the same time both clear one.
-  constexpr int64_t kTaskElements = 1 << 20;
-  const int64_t a_task = std::max<int64_t>(1, std::min(kTaskElements / block_elements, blocks / (int64_t{4} * pool.num_threads())));
-  pool.parallel_for(static_cast<int>((blocks + a_task - 1) / a_task), [&](int task, int) {
-    for (int64_t block = task * a_task; block < std::min(blocks, (task + 1) * a_task); ++block) {
-      const int64_t row = block * kLinearBlockN;
-      linear_pack_block(w + row * in_features, static_cast<int32_t>(std::min<int64_t>(kLinearBlockN, out_features - row)), in_features,
-                        packed + block * block_elements);
-    }
-  });
 }
 
 }  // namespace otr

@@ -38,8 +38,7 @@ void expect_definition(const std::vector<Element>& values) {
     GuardedBuffer<Element> x(static_cast<size_t>(rows) * kIn, Guard::kAtEnd);
     for (int i = 0; i < rows * kIn; ++i) x.data()[i] = values[pick() % values.size()];
     GuardedBuffer<Element> packed(linear_packed_elements(kOut, kIn), Guard::kAtEnd);
-    ThreadPool pool(1);
-    linear_pack(w.data(), kOut, kIn, packed.data(), pool);
+    pack_linear(w.data(), kOut, kIn, packed.data());
 
     std::vector<float> expected(static_cast<size_t>(rows) * kOut), actual(expected.size(), 7e33f);
     for (int r = 0; r < rows; ++r) {
@@ -49,6 +48,7 @@ void expect_definition(const std::vector<Element>& values) {
         expected[static_cast<size_t>(r * kOut + n)] = c;
       }
     }
+    ThreadPool pool(1);
     amx->linear({rows, {kIn, kOut, packed.data(), nullptr}, x.data(), kIn, nullptr, actual.data(), kOut}, pool);
     EXPECT_TRUE(same_bits(actual, expected)) << rows << " rows";
   }

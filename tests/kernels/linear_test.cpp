@@ -33,8 +33,7 @@ struct Problem {
         x[static_cast<size_t>(r * x_stride + i)] = i < k ? inputs[static_cast<size_t>(r * k + i)] : Element{};
       }
     }
-    ThreadPool pool(1);
-    linear_pack(w.data(), n, k, packed.data(), pool);
+    pack_linear(w.data(), n, k, packed.data());
   }
 
   Problem(int num_rows, int in_features, int out_features, uint32_t seed = 1, Guard guard = Guard::kAtEnd)
@@ -218,12 +217,11 @@ TEST_P(Linear, ANaNStaysInItsRow) {
 
 // Replaced piece by piece, at any borders, a weight is what it is packed in one go; rows that are not replaced stay.
 TEST(LinearPack, RowsInPiecesAreTheWholeWeight) {
-  ThreadPool pool(1);
   for (const auto& [n, k] : {std::pair(1, 1), std::pair(31, 40), std::pair(64, 32), std::pair(97, 65), std::pair(130, 64)}) {
     const std::vector<Element> before = random_elements(static_cast<size_t>(n) * k, 1.0f, 1), after = random_elements(static_cast<size_t>(n) * k, 1.0f, 2);
-    const auto packed = [&, n = n, k = k](const std::vector<Element>& w) {
+    const auto packed = [n = n, k = k](const std::vector<Element>& w) {
       std::vector<Element> p(static_cast<size_t>(linear_packed_elements(n, k)));
-      linear_pack(w.data(), n, k, p.data(), pool);
+      pack_linear(w.data(), n, k, p.data());
       return p;
     };
     std::mt19937 random(3);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -12,6 +13,7 @@
 #include "kernels/base/element.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/dispatch.h"
+#include "kernels/linear/linear.h"
 
 namespace otr::testing_util {
 
@@ -54,6 +56,14 @@ inline std::vector<float> random_normal(size_t n, float scale, uint32_t seed) {
   std::vector<float> x(n);
   for (float& v : x) v = normal(bits);
   return x;
+}
+
+// Packs w [out_features][in_features] row-major as linear.h says, padding included.
+inline void pack_linear(const Element* w, int32_t out_features, int32_t in_features, Element* packed) {
+  for (int32_t row = 0; row < out_features; row += kLinearBlockN) {
+    linear_pack_block(w + int64_t{row} * in_features, std::min(kLinearBlockN, out_features - row), in_features,
+                      packed + linear_packed_index(row, 0, in_features));
+  }
 }
 
 // Elements that no kernel writes by accident: -1.9e-25 in bf16.

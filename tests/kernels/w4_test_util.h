@@ -40,8 +40,8 @@ inline std::vector<uint8_t> quantize(const KernelTable& kernels, const std::vect
   GuardedBuffer<Element> weight(static_cast<size_t>(linear_packed_elements(s.n, s.k)), guard);
   GuardedBuffer<uint8_t> packed(static_cast<size_t>(w4_cpu_packed_bytes(s.n, s.k)), guard);
   std::memset(packed.data(), 0xa5, packed.values().size());
+  pack_linear(w.data(), s.n, s.k, weight.data());
   ThreadPool pool(threads);
-  linear_pack(w.data(), s.n, s.k, weight.data(), pool);
   kernels.quantize_w4({{s.k, s.n, weight.data(), nullptr}, packed.data()}, pool);
   return packed.values();
 }

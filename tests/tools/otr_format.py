@@ -48,6 +48,22 @@ def xxh64(data):
     return total
 
 
+KEYS = P1, P2, P3, P4, P5, 0x94D049BB133111EB, 0xBF58476D1CE4E5B9, 0xD6E8FEB86659FD93
+
+
+def frame_sum(data):
+    """What loader/frame_sum.h says."""
+    sums, keys, at = list(KEYS), list(KEYS), 0
+    while at + 64 <= len(data):
+        words = struct.unpack_from("<8Q", data, at)
+        for i in range(8):
+            keyed = words[i] ^ keys[i]
+            sums[i] = (sums[i] + words[i ^ 1] + (keyed & 0xFFFFFFFF) * (keyed >> 32)) & MASK
+            keys[i] = (keys[i] + 0x9E3779B97F4A7C15) & MASK
+        at += 64
+    return xxh64(struct.pack("<8Q", *sums) + data[at:] + struct.pack("<Q", len(data)))
+
+
 def compress(data, window_log=0, content_size=True, checksum=False):
     """One zstd frame."""
     context = ctypes.c_void_p(ZSTD.ZSTD_createCCtx())
@@ -62,10 +78,10 @@ def compress(data, window_log=0, content_size=True, checksum=False):
 
 
 def frame_entry(offset, stored, raw_size):
-    return [offset, len(stored), raw_size, f"{xxh64(stored):016x}"]
+    return [offset, len(stored), raw_size, f"{frame_sum(stored):016x}"]
 
 
-def preamble(header_offset, header_stored, header_raw, version=1, **changes):
+def preamble(header_offset, header_stored, header_raw, version=2, **changes):
     """The first 64 bytes, sums included."""
     fields = {"magic": b"OUTRIDER", "version": version, "flags": 0, "offset": header_offset, "stored": len(header_stored),
               "raw": header_raw, "hash": xxh64(header_stored), "zero": 0} | changes
