@@ -1,5 +1,7 @@
 #include <emmintrin.h>
 
+#include <algorithm>
+
 #include "kernels/linear/linear.h"
 
 namespace otr {
