@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace otr {
 namespace {
@@ -35,36 +36,61 @@ void Calibration::Correction::learn(float said, bool chosen) {
   bin.shift = log_odds(static_cast<float>((bin.chosen + kPrior * mean) / (bin.tried + kPrior))) - log_odds(static_cast<float>(mean));
 }
 
-size_t Calibration::rank_class(int32_t rank) { return static_cast<size_t>(std::min(rank, 2)); }
-
-size_t Calibration::gap_class(float gap) {
-  constexpr float kEqual = -1e-3f;  // the greatest itself, or as good as that
-  return gap > kEqual ? 0 : gap > -1.0f ? 1 : gap > -2.0f ? 2 : gap > -4.0f ? 3 : 4;
+std::array<size_t, Calibration::kSteps> Calibration::steps_of(const CandidatePlace& place, size_t candidate) {
+  constexpr size_t kRanks = 3;
+  const auto gap_class = [&place](size_t of) -> size_t {
+    constexpr float kEqual = -1e-3f;  // the greatest itself, or as good as that
+    const float gap = place.gaps[of];
+    return gap > kEqual ? 0 : gap > -1.0f ? 1 : gap > -2.0f ? 2 : gap > -4.0f ? 3 : 4;
+  };
+  const size_t rival = candidate == 0 && place.gaps.size() > 1 ? 1 : 0;
+  return {std::min(candidate, kRanks - 1), kRanks + gap_class(candidate), kRanks + kGaps + gap_class(rival)};
 }
 
-float Calibration::calibrated(float pi, int32_t rank, float gap) const {
-  return by_gap_[gap_class(gap)].apply(by_rank_[rank_class(rank)].apply(pi));
+void Calibration::scale_to_one(std::span<float> said) {
+  const float sum = std::accumulate(said.begin(), said.end(), 0.0f);
+  if (sum <= 1.0f) return;
+  for (float& p : said) p /= sum;
 }
 
-void Calibration::observe(std::span<const float> scores, std::span<const float> pi, std::span<const float> gaps, float mean_score,
-                          int32_t chosen) {
-  for (size_t i = 0; i < pi.size(); ++i) {
-    const int32_t rank = static_cast<int32_t>(i);
-    Correction& first = by_rank_[rank_class(rank)];
-    const float corrected = first.apply(pi[i]);
-    first.learn(pi[i], rank == chosen);
-    by_gap_[gap_class(gaps[i])].learn(corrected, rank == chosen);
+void Calibration::calibrate(const CandidatePlace& place, std::span<float> calibrated) const {
+  for (size_t i = 0; i < calibrated.size(); ++i) {
+    calibrated[i] = place.pi[i];
+    for (const size_t step : steps_of(place, i)) calibrated[i] = corrections_[step].apply(calibrated[i]);
   }
+  scale_to_one(calibrated);
+  for (float& p : calibrated) p = of_verified_.apply(p);
+}
+
+void Calibration::observe(const CandidatePlace& place, int32_t chosen, uint32_t verified) {
+  std::array<float, kMostCandidates> room;
+  const std::span<float> said = std::span(room).first(place.pi.size());
+  for (size_t i = 0; i < said.size(); ++i) {
+    said[i] = place.pi[i];
+    for (const size_t step : steps_of(place, i)) {
+      const float corrected = corrections_[step].apply(said[i]);
+      corrections_[step].learn(said[i], static_cast<int32_t>(i) == chosen);
+      said[i] = corrected;
+    }
+  }
+  scale_to_one(said);
+  for (size_t i = 0; i < said.size(); ++i) {
+    if ((verified >> i & 1u) != 0) of_verified_.learn(said[i], static_cast<int32_t>(i) == chosen);
+  }
+  fit_beta(place, chosen);
+}
+
+void Calibration::fit_beta(const CandidatePlace& place, int32_t chosen) {
   // Large first steps find the order of magnitude; later ones average over some thousand places.
   constexpr float kFirstStep = 0.05f, kHalving = 400.0f, kSteepest = 4.0f, kLeastBeta = 0.02f, kMostBeta = 20.0f;
   float gradient = 0.0f;
   if (chosen >= 0) {
-    gradient = (mean_score - scores[static_cast<size_t>(chosen)]) / beta_;
+    gradient = (place.mean_score - place.scores[static_cast<size_t>(chosen)]) / beta_;
   } else {
     float missing = 1.0f;
-    for (size_t i = 0; i < scores.size(); ++i) {
-      gradient -= pi[i] * (mean_score - scores[i]) / beta_;
-      missing -= pi[i];
+    for (size_t i = 0; i < place.scores.size(); ++i) {
+      gradient -= place.pi[i] * (place.mean_score - place.scores[i]) / beta_;
+      missing -= place.pi[i];
     }
     gradient /= std::max(missing, 1e-3f);
   }

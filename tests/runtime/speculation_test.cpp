@@ -162,6 +162,8 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "fixed:self:6:4:12", .chunk = 16},
       {.policy = "fixed:small:4:16:40", .max_batch = 3},
       {.policy = "fixed:twin:5:3:9"},
+      {.policy = "fixed:small:6:4:12:q", .max_batch = 7},
+      {.policy = "fixed:self+ngram:5:3:14:q"},
       {.policy = "fixed:self+twin+ngram+random+adversary+small:6:4:40"},
   };
   for (const Variant& variant : variants) {

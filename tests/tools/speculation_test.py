@@ -19,16 +19,15 @@ QWEN3 = SOURCE / "tests/data/golden/qwen3-group7-sharded"
 AXES = {
     "drafter": ["ngram", "small", "self", "small+ngram", "self+small+ngram"],
     "depth": [1, 2, 3, 5, 8, 16],
-    "shape": ["chain", "tree", "wide"],
+    "shape": ["chain", "tree", "wide", "by_q"],
     "batch": [1, 7, 64],
     "pressure": [False, True],
 }
 
 
 def policy(case):
-    top_k, verify = {"chain": (1, None), "tree": (3, 12), "wide": (8, 40)}[case["shape"]]
-    text = f"fixed:{case['drafter']}:{case['depth']}"
-    return text if verify is None else f"{text}:{top_k}:{verify}"
+    shape = {"chain": "", "tree": ":3:12", "wide": ":8:40", "by_q": ":4:12:q"}[case["shape"]]
+    return f"fixed:{case['drafter']}:{case['depth']}{shape}"
 
 
 def covering_array(axes):
