@@ -79,6 +79,7 @@ struct Variant {
   int32_t chunk = 512;
   int64_t num_pages = 2048;
   int64_t preempt_at_tick = -1;
+  const KernelTable* kernels = nullptr;  // instead of the path's
 };
 
 class Speculation : public EveryPath {
@@ -86,6 +87,7 @@ class Speculation : public EveryPath {
   Outputs run(const Variant& r) {
     EngineOptions o;
     o.worker.isa = GetParam();
+    o.worker.kernels = r.kernels;
     o.worker.num_threads = 1;
     o.worker.target.path = model_.path();
     o.worker.target.kv_bytes = model_.kv_bytes(r.num_pages);
@@ -218,6 +220,49 @@ TEST_P(Speculation, ATwinIsAlwaysRight) {
     EXPECT_EQ(twin.at("judged_at_pi").at(9), twin.at("kept_at_pi").at(9)) << policy;
     EXPECT_GT(twin.at("judged_at_pi").at(9).get<int64_t>(), 50) << policy;
     EXPECT_EQ(twin["accepted_at_rank"].size(), 1u) << policy;
+  }
+}
+
+// ---- That the comparison finds kernels which are not row-invariant --------------------------------------------------------------
+
+// Where rows are few, another implementation takes the place of the path's own, as in engines that have one kernel to decode and
+// another to verify: each is right, and their last bits differ.
+constexpr int32_t kFewRows = 2;
+const KernelTable* many_rows;  // the path's table
+
+// linear with its sums from the last input to the first.
+void linear_backwards(const LinearParams& p, ThreadPool&) {
+  const LinearWeight& w = p.weight;
+  for (int64_t r = 0; r < p.num_rows; ++r) {
+    for (int64_t n = 0; n < w.out_features; ++n) {
+      float sum = 0.0f;
+      for (int64_t k = w.in_features - 1; k >= 0; --k) {
+        sum += to_float(p.x[r * p.x_stride + k]) * to_float(w.packed[linear_packed_index(n, k, w.in_features)]);
+      }
+      if (w.bias != nullptr) sum += w.bias[n];
+      p.out[r * p.out_stride + n] = sum + (p.residual != nullptr ? p.residual[r * p.out_stride + n] : 0.0f);
+    }
+  }
+}
+void linear_by_rows(const LinearParams& p, ThreadPool& pool) { (p.num_rows <= kFewRows ? linear_backwards : many_rows->linear)(p, pool); }
+void attention_by_rows(const AttentionParams& p, ThreadPool& pool) {
+  (p.rows->num_rows <= kFewRows ? attention_scalar : many_rows->attention)(p, pool);
+}
+
+TEST_P(Speculation, KernelsThatDependOnTheNumberOfRowsAreFound) {
+  many_rows = select_kernels(GetParam()).value();
+  KernelTable linear = *many_rows, attention = *many_rows;
+  linear.linear = linear_by_rows;
+  attention.attention = attention_by_rows;
+  // One request at a time: plain decoding then runs one row a tick, and verification several.
+  const auto difference_with = [this](const KernelTable& kernels) {
+    const Outputs plain = run({.max_batch = 1, .kernels = &kernels});
+    return difference(plain, run({.policy = "fixed:twin:5", .max_batch = 1, .kernels = &kernels}));
+  };
+  EXPECT_EQ(difference_with(*many_rows), "");
+  EXPECT_NE(difference_with(linear), "");
+  if (many_rows->attention != attention_scalar) {
+    EXPECT_NE(difference_with(attention), "");
   }
 }
 
