@@ -3,75 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "runtime/engine.h"
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/odd_drafters.h"
 
 namespace otr {
 namespace {
-
-// Proposes forests of any form, of tokens that are sometimes right because there are few.
-class RandomDrafter final : public Drafter {
- public:
-  RandomDrafter(int number, int32_t vocab_size) : number_(number), vocab_size_(vocab_size) {}
-  void join(const DraftSequence&) override {}
-  void propose(std::span<const DraftRow> rows, int32_t, int32_t max_nodes) override {
-    for (const DraftRow& row : rows) {
-      for (int32_t n = static_cast<int32_t>(random_() % static_cast<uint32_t>(max_nodes + 1)); n > 0; --n) {
-        const int32_t parent = static_cast<int32_t>(random_() % static_cast<uint32_t>(row.forest->size() + 1)) - 1;
-        if (parent != Forest::kRoot && (*row.forest)[parent].depth == row.max_depth) continue;
-        row.forest->add(parent, static_cast<int32_t>(random_() % static_cast<uint32_t>(vocab_size_)), 0.1f, number_, 0);
-      }
-    }
-  }
-  void observe(const DraftVerdict&) override {}
-  void leave(int32_t) override {}
-
- private:
-  const int number_;
-  const int32_t vocab_size_;
-  std::mt19937 random_{11};
-};
-
-using Key = std::pair<uint32_t, uint32_t>;  // of a sample: words of its noise
-
-// Knows what will be drawn, and surrounds it with what will not: right chains that end wrong, wrong siblings first, the right token
-// below a wrong one, stop tokens.
-class AdversarialDrafter final : public Drafter {
- public:
-  AdversarialDrafter(int number, std::map<Key, std::vector<int32_t>> answers) : number_(number), answers_(std::move(answers)) {}
-  void join(const DraftSequence&) override {}
-  void propose(std::span<const DraftRow> rows, int32_t, int32_t max_nodes) override {
-    for (const DraftRow& row : rows) {
-      const std::vector<int32_t>& answer = answers_.at({row.sequence.noise.r[0], row.sequence.noise.r[1]});
-      size_t at = row.sequence.tokens.size() - static_cast<size_t>(row.sequence.num_prompt);
-      Forest& forest = *row.forest;
-      const size_t wrong_at = random_() % 8;
-      int32_t parent = Forest::kRoot;
-      const int32_t others = forest.size();
-      for (int32_t depth = 1; depth <= row.max_depth && forest.size() - others + 3 <= max_nodes; ++depth, ++at) {
-        const int32_t right = at < answer.size() ? answer[at] : 0;
-        const int32_t wrong = (right + 1) % 7;
-        if (random_() % 3 == 0) {
-          const int32_t trap = forest.add(parent, random_() % 2 == 0 ? 3 : wrong, 0.9f, number_, 1);  // 3 is the stop token
-          if (depth < row.max_depth) forest.add(trap, right, 0.9f, number_, 0);
-        }
-        parent = forest.add(parent, static_cast<size_t>(depth) == wrong_at ? wrong : right, 0.9f, number_, 0);
-      }
-    }
-  }
-  void observe(const DraftVerdict&) override {}
-  void leave(int32_t) override {}
-
- private:
-  const int number_;
-  const std::map<Key, std::vector<int32_t>> answers_;
-  std::mt19937 random_{5};
-};
 
 struct Variant {
   std::string policy = "off";
@@ -89,16 +31,16 @@ class Speculation : public EveryPath {
     o.worker.isa = GetParam();
     o.worker.kernels = r.kernels;
     o.worker.num_threads = 1;
-    o.worker.target.path = model_.path();
-    o.worker.target.kv_bytes = model_.kv_bytes(r.num_pages);
+    o.worker.target.path = target_.path;
+    o.worker.target.kv_bytes = target_.page_bytes * static_cast<uint64_t>(r.num_pages);
     o.max_batch = r.max_batch;
     o.prefill_chunk = r.chunk;
     o.policy = r.policy;
     o.preempt_at_tick = r.preempt_at_tick;
-    o.drafters = {"small=model:" + drafter_.path(), "twin=model:" + model_.path()};
+    o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path};
     o.custom_drafters = {
-        {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, model_.shape().vocab_size); }},
-        {"adversary", [this](int number) { return std::make_unique<AdversarialDrafter>(number, answers_); }}};
+        {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, target_.vocab_size); }},
+        {"adversary", [this](int number) { return std::make_unique<AdversarialDrafter>(number, answers_, target_.stop_token); }}};
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     if (!created.ok()) return {};
@@ -139,13 +81,28 @@ class Speculation : public EveryPath {
     EXPECT_EQ(stats_["kv_pages_in_use"], 0);
     return outputs;
   }
+  // What the largest request takes, and one more.
+  int64_t fewest_pages() const {
+    int64_t pages = 1;
+    for (const Request& r : requests_) {
+      pages = std::max(pages, 1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
+    }
+    return pages;
+  }
   int64_t spec_count(const char* key) const { return stats_["speculation"][key].get<int64_t>(); }
   int64_t drafter_count(const char* drafter, const char* key) const { return stats_["speculation"]["drafters"][drafter][key].get<int64_t>(); }
 
   const TinyModel model_{{.num_layers = 2}};
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
+  struct Target {
+    std::string path, drafter;
+    int32_t vocab_size, stop_token;
+    uint64_t page_bytes;
+  };
+  Target target_{.path = model_.path(), .drafter = drafter_.path(), .vocab_size = model_.shape().vocab_size,
+                 .stop_token = model_.shape().eos_ids[0], .page_bytes = model_.kv_bytes(1)};
   std::vector<Request> requests_ = mixed_requests(model_);
-  std::map<Key, std::vector<int32_t>> answers_;  // of the last run
+  std::map<SampleKey, std::vector<int32_t>> answers_;  // of the last run
   nlohmann::json stats_;
 };
 
@@ -176,12 +133,43 @@ TEST_P(Speculation, ChangesNothing) {
   }
 }
 
+// Random and adversarial drafters, alone and among others, on trained weights and on Qwen3's shape. OUTRIDER_LONG_TESTS=1 runs the
+// full product, a few cases else.
+TEST_P(Speculation, OddDraftersChangeNothingOnOtherModels) {
+  const std::string data = OUTRIDER_TEST_DATA, qwen3 = data + "/golden/qwen3-group7-sharded";
+  const bool all = std::getenv("OUTRIDER_LONG_TESTS") != nullptr;
+  if (!all && std::string(GetParam()) == "cpu-scalar") GTEST_SKIP() << "minutes on the scalar path: OUTRIDER_LONG_TESTS=1 runs it";
+  const Target targets[] = {{data + "/tinymath/target", data + "/tinymath/drafter", 465, 0, target_.page_bytes},
+                            {qwen3, qwen3, 251, 0, target_.page_bytes}};
+  int cases = 0, index = 0;
+  for (const Target& target : targets) {
+    target_ = target;
+    requests_ = mixed_requests(target.vocab_size);
+    const Outputs plain = run({.num_pages = 8192});
+    target_.page_bytes = stats_["kv_page_bytes"].get<uint64_t>();
+    for (const char* drafters : {"random", "adversary", "adversary+self+small+ngram+random"}) {
+      for (int depth = 1; depth <= 16; ++depth) {
+        for (const char* shape : {":1", ":3:12", ":8:40"}) {
+          for (const int32_t batch : {1, 7, 64}) {
+            for (const bool pressure : {false, true}) {
+              if (!all && index++ % (kSanitized ? 577 : 197) != 0) continue;
+              const std::string policy = std::string("fixed:") + drafters + ":" + std::to_string(depth) + shape;
+              ASSERT_EQ(difference(plain, run({.policy = policy, .max_batch = batch, .chunk = 48, .num_pages = pressure ? fewest_pages() : 512})), "")
+                  << policy << ", batch " << batch << (pressure ? ", under pressure" : "");
+              EXPECT_TRUE(spec_count("draft_tokens") > 0 || depth < 3) << policy;  // the adversary needs room for three nodes
+              ++cases;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cases, all ? 1728 : kSanitized ? 3 : 9);
+}
+
 TEST_P(Speculation, UnderPressureDraftsGiveWay) {
   const Outputs plain = run({});
-  int64_t pages = 1;  // and what the largest request takes
-  for (const Request& r : requests_) {
-    pages = std::max(pages, 1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
-  }
+  const int64_t pages = fewest_pages();
   for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16"}) {
     EXPECT_EQ(difference(plain, run({.policy = policy, .max_batch = 64, .chunk = 48, .num_pages = pages})), "") << policy;
     EXPECT_GE(stats_["preemptions"].get<int64_t>(), 10) << policy;
