@@ -18,6 +18,20 @@ class PathsOfOneCall {
   PagePool* pool_;
 };
 
+CandidatePlace place_of(const Candidates& c) {
+  const size_t count = static_cast<size_t>(c.count);
+  return {.scores = {c.score, count}, .pi = {c.pi, count}, .gaps = {c.gap, count}, .mean_score = c.mean_score};
+}
+
+// Bit i: candidate i is a child of this node of the forest.
+uint32_t verified_of(const Forest& forest, int32_t node, const Candidates& c) {
+  uint32_t bits = 0;
+  for (int32_t i = 0; i < c.count && node != Forest::kNone; ++i) {
+    bits |= uint32_t{forest.child(node, c.tokens[i]) != Forest::kNone} << i;
+  }
+  return bits;
+}
+
 }  // namespace
 
 TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, const ForwardProgram& program, const LiveSequences& live)
@@ -96,8 +110,9 @@ void TreeDrafter::run_level(std::span<const DraftRow> rows, int32_t level, int32
       m.place_of[static_cast<size_t>(node)] = static_cast<int32_t>(m.places.size());
       m.places.push_back(c);
       const size_t count = static_cast<size_t>(c.count);  // none where the logits are not finite: a drafter's numbers fail nobody
-      for (size_t i = 0; i < count; ++i) calibrated_[i] = calibration(s).calibrated(c.pi[i]);
-      m.tree.add_children(node, {c.tokens, count}, {calibrated_.data(), count});
+      if (options_.by_q) std::copy(c.pi, c.pi + count, growth_.begin());
+      else calibration(s).calibrate(place_of(c), {growth_.data(), count});
+      m.tree.add_children(node, {c.tokens, count}, {growth_.data(), count});
     }
     m.drafts = level < row.max_depth && m.tree.next_level([&s](int32_t token) { return s.stops_at(token); });
   }
@@ -112,7 +127,8 @@ void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
   const auto add_draw = [&](int32_t node) {
     const Sequence& live = sequence(s.slot);
     const int32_t depth = m.tree[node].depth;
-    draws_.push_back({live.draw(static_cast<int32_t>(draws_.size()), num_tokens + depth, -1), 1.0f / calibration(live).beta()});
+    const SampleDraw draw = live.draw(static_cast<int32_t>(draws_.size()), num_tokens + depth, -1);
+    draws_.push_back({draw, options_.by_q ? 1.0f : 1.0f / calibration(live).beta(), options_.by_q});
     m.tree.tokens_to(node, &tokens_);
     penalties_.extend(live, tokens_, &draws_.back().draw);
   };
@@ -164,9 +180,9 @@ void TreeDrafter::observe(const DraftVerdict& v) {
   while (kept < most && m.own_chain[kept] == new_tokens[kept]) ++kept;
   keep_drafted(v.sequence.slot, static_cast<int32_t>(kept));
 
-  // Every place on the target's way that was expanded teaches.
+  // Every place on the target's way that was expanded teaches, where there is something to learn.
   Calibration& calibration = calibrations_[sequence(v.sequence.slot).group->sampling.temperature == 0.0f];
-  int32_t node = DraftTree::kRoot;
+  int32_t node = DraftTree::kRoot, verified_node = Forest::kRoot;
   for (const int32_t token : new_tokens) {
     const int32_t at = static_cast<size_t>(node) < m.place_of.size() ? m.place_of[static_cast<size_t>(node)] : -1;
     if (at < 0) break;
@@ -174,8 +190,9 @@ void TreeDrafter::observe(const DraftVerdict& v) {
     const size_t count = static_cast<size_t>(c.count);
     const int32_t* found = std::find(c.tokens, c.tokens + count, token);
     const int32_t chosen = found == c.tokens + count ? -1 : static_cast<int32_t>(found - c.tokens);
-    if (count > 0) calibration.observe({c.score, count}, {c.pi, count}, c.mean_score, chosen);
+    if (count > 0 && !options_.by_q) calibration.observe(place_of(c), chosen, verified_of(*v.forest, verified_node, c));
     if (chosen < 0) break;
+    if (verified_node != Forest::kNone) verified_node = v.forest->child(verified_node, token);
     node = m.tree[node].first_child + chosen;
   }
   m.places.clear();

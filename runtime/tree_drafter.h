@@ -30,6 +30,7 @@ struct TreeDrafterOptions {
   int32_t max_batch;        // rows of one propose()
   int32_t max_draft_rows;   // nodes of all trees of one propose()
   int32_t chunk;            // further rows of a pass, for committed tokens
+  bool by_q = false;        // candidates without noise, and trees grown by the drafter's own q: for comparison
 };
 
 class TreeDrafter : public Drafter {
@@ -92,7 +93,7 @@ class TreeDrafter : public Drafter {
   std::vector<int32_t> tokens_;
   std::vector<CandidateDraw> draws_;
   std::vector<Candidates> candidates_;
-  std::array<float, kMaxCandidates> calibrated_;  // pi of one place
+  std::array<float, kMaxCandidates> growth_;  // of one place's candidates: what the tree is grown by
   Calibration calibrations_[2];  // of sampled and of greedy sequences
 };
 

@@ -12,6 +12,7 @@ namespace otr {
 
 struct WorkerOptions {
   std::string isa = "auto";
+  const KernelTable* kernels = nullptr;  // if not null, instead of the path's: for proofs of what goes wrong with others
   int32_t num_threads = 0;
   bool pin_threads = false;
   ModelOptions target;

@@ -8,7 +8,7 @@
 namespace otr {
 namespace {
 
-constexpr std::string_view kGrammar = "expected off or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>]]";
+constexpr std::string_view kGrammar = "expected off or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
 
 // Cuts `text` at every `separator`.
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -26,10 +26,12 @@ class Parser {
   explicit Parser(std::string_view text) : text_(text) {}
 
   Result<Policy> parse() {
-    const std::vector<std::string_view> parts = split(text_, ':');
+    std::vector<std::string_view> parts = split(text_, ':');
     if (text_ == "off") return Policy{};
-    if (parts[0] != "fixed" || parts.size() < 3 || parts.size() > 5) return fail(std::string(kGrammar));
     Policy p;
+    p.by_q = parts.size() == 6 && parts.back() == "q";
+    if (p.by_q) parts.pop_back();
+    if (parts[0] != "fixed" || parts.size() < 3 || parts.size() > 5) return fail(std::string(kGrammar));
     p.kind = PolicyKind::kFixed;
     for (const std::string_view name : split(parts[1], '+')) {
       if (!is_drafter_name(name)) return fail("'" + std::string(name) + "' is no drafter's name");

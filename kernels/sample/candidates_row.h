@@ -31,12 +31,13 @@ OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c,
 
   // Scores of the tokens that the filters keep, in `scaled`: all of them in their places, or the survivors by ascending id.
   int32_t count = n;
+  const bool noisy = d.temperature != 0.0f && !c.without_noise;
   const bool filtered = d.temperature != 0.0f && sample_has_filter(d, n);
   if (filtered) {
     const double sum = sample_needs_sum(d, n) ? Ops::sum_exp(x, max, n) : 0.0;
     count = sample_survivors(d, x, max, sum, n, order);
-    sample_survivor_scores(d, x, count, order, scaled);
-  } else if (d.temperature != 0.0f) {
+    sample_survivor_scores(d, c.without_noise, x, count, order, scaled);
+  } else if (noisy) {
     Ops::add_noise(d, x, n, scaled);
   } else if (x != scaled) {
     __builtin_memcpy(scaled, x, sizeof(float) * static_cast<size_t>(n));
@@ -52,6 +53,8 @@ OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c,
   float total, mean;
   Ops::weigh(scaled, top, c.inv_beta, count, &total, &mean);
   for (int32_t i = 0; i < out->count; ++i) {
+    out->gap[i] = out->score[i] - max;
+    if (noisy) out->gap[i] -= gumbel(d.noise, static_cast<uint32_t>(out->tokens[i]), static_cast<uint32_t>(d.position));
     out->score[i] -= top;
     out->pi[i] = exp32(out->score[i] * c.inv_beta) / total;
   }

@@ -77,12 +77,14 @@ void sample_avx512(const SampleParams& params, ThreadPool& pool);
 //   pi_v = softmax_v(s / beta)
 //
 // the probability that v is the target's choice; beta is fitted by whoever drafts. The first candidate is what `sample` draws.
+// `without_noise`: s_v = logit_v / T alone, so that pi_v is the drafter's own q_v at beta 1.
 // Sums run over the vocabulary in lanes, in the path's own order: candidates decide no result.
 inline constexpr int kMaxCandidates = 16;
 
 struct CandidateDraw {
   SampleDraw draw;  // forced_token is ignored
   float inv_beta;   // 1 / beta, > 0
+  bool without_noise = false;
 };
 
 struct Candidates {
@@ -90,6 +92,7 @@ struct Candidates {
   int32_t tokens[kMaxCandidates];
   float pi[kMaxCandidates];
   float score[kMaxCandidates];    // s_v - s of the first candidate: 0, then falling
+  float gap[kMaxCandidates];      // log q_v - log of the greatest q: 0 for the likeliest token
   float mean_score;               // sum_v pi_v (s_v - s of the first candidate)
 };
 
@@ -131,8 +134,10 @@ OTR_INLINE bool sample_needs_sum(const SampleDraw& d, int32_t vocab_size) {
 int32_t sample_survivors(const SampleDraw& draw, const float* scaled, float max_logit, double sum, int32_t vocab_size,
                          int32_t* order);
 
-// Brings `order` [num_survivors] into ascending order and writes the survivors' logit + G to `scores`, which may be `scaled`.
-void sample_survivor_scores(const SampleDraw& draw, const float* scaled, int32_t num_survivors, int32_t* order, float* scores);
+// Brings `order` [num_survivors] into ascending order and writes the survivors' logit + G, or their logit alone, to `scores`, which
+// may be `scaled`.
+void sample_survivor_scores(const SampleDraw& draw, bool without_noise, const float* scaled, int32_t num_survivors, int32_t* order,
+                            float* scores);
 
 // Draws among survivors (or scores the forced token) and sets token and logprob.
 void sample_among_survivors(const SampleDraw& draw, const float* scaled, float max_logit, const int32_t* order,

@@ -110,10 +110,12 @@ int32_t sample_survivors(const SampleDraw& d, const float* scaled, float max_log
   return n;
 }
 
-void sample_survivor_scores(const SampleDraw& d, const float* scaled, int32_t num_survivors, int32_t* order, float* scores) {
+void sample_survivor_scores(const SampleDraw& d, bool without_noise, const float* scaled, int32_t num_survivors, int32_t* order,
+                            float* scores) {
   std::sort(order, order + num_survivors);  // so that a survivor's own place lies at its index or behind it
   for (int32_t i = 0; i < num_survivors; ++i) {
-    scores[i] = scaled[order[i]] + gumbel(d.noise, static_cast<uint32_t>(order[i]), static_cast<uint32_t>(d.position));
+    scores[i] = scaled[order[i]];
+    if (!without_noise) scores[i] += gumbel(d.noise, static_cast<uint32_t>(order[i]), static_cast<uint32_t>(d.position));
   }
 }
 

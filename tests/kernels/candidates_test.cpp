@@ -55,7 +55,9 @@ TEST_P(CandidatesTest, AreTheBestScoresInOrderWithTheirShares) {
     const std::vector<float> logits = random_normal(static_cast<size_t>(12 * vocab), 2.0f, static_cast<uint32_t>(vocab));
     const std::vector<SampleDraw> settings = all_settings(penalties);
     std::vector<CandidateDraw> draws;
-    for (const SampleDraw& d : settings) draws.push_back({d, 1.0f / (0.3f + 0.1f * static_cast<float>(d.logits_row))});
+    for (const SampleDraw& d : settings) {
+      draws.push_back({d, 1.0f / (0.3f + 0.1f * static_cast<float>(d.logits_row)), d.logits_row % 5 == 4});
+    }
     for (const int m : {1, 3, kMaxCandidates}) {
       const std::vector<Candidates> found = run(logits, vocab, draws, m, 1 + m % 3);
       for (size_t i = 0; i < draws.size(); ++i) {
@@ -63,18 +65,25 @@ TEST_P(CandidatesTest, AreTheBestScoresInOrderWithTheirShares) {
         const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(i) * vocab,
                                      logits.begin() + static_cast<std::ptrdiff_t>(i + 1) * vocab);
         std::vector<std::pair<double, int32_t>> scores;
+        std::vector<double> log_q(static_cast<size_t>(vocab));  // to a constant
         if (d.temperature == 0.0f) {
           std::vector<float> penalised = row;
           sample_penalise(d, penalised.data());
-          for (int32_t v = 0; v < vocab; ++v) scores.emplace_back(-static_cast<double>(penalised[static_cast<size_t>(v)]), v);
+          for (int32_t v = 0; v < vocab; ++v) {
+            log_q[static_cast<size_t>(v)] = static_cast<double>(penalised[static_cast<size_t>(v)]);
+            scores.emplace_back(-log_q[static_cast<size_t>(v)], v);
+          }
         } else {
           const Distribution p(row, d);
           for (const int32_t v : p.order) {
-            const double g = gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position));
-            scores.emplace_back(-(std::log(p.p[static_cast<size_t>(v)]) + g), v);
+            const double g = draws[i].without_noise ? 0.0 : gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position));
+            log_q[static_cast<size_t>(v)] = std::log(p.p[static_cast<size_t>(v)]);
+            scores.emplace_back(-(log_q[static_cast<size_t>(v)] + g), v);
           }
         }
         std::sort(scores.begin(), scores.end());
+        double greatest = -std::numeric_limits<double>::infinity();
+        for (const auto& [score, token] : scores) greatest = std::max(greatest, log_q[static_cast<size_t>(token)]);
         double total = 0.0, mean = 0.0;
         for (const auto& [score, token] : scores) {
           const double below = scores[0].first - score, w = std::exp(below * static_cast<double>(draws[i].inv_beta));
@@ -86,6 +95,7 @@ TEST_P(CandidatesTest, AreTheBestScoresInOrderWithTheirShares) {
           ASSERT_EQ(found[i].tokens[c], scores[static_cast<size_t>(c)].second) << "vocabulary " << vocab << ", draw " << i << ", " << c;
           const double below = scores[0].first - scores[static_cast<size_t>(c)].first;
           EXPECT_NEAR(found[i].score[c], below, 1e-4);
+          EXPECT_NEAR(found[i].gap[c], log_q[static_cast<size_t>(found[i].tokens[c])] - greatest, 1e-4);
           EXPECT_NEAR(found[i].pi[c], std::exp(below * static_cast<double>(draws[i].inv_beta)) / total, 1e-4);
         }
         EXPECT_NEAR(found[i].mean_score, mean / total, 1e-3 * (1.0 + std::fabs(mean / total)));

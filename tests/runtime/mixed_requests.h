@@ -9,8 +9,7 @@
 namespace otr {
 
 // Requests of every kind: prompts around page boundaries and with common beginnings, all sampling parameters, stops and limits.
-inline std::vector<Request> mixed_requests(const TinyModel& model) {
-  const int32_t vocab = model.shape().vocab_size;
+inline std::vector<Request> mixed_requests(int32_t vocab) {
   std::vector<Request> requests;
   const int lengths[] = {1, 2, 17, 63, 64, 65, 100, 127, 128, 129, 190, 200, 40, 130, 135, 260};
   for (const int length : lengths) {
@@ -40,5 +39,7 @@ inline std::vector<Request> mixed_requests(const TinyModel& model) {
   }
   return requests;
 }
+
+inline std::vector<Request> mixed_requests(const TinyModel& model) { return mixed_requests(model.shape().vocab_size); }
 
 }  // namespace otr

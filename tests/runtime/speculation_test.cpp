@@ -3,75 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "runtime/engine.h"
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/odd_drafters.h"
 
 namespace otr {
 namespace {
-
-// Proposes forests of any form, of tokens that are sometimes right because there are few.
-class RandomDrafter final : public Drafter {
- public:
-  RandomDrafter(int number, int32_t vocab_size) : number_(number), vocab_size_(vocab_size) {}
-  void join(const DraftSequence&) override {}
-  void propose(std::span<const DraftRow> rows, int32_t, int32_t max_nodes) override {
-    for (const DraftRow& row : rows) {
-      for (int32_t n = static_cast<int32_t>(random_() % static_cast<uint32_t>(max_nodes + 1)); n > 0; --n) {
-        const int32_t parent = static_cast<int32_t>(random_() % static_cast<uint32_t>(row.forest->size() + 1)) - 1;
-        if (parent != Forest::kRoot && (*row.forest)[parent].depth == row.max_depth) continue;
-        row.forest->add(parent, static_cast<int32_t>(random_() % static_cast<uint32_t>(vocab_size_)), 0.1f, number_, 0);
-      }
-    }
-  }
-  void observe(const DraftVerdict&) override {}
-  void leave(int32_t) override {}
-
- private:
-  const int number_;
-  const int32_t vocab_size_;
-  std::mt19937 random_{11};
-};
-
-using Key = std::pair<uint32_t, uint32_t>;  // of a sample: words of its noise
-
-// Knows what will be drawn, and surrounds it with what will not: right chains that end wrong, wrong siblings first, the right token
-// below a wrong one, stop tokens.
-class AdversarialDrafter final : public Drafter {
- public:
-  AdversarialDrafter(int number, std::map<Key, std::vector<int32_t>> answers) : number_(number), answers_(std::move(answers)) {}
-  void join(const DraftSequence&) override {}
-  void propose(std::span<const DraftRow> rows, int32_t, int32_t max_nodes) override {
-    for (const DraftRow& row : rows) {
-      const std::vector<int32_t>& answer = answers_.at({row.sequence.noise.r[0], row.sequence.noise.r[1]});
-      size_t at = row.sequence.tokens.size() - static_cast<size_t>(row.sequence.num_prompt);
-      Forest& forest = *row.forest;
-      const size_t wrong_at = random_() % 8;
-      int32_t parent = Forest::kRoot;
-      const int32_t others = forest.size();
-      for (int32_t depth = 1; depth <= row.max_depth && forest.size() - others + 3 <= max_nodes; ++depth, ++at) {
-        const int32_t right = at < answer.size() ? answer[at] : 0;
-        const int32_t wrong = (right + 1) % 7;
-        if (random_() % 3 == 0) {
-          const int32_t trap = forest.add(parent, random_() % 2 == 0 ? 3 : wrong, 0.9f, number_, 1);  // 3 is the stop token
-          if (depth < row.max_depth) forest.add(trap, right, 0.9f, number_, 0);
-        }
-        parent = forest.add(parent, static_cast<size_t>(depth) == wrong_at ? wrong : right, 0.9f, number_, 0);
-      }
-    }
-  }
-  void observe(const DraftVerdict&) override {}
-  void leave(int32_t) override {}
-
- private:
-  const int number_;
-  const std::map<Key, std::vector<int32_t>> answers_;
-  std::mt19937 random_{5};
-};
 
 struct Variant {
   std::string policy = "off";
@@ -79,6 +21,7 @@ struct Variant {
   int32_t chunk = 512;
   int64_t num_pages = 2048;
   int64_t preempt_at_tick = -1;
+  const KernelTable* kernels = nullptr;  // instead of the path's
 };
 
 class Speculation : public EveryPath {
@@ -86,17 +29,18 @@ class Speculation : public EveryPath {
   Outputs run(const Variant& r) {
     EngineOptions o;
     o.worker.isa = GetParam();
+    o.worker.kernels = r.kernels;
     o.worker.num_threads = 1;
-    o.worker.target.path = model_.path();
-    o.worker.target.kv_bytes = model_.kv_bytes(r.num_pages);
+    o.worker.target.path = target_.path;
+    o.worker.target.kv_bytes = target_.page_bytes * static_cast<uint64_t>(r.num_pages);
     o.max_batch = r.max_batch;
     o.prefill_chunk = r.chunk;
     o.policy = r.policy;
     o.preempt_at_tick = r.preempt_at_tick;
-    o.drafters = {"small=model:" + drafter_.path(), "twin=model:" + model_.path()};
+    o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path};
     o.custom_drafters = {
-        {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, model_.shape().vocab_size); }},
-        {"adversary", [this](int number) { return std::make_unique<AdversarialDrafter>(number, answers_); }}};
+        {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, target_.vocab_size); }},
+        {"adversary", [this](int number) { return std::make_unique<AdversarialDrafter>(number, answers_, target_.stop_token); }}};
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     if (!created.ok()) return {};
@@ -137,13 +81,28 @@ class Speculation : public EveryPath {
     EXPECT_EQ(stats_["kv_pages_in_use"], 0);
     return outputs;
   }
+  // What the largest request takes, and one more.
+  int64_t fewest_pages() const {
+    int64_t pages = 1;
+    for (const Request& r : requests_) {
+      pages = std::max(pages, 1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
+    }
+    return pages;
+  }
   int64_t spec_count(const char* key) const { return stats_["speculation"][key].get<int64_t>(); }
   int64_t drafter_count(const char* drafter, const char* key) const { return stats_["speculation"]["drafters"][drafter][key].get<int64_t>(); }
 
   const TinyModel model_{{.num_layers = 2}};
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
+  struct Target {
+    std::string path, drafter;
+    int32_t vocab_size, stop_token;
+    uint64_t page_bytes;
+  };
+  Target target_{.path = model_.path(), .drafter = drafter_.path(), .vocab_size = model_.shape().vocab_size,
+                 .stop_token = model_.shape().eos_ids[0], .page_bytes = model_.kv_bytes(1)};
   std::vector<Request> requests_ = mixed_requests(model_);
-  std::map<Key, std::vector<int32_t>> answers_;  // of the last run
+  std::map<SampleKey, std::vector<int32_t>> answers_;  // of the last run
   nlohmann::json stats_;
 };
 
@@ -162,6 +121,8 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "fixed:self:6:4:12", .chunk = 16},
       {.policy = "fixed:small:4:16:40", .max_batch = 3},
       {.policy = "fixed:twin:5:3:9"},
+      {.policy = "fixed:small:6:4:12:q", .max_batch = 7},
+      {.policy = "fixed:self+ngram:5:3:14:q"},
       {.policy = "fixed:self+twin+ngram+random+adversary+small:6:4:40"},
   };
   for (const Variant& variant : variants) {
@@ -172,12 +133,43 @@ TEST_P(Speculation, ChangesNothing) {
   }
 }
 
+// Random and adversarial drafters, alone and among others, on trained weights and on Qwen3's shape. OUTRIDER_LONG_TESTS=1 runs the
+// full product, a few cases else.
+TEST_P(Speculation, OddDraftersChangeNothingOnOtherModels) {
+  const std::string data = OUTRIDER_TEST_DATA, qwen3 = data + "/golden/qwen3-group7-sharded";
+  const bool all = std::getenv("OUTRIDER_LONG_TESTS") != nullptr;
+  if (!all && std::string(GetParam()) == "cpu-scalar") GTEST_SKIP() << "minutes on the scalar path: OUTRIDER_LONG_TESTS=1 runs it";
+  const Target targets[] = {{data + "/tinymath/target", data + "/tinymath/drafter", 465, 0, target_.page_bytes},
+                            {qwen3, qwen3, 251, 0, target_.page_bytes}};
+  int cases = 0, index = 0;
+  for (const Target& target : targets) {
+    target_ = target;
+    requests_ = mixed_requests(target.vocab_size);
+    const Outputs plain = run({.num_pages = 8192});
+    target_.page_bytes = stats_["kv_page_bytes"].get<uint64_t>();
+    for (const char* drafters : {"random", "adversary", "adversary+self+small+ngram+random"}) {
+      for (int depth = 1; depth <= 16; ++depth) {
+        for (const char* shape : {":1", ":3:12", ":8:40"}) {
+          for (const int32_t batch : {1, 7, 64}) {
+            for (const bool pressure : {false, true}) {
+              if (!all && index++ % (kSanitized ? 577 : 197) != 0) continue;
+              const std::string policy = std::string("fixed:") + drafters + ":" + std::to_string(depth) + shape;
+              ASSERT_EQ(difference(plain, run({.policy = policy, .max_batch = batch, .chunk = 48, .num_pages = pressure ? fewest_pages() : 512})), "")
+                  << policy << ", batch " << batch << (pressure ? ", under pressure" : "");
+              EXPECT_TRUE(spec_count("draft_tokens") > 0 || depth < 3) << policy;  // the adversary needs room for three nodes
+              ++cases;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cases, all ? 1728 : kSanitized ? 3 : 9);
+}
+
 TEST_P(Speculation, UnderPressureDraftsGiveWay) {
   const Outputs plain = run({});
-  int64_t pages = 1;  // and what the largest request takes
-  for (const Request& r : requests_) {
-    pages = std::max(pages, 1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
-  }
+  const int64_t pages = fewest_pages();
   for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16"}) {
     EXPECT_EQ(difference(plain, run({.policy = policy, .max_batch = 64, .chunk = 48, .num_pages = pages})), "") << policy;
     EXPECT_GE(stats_["preemptions"].get<int64_t>(), 10) << policy;
@@ -216,6 +208,49 @@ TEST_P(Speculation, ATwinIsAlwaysRight) {
     EXPECT_EQ(twin.at("judged_at_pi").at(9), twin.at("kept_at_pi").at(9)) << policy;
     EXPECT_GT(twin.at("judged_at_pi").at(9).get<int64_t>(), 50) << policy;
     EXPECT_EQ(twin["accepted_at_rank"].size(), 1u) << policy;
+  }
+}
+
+// ---- That the comparison finds kernels which are not row-invariant --------------------------------------------------------------
+
+// Where rows are few, another implementation takes the place of the path's own, as in engines that have one kernel to decode and
+// another to verify: each is right, and their last bits differ.
+constexpr int32_t kFewRows = 2;
+const KernelTable* many_rows;  // the path's table
+
+// linear with its sums from the last input to the first.
+void linear_backwards(const LinearParams& p, ThreadPool&) {
+  const LinearWeight& w = p.weight;
+  for (int64_t r = 0; r < p.num_rows; ++r) {
+    for (int64_t n = 0; n < w.out_features; ++n) {
+      float sum = 0.0f;
+      for (int64_t k = w.in_features - 1; k >= 0; --k) {
+        sum += to_float(p.x[r * p.x_stride + k]) * to_float(w.packed[linear_packed_index(n, k, w.in_features)]);
+      }
+      if (w.bias != nullptr) sum += w.bias[n];
+      p.out[r * p.out_stride + n] = sum + (p.residual != nullptr ? p.residual[r * p.out_stride + n] : 0.0f);
+    }
+  }
+}
+void linear_by_rows(const LinearParams& p, ThreadPool& pool) { (p.num_rows <= kFewRows ? linear_backwards : many_rows->linear)(p, pool); }
+void attention_by_rows(const AttentionParams& p, ThreadPool& pool) {
+  (p.rows->num_rows <= kFewRows ? attention_scalar : many_rows->attention)(p, pool);
+}
+
+TEST_P(Speculation, KernelsThatDependOnTheNumberOfRowsAreFound) {
+  many_rows = select_kernels(GetParam()).value();
+  KernelTable linear = *many_rows, attention = *many_rows;
+  linear.linear = linear_by_rows;
+  attention.attention = attention_by_rows;
+  // One request at a time: plain decoding then runs one row a tick, and verification several.
+  const auto difference_with = [this](const KernelTable& kernels) {
+    const Outputs plain = run({.max_batch = 1, .kernels = &kernels});
+    return difference(plain, run({.policy = "fixed:twin:5", .max_batch = 1, .kernels = &kernels}));
+  };
+  EXPECT_EQ(difference_with(*many_rows), "");
+  EXPECT_NE(difference_with(linear), "");
+  if (many_rows->attention != attention_scalar) {
+    EXPECT_NE(difference_with(attention), "");
   }
 }
 

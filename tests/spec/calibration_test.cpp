@@ -51,7 +51,9 @@ TEST(Calibration, FindsTheBetaThatTheChoicesHave) {
         seen.mean = 0.0f;
         for (size_t v = 0; v < seen.s.size(); ++v) total += seen.pi[v] = std::exp(seen.s[v] / calibration.beta());
         for (size_t v = 0; v < seen.s.size(); ++v) seen.mean += (seen.pi[v] /= total) * seen.s[v];
-        calibration.observe({seen.s.data(), m}, {seen.pi.data(), m}, seen.mean, chosen < m ? static_cast<int32_t>(chosen) : -1);
+        const std::vector<float> gaps(m, 0.0f);
+        calibration.observe({.scores = {seen.s.data(), m}, .pi = {seen.pi.data(), m}, .gaps = gaps, .mean_score = seen.mean},
+                            chosen < m ? static_cast<int32_t>(chosen) : -1, 0);
         if (i >= 10000) {
           average += calibration.beta();
           ++averaged;
@@ -62,19 +64,68 @@ TEST(Calibration, FindsTheBetaThatTheChoicesHave) {
   }
 }
 
-// Choices that follow no softmax: what is said is learnt to mean what it comes to.
+// One candidate a place: what is said of it.
+float calibrated(const Calibration& calibration, float pi, float gap) {
+  const float score = 0.0f;
+  float said;
+  calibration.calibrate({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, {&said, 1});
+  return said;
+}
+
+// Choices that follow no softmax: what is said is learnt to mean what it comes to, whatever else it depends on.
 TEST(Calibration, LearnsWhatPiComesTo) {
-  const auto truth = [](float pi) { return pi * pi; };
+  const auto truth = [](float pi, float gap) { return gap == 0.0f ? std::sqrt(pi) : pi * pi; };
   std::mt19937 random(2);
   std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
   Calibration calibration;
-  EXPECT_EQ(calibration.calibrated(0.3f), 0.3f);  // nothing is known yet
-  const float scores[] = {0.0f};
+  EXPECT_EQ(calibrated(calibration, 0.3f, 0.0f), 0.3f);  // nothing is known yet
+  const float score = 0.0f;
   for (int i = 0; i < 200000; ++i) {
-    const float pi[] = {uniform(random)};
-    calibration.observe(scores, pi, 0.0f, uniform(random) < truth(pi[0]) ? 0 : -1);
+    const float pi = uniform(random), gap = i % 2 == 0 ? 0.0f : -3.0f;
+    const int32_t chosen = uniform(random) < truth(pi, gap) ? 0 : -1;
+    calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, chosen, 1);
   }
-  for (float pi = 0.0f; pi <= 1.0f; pi += 0.01f) EXPECT_NEAR(calibration.calibrated(pi), truth(pi), 0.03f) << pi;
+  for (float pi = 0.02f; pi < 0.99f; pi += 0.01f) {
+    for (const float gap : {0.0f, -3.0f}) EXPECT_NEAR(calibrated(calibration, pi, gap), truth(pi, gap), 0.04f) << pi << ", " << gap;
+  }
+}
+
+// Nodes that are verified because much was said of them: what is said of such becomes right.
+TEST(Calibration, IsRightAboutWhatWasVerified) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+  std::normal_distribution<float> normal(0.0f, 0.15f);
+  Calibration calibration;
+  const float score = 0.0f, gap = 0.0f;
+  double said = 0, came = 0;
+  for (int i = 0; i < 100000; ++i) {
+    const float truth = uniform(random), pi = std::clamp(truth + normal(random), 0.001f, 0.999f);
+    const float now = calibrated(calibration, pi, gap);
+    const bool verified = now > 0.5f && now < 0.7f, chosen = uniform(random) < truth;
+    if (verified && i > 20000) said += static_cast<double>(now), came += chosen;
+    calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, chosen ? 0 : -1, verified);
+  }
+  ASSERT_GT(said, 2000.0);
+  EXPECT_NEAR(came / said, 1.0, 0.03);
+}
+
+// Probabilities of one place: at most 1 together, as long as nothing is known of what is verified.
+TEST(Calibration, CandidatesOfAPlaceShareOne) {
+  std::mt19937 random(4);
+  std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+  Calibration calibration;
+  const std::vector<float> scores = {0.0f, -0.1f}, gaps = {0.0f, -0.5f};
+  for (int i = 0; i < 3000; ++i) {  // the best is chosen where pi is small, the second where it is large
+    const std::vector<float> pi = {0.4f, 0.3f}, other = {0.6f, 0.35f};
+    calibration.observe({.scores = scores, .pi = pi, .gaps = gaps, .mean_score = -0.1f}, uniform(random) < 0.95f ? 0 : 1, 0);
+    calibration.observe({.scores = scores, .pi = other, .gaps = gaps, .mean_score = -0.1f}, uniform(random) < 0.05f ? 0 : 1, 0);
+  }
+  for (float first = 0.3f; first < 0.65f; first += 0.05f) {
+    const std::vector<float> pi = {first, 0.35f};
+    std::vector<float> said(2);
+    calibration.calibrate({.scores = scores, .pi = pi, .gaps = gaps, .mean_score = -0.1f}, said);
+    EXPECT_LE(said[0] + said[1], 1.0f + 1e-6f) << first;
+  }
 }
 
 }  // namespace

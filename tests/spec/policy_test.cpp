@@ -40,10 +40,19 @@ TEST(ParsePolicy, ReadsFixedStrategies) {
   }
 }
 
+TEST(ParsePolicy, ReadsTheRuleThatTreesGrowBy) {
+  const Result<Policy> by_q = parse_policy("fixed:small:8:4:48:q"), by_acceptance = parse_policy("fixed:small:8:4:48");
+  ASSERT_TRUE(by_q.ok() && by_acceptance.ok());
+  EXPECT_TRUE(by_q.value().by_q);
+  EXPECT_EQ(by_q.value().verify_tokens, 48);
+  EXPECT_FALSE(by_acceptance.value().by_q);
+}
+
 TEST(ParsePolicy, RefusesAllElseByName) {
   for (const char* text : {"", "Off", "off ", " off", "offline", "auto", "off:ngram", "fixed", "fixed:ngram", "fixed::4", "fixed:ngram:0",
                            "fixed:ngram:65", "fixed:ngram:-1", "fixed:ngram:4x", "fixed:ngram:", "fixed:ngram:4:0", "fixed:ngram:4:17",
-                           "fixed:ngram:4:1:0", "fixed:ngram:4:1:257", "fixed:ngram:4:1:1:1", "fixed:ngram+ngram:4", "fixed:+ngram:4",
+                           "fixed:ngram:4:1:0", "fixed:ngram:4:1:257", "fixed:ngram:4:1:1:1", "fixed:ngram:4:q", "fixed:ngram:4:1:q", "fixed:ngram:4:1:1:", "fixed:ngram:4:1:1:Q",
+                           "fixed:ngram:4:1:1:q:q", "off:1:1:1:1:q", "fixed:ngram+ngram:4", "fixed:+ngram:4",
                            "fixed:a b:4", "fixed:ngram:99999999999", "FIXED:ngram:4"}) {
     const Result<Policy> policy = parse_policy(text);
     ASSERT_FALSE(policy.ok()) << text;

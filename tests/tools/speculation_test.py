@@ -1,13 +1,15 @@
 """The exactness matrix: output files are equal to plain decoding's under every policy, batch and pressure.
 
 tools/test runs a covering array: every two values of different settings meet in a case. OUTRIDER_LONG_TESTS=1 runs the full
-product. One file mixes temperatures, filters and penalties by line. Two models: tinymath with its drafter, and a random Qwen3 that
-drafts for itself. (Random and adversarial drafters are in tests/runtime/speculation_test.cpp.)
+product. One file mixes temperatures, filters and penalties by line; the history is that of a step before. Two models: tinymath with
+its drafter, and a random Qwen3 that drafts for itself. (Random and adversarial drafters: tests/runtime/speculation_test.cpp.)
 """
 
+import collections
 import itertools
 import os
 import random
+import shutil
 import sys
 import unittest
 
@@ -16,19 +18,19 @@ from harness import MODEL, SOURCE, TINYMATH, ProgramTest, problems, to_lines
 
 DRAFTER = TINYMATH / "drafter"
 QWEN3 = SOURCE / "tests/data/golden/qwen3-group7-sharded"
+EVERY_DEPTH = list(range(1, 17))  # in the full product
 AXES = {
-    "drafter": ["ngram", "small", "self", "small+ngram", "self+small+ngram"],
+    "drafter": ["ngram", "history", "small", "self", "small+ngram", "self+small+ngram+history"],
     "depth": [1, 2, 3, 5, 8, 16],
-    "shape": ["chain", "tree", "wide"],
+    "shape": ["chain", "tree", "wide", "by_q"],
     "batch": [1, 7, 64],
     "pressure": [False, True],
 }
 
 
 def policy(case):
-    top_k, verify = {"chain": (1, None), "tree": (3, 12), "wide": (8, 40)}[case["shape"]]
-    text = f"fixed:{case['drafter']}:{case['depth']}"
-    return text if verify is None else f"{text}:{top_k}:{verify}"
+    shape = {"chain": "", "tree": ":3:12", "wide": ":8:40", "by_q": ":4:12:q"}[case["shape"]]
+    return f"fixed:{case['drafter']}:{case['depth']}{shape}"
 
 
 def covering_array(axes):
@@ -60,34 +62,50 @@ class ExactnessMatrix(ProgramTest):
     def lines():
         return [line | SETTINGS[i % len(SETTINGS)] for i, line in enumerate(problems(28))]
 
-    def roll(self, case, *policy_flags):
+    def roll(self, case, *policy_flags, step=1):
         stats = self.folder / "stats.json"
-        flags = ["--n", 2, "--max-new-tokens", 96, "--max-batch", case["batch"], "--stats", stats, *policy_flags]
+        flags = ["--n", 2, "--max-new-tokens", 96, "--max-batch", case["batch"], "--step", step, "--stats", stats, *policy_flags]
         if case["pressure"]:
             flags += ["--kv-bytes", self.pressure_pages * self.page_bytes]
         out = self.run_ok("rollout", "--model", self.model, "--prompts", "-", *flags, stdin=to_lines(self.lines()))
         return out, self.stats(stats)
 
+    def cases(self):
+        if not os.environ.get("OUTRIDER_LONG_TESTS"):
+            return covering_array(self.axes)
+        axes = self.axes | {"depth": EVERY_DEPTH}
+        every = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
+        return [case for case in every if case["shape"] != "by_q" or case["drafter"] not in ("ngram", "history")]  # these have no q
+
     def test_every_policy_gives_the_plain_output(self):
+        epoch, history = self.folder / "epoch", self.folder / "history"
         plain, stats = self.roll({"batch": 64, "pressure": False})
+        self.roll({"batch": 64, "pressure": False}, "--history", epoch, step=0)
         self.page_bytes = stats["kv_page_bytes"]
-        cases = covering_array(self.axes)
-        if os.environ.get("OUTRIDER_LONG_TESTS"):
-            cases = [dict(zip(self.axes, values)) for values in itertools.product(*self.axes.values())]
+        cases = self.cases()
         preempted = accepted = 0
+        drafted = collections.Counter()
         for case in cases:
-            out, stats = self.roll(case, "--policy", policy(case), "--drafter", f"small=model:{self.drafter}")
+            flags = ["--policy", policy(case), "--drafter", f"small=model:{self.drafter}"]
+            if "history" in case["drafter"]:
+                shutil.copy(epoch, history)  # a run leaves its own epoch behind
+                flags += ["--history", history]
+            out, stats = self.roll(case, *flags)
             self.assertTrue(out == plain, f"the output differs under {case}")
             preempted += stats["preemptions"]
             accepted += stats["speculation"]["accepted_tokens"]
+            for drafter, counts in stats["speculation"]["drafters"].items():
+                drafted[drafter] += counts["drafted"]
         print(f"{len(cases)} cases: {accepted} drafted tokens kept, {preempted} preemptions", file=sys.stderr)
+        for drafter in "+".join(self.axes["drafter"]).split("+"):
+            self.assertGreater(drafted[drafter], 100, drafter)
         self.assertGreater(accepted, self.least_accepted)
         self.assertGreater(preempted, self.least_preempted)
 
 
 class Qwen3ExactnessMatrix(ExactnessMatrix):
     model, drafter = QWEN3, QWEN3
-    axes = AXES | {"drafter": ["small", "self", "self+small+ngram"], "depth": [2, 6, 16], "batch": [3, 64]}
+    axes = AXES | {"drafter": ["small", "self", "history", "self+small+ngram+history"], "depth": [2, 6, 16], "batch": [3, 64]}
     pressure_pages = 6
     least_accepted, least_preempted = 1000, 5
 
