@@ -1,0 +1,113 @@
+#include "bench/suite.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/fp_env.h"
+
+namespace otr::bench {
+namespace {
+
+// Other programs only ever add time. Slices are short against a scheduler's turn, so that even on a busy machine some are
+// undisturbed on all threads, and the fastest tenth counts: on 2 cores under a load of 5, repetitions then differ by 0.3 to 5
+// %; with medians, or slices of 2 ms, by 5 to 40 %.
+constexpr double kSliceSeconds = 0.0005;
+constexpr double kLongestCeilingSlice = 0.05;
+constexpr double kCeilingShare = 0.25;  // of a long slice
+constexpr double kNegligible = 0.3;     // a bound this much lower than the other is not measured again
+
+// The value that a tenth of `values` is below.
+double fast_tenth(std::vector<double> values) {
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 10);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+}  // namespace
+
+Suite::Suite(const KernelTable& kernels, int num_threads)
+    : kernels_(kernels), pool_(num_threads), arena_(kernels, pool_), ceiling_(kernels, pool_, arena_) {
+  pin_fp_environment();
+}
+
+void Suite::add(const std::string& name, std::function<Work()> make) {
+  auto c = std::make_shared<Case>();
+  c->make = std::move(make);
+  benchmark::RegisterBenchmark(name.c_str(), [this, c](benchmark::State& state) { time(*c, state); })
+      ->UseManualTime()
+      ->Unit(benchmark::kMicrosecond);
+}
+
+void Suite::activate(Case& c) {
+  if (active_ == &c) return;
+  if (!c.fault.empty()) return;
+  active_ = &c;
+  work_ = Work();  // frees the last one's operands before the next one's are made
+  try {
+    work_ = c.make();
+    if (!c.verified) work_.run(0);
+  } catch (const std::exception& error) {
+    c.fault = error.what();
+    ++num_wrong_;
+    return;
+  }
+  if (!c.verified) {
+    c.fault = work_.verify();
+    c.hash = work_.hash();
+    c.verified = true;
+    if (!c.fault.empty()) ++num_wrong_;
+  }
+  next_call_ = 1;
+  work_.run(next_call_++);  // warms up
+  if (c.calls == 0) c.calls = calls_of_a_slice();
+}
+
+int64_t Suite::calls_of_a_slice() {
+  for (int64_t calls = 1;; calls *= 2) {
+    const Stopwatch watch;
+    for (int64_t i = 0; i < calls; ++i) work_.run(next_call_++);
+    const double seconds = watch.seconds();
+    if (seconds >= kSliceSeconds) return calls;
+    if (seconds * 4 >= kSliceSeconds) return static_cast<int64_t>(static_cast<double>(calls) * kSliceSeconds / seconds) + 1;
+  }
+}
+
+void Suite::time(Case& c, benchmark::State& state) {
+  activate(c);
+  if (!c.fault.empty()) {
+    state.SkipWithError(c.fault.c_str());
+    return;
+  }
+  std::vector<double> times, memory, matrix;  // seconds of a call: its own, and those its bytes and flops would take
+  while (state.KeepRunningBatch(c.calls)) {
+    const Stopwatch watch;
+    for (int64_t i = 0; i < c.calls; ++i) work_.run(next_call_++);
+    const double slice = watch.seconds();
+    times.push_back(slice / static_cast<double>(c.calls));
+    const double seconds = std::clamp(slice * kCeilingShare, kSliceSeconds, kLongestCeilingSlice);
+    const double other = matrix.empty() ? 0 : matrix[0];
+    if (memory.empty() || memory[0] > kNegligible * other)
+      memory.push_back(work_.bytes / ceiling_.measure(work_.memory, seconds));
+    if (work_.flops > 0 && (matrix.empty() || matrix[0] > kNegligible * memory[0])) {
+      matrix.push_back(work_.flops / ceiling_.measure(Bound::kMatrix, seconds));
+    }
+  }
+  const double iterations = static_cast<double>(state.iterations()), seconds = fast_tenth(std::move(times));
+  const double memory_bound = fast_tenth(std::move(memory)), matrix_bound = matrix.empty() ? 0 : fast_tenth(std::move(matrix));
+  state.SetIterationTime(seconds * iterations);
+  state.SetBytesProcessed(static_cast<int64_t>(work_.bytes * iterations));
+  if (work_.items > 0) state.SetItemsProcessed(static_cast<int64_t>(work_.items * iterations));
+  if (work_.flops > 0) state.counters["flops"] = benchmark::Counter(work_.flops * iterations, benchmark::Counter::kIsRate);
+  state.counters["ceiling"] = std::max(memory_bound, matrix_bound) / seconds;
+  char label[64];
+  std::snprintf(label, sizeof label, "hash=%016" PRIx64 " bound=%s", c.hash,
+                bound_name(matrix_bound > memory_bound ? Bound::kMatrix : work_.memory));
+  state.SetLabel(label);
+}
+
+}  // namespace otr::bench
