@@ -1,13 +1,13 @@
 #include "bench/ceiling.h"
 
 #include <immintrin.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string_view>
 
-#include "kernels/base/clock.h"
 #if !defined(OUTRIDER_SOFT_TILES)
 #include "kernels/amx/tile.h"
 #endif
@@ -134,7 +134,25 @@ double matrix_scalar(const Element* data, int rounds) {
   return rounds * kChains * 8.0;
 }
 
+double seconds_of(clockid_t clock) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 }  // namespace
+
+void SliceClock::start() {
+  cpu_ = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+  wall_ = seconds_of(CLOCK_MONOTONIC);
+}
+
+bool SliceClock::stop(double* seconds) {
+  *seconds = seconds_of(CLOCK_MONOTONIC) - wall_;
+  const double share = (seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu_) / *seconds;
+  best_share_ = std::max(best_share_, share);
+  return share >= 0.93 * best_share_;
+}
 
 Ceiling::Ceiling(const KernelTable& kernels, ThreadPool& pool, RandomArena& arena) : pool_(pool), arena_(arena) {
   const std::string_view path = kernels.path;
@@ -176,17 +194,20 @@ void Ceiling::run(Bound bound, int tasks) {
   });
 }
 
-double Ceiling::measure(Bound bound, double seconds) {
+bool Ceiling::measure(Bound bound, double seconds, double* rate) {
   const double task = bound == Bound::kMatrix ? matrix_(arena_.elements(4096), 1) * kRounds
                       : bound == Bound::kCopy ? 2.0 * kPieceBytes
                                               : 1.0 * kPieceBytes;
-  double& rate = rate_[static_cast<int>(bound)];
-  const int tasks = static_cast<int>(std::clamp(std::ceil(rate * seconds / task), 1.0, 1e6));
+  double& last = rate_[static_cast<int>(bound)];
+  const int tasks = static_cast<int>(std::clamp(std::ceil(last * seconds / task), 1.0, 1e6));
   arena_.elements(kRotationBytes / static_cast<int64_t>(sizeof(Element)));
   if (bound == Bound::kCopy || bound == Bound::kWrite) arena_.scratch(kRotationBytes);
-  const Stopwatch watch;
+  SliceClock& clock = clocks_[static_cast<int>(bound)];
+  clock.start();
   run(bound, tasks);
-  return rate = tasks * task / watch.seconds();
+  const bool undisturbed = clock.stop(&seconds);
+  *rate = last = tasks * task / seconds;
+  return undisturbed;
 }
 
 }  // namespace otr::bench

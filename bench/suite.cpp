@@ -14,19 +14,34 @@ namespace otr::bench {
 namespace {
 
 // Other programs only ever add time. Slices are short against a scheduler's turn, so that even on a busy machine some are
-// undisturbed on all threads, and the fastest tenth counts: on 2 cores under a load of 5, repetitions then differ by 0.3 to 5
-// %; with medians, or slices of 2 ms, by 5 to 40 %.
+// undisturbed on all threads; of these the fastest tenth counts. On 2 cores under a load of 5, repetitions with medians of all
+// slices of 2 ms differ by 5 to 40 %.
 constexpr double kSliceSeconds = 0.0005;
 constexpr double kLongestCeilingSlice = 0.05;
 constexpr double kCeilingShare = 0.25;  // of a long slice
 constexpr double kNegligible = 0.3;     // a bound this much lower than the other is not measured again
+constexpr size_t kEnough = 5;           // undisturbed slices: a repetition without them goes on, at most
+constexpr size_t kMaxSlices = 400;      // to this many slices
+constexpr double kMaxSeconds = 0.25;    // or this long
 
-// The value that a tenth of `values` is below.
-double fast_tenth(std::vector<double> values) {
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 10);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
+// Seconds of slices, apart by whether they were undisturbed.
+struct Slices {
+  std::vector<double> all, undisturbed;
+
+  void add(double seconds, bool good) {
+    all.push_back(seconds);
+    if (good) undisturbed.push_back(seconds);
+  }
+  bool enough() const { return undisturbed.size() >= kEnough || all.size() >= kMaxSlices; }
+  // What a tenth is below; 0 if there are none.
+  double fast_tenth() {
+    std::vector<double>& values = undisturbed.empty() ? all : undisturbed;
+    if (values.empty()) return 0;
+    const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 10);
+    std::nth_element(values.begin(), at, values.end());
+    return *at;
+  }
+};
 
 }  // namespace
 
@@ -83,22 +98,35 @@ void Suite::time(Case& c, benchmark::State& state) {
     state.SkipWithError(c.fault.c_str());
     return;
   }
-  std::vector<double> times, memory, matrix;  // seconds of a call: its own, and those its bytes and flops would take
-  while (state.KeepRunningBatch(c.calls)) {
-    const Stopwatch watch;
+  Slices times, memory, matrix;  // seconds of a call: its own, and those its bytes and flops would take
+  const auto measure = [&](Bound bound, double work, double seconds, Slices* slices) {
+    double rate;
+    const bool undisturbed = ceiling_.measure(bound, seconds, &rate);
+    slices->add(work / rate, undisturbed);
+  };
+  const auto slice = [&] {
+    double seconds;
+    c.clock.start();
     for (int64_t i = 0; i < c.calls; ++i) work_.run(next_call_++);
-    const double slice = watch.seconds();
-    times.push_back(slice / static_cast<double>(c.calls));
-    const double seconds = std::clamp(slice * kCeilingShare, kSliceSeconds, kLongestCeilingSlice);
-    const double other = matrix.empty() ? 0 : matrix[0];
-    if (memory.empty() || memory[0] > kNegligible * other)
-      memory.push_back(work_.bytes / ceiling_.measure(work_.memory, seconds));
-    if (work_.flops > 0 && (matrix.empty() || matrix[0] > kNegligible * memory[0])) {
-      matrix.push_back(work_.flops / ceiling_.measure(Bound::kMatrix, seconds));
+    const bool undisturbed = c.clock.stop(&seconds);
+    times.add(seconds / static_cast<double>(c.calls), undisturbed);
+    seconds = std::clamp(seconds * kCeilingShare, kSliceSeconds, kLongestCeilingSlice);
+    const double other = matrix.all.empty() ? 0 : matrix.all[0];
+    if (memory.all.empty() || memory.all[0] > kNegligible * other) measure(work_.memory, work_.bytes, seconds, &memory);
+    if (work_.flops > 0 && (matrix.all.empty() || matrix.all[0] > kNegligible * memory.all[0])) {
+      measure(Bound::kMatrix, work_.flops, seconds, &matrix);
+    }
+  };
+  while (state.KeepRunningBatch(c.calls)) slice();
+  if (times.all.size() >= kEnough) {
+    for (const Stopwatch watch;
+         watch.seconds() < kMaxSeconds && !(times.enough() && (memory.all.size() < kEnough || memory.enough()) &&
+                                            (matrix.all.size() < kEnough || matrix.enough()));) {
+      slice();
     }
   }
-  const double iterations = static_cast<double>(state.iterations()), seconds = fast_tenth(std::move(times));
-  const double memory_bound = fast_tenth(std::move(memory)), matrix_bound = matrix.empty() ? 0 : fast_tenth(std::move(matrix));
+  const double iterations = static_cast<double>(state.iterations()), seconds = times.fast_tenth();
+  const double memory_bound = memory.fast_tenth(), matrix_bound = matrix.fast_tenth();
   state.SetIterationTime(seconds * iterations);
   state.SetBytesProcessed(static_cast<int64_t>(work_.bytes * iterations));
   if (work_.items > 0) state.SetItemsProcessed(static_cast<int64_t>(work_.items * iterations));

@@ -56,6 +56,7 @@ class Suite {
     bool verified = false;
     std::string fault;
     uint64_t hash = 0;
+    SliceClock clock;
     int64_t calls = 0;  // of a slice: the same in every repetition
   };
 

@@ -1,14 +1,14 @@
 """The bench suite guards the kernels: planted faults are found, and two runs of one build pass.
 
 The faults are planted by planted_bench, the suite on a changed kernel table: 10 % more time, one flipped bit, one wrong output. One
-thread and a case that fits caches: other programs on the machine disturb it least.
+thread and a case of half a millisecond: other programs on the machine disturb it least.
 """
 
 import copy
 import json
-import math
 import os
 import random
+import re
 import subprocess
 import unittest
 from pathlib import Path
@@ -39,19 +39,35 @@ class LiveRuns(ProgramTest):
         code, text, err = tool("bench", "--program", program, "--out", out, *flags)
         return code, text + err, out
 
-    def test_faults_are_found_and_two_runs_of_one_build_pass(self):
-        files = {}
-        for name, fault in (("first", None), ("slow", "slow"), ("bit", "bit"), ("second", None)):
-            code, text, files[name] = self.bench(name, fault)
+    def compare_runs(self, fault):
+        """Runs the suite and then the planted one (None: the suite again) and compares them."""
+        files = []
+        for name, planted in (("old", None), ("new", fault)):
+            code, text, out = self.bench(name, planted)
             self.assertEqual(code, 0, text)
-        code, text, err = tool("bench-compare", files["first"], files["second"], "--all")
-        self.assertEqual(code, 0, text + err)
-        self.assertRegex(text, f"{CASE} .* (equal|noisy|faster)\n")
-        code, text, err = tool("bench-compare", files["first"], files["slow"])
-        self.assertEqual(code, 1, text + err)
-        self.assertRegex(text, f"{CASE} .* SLOWER\n")
-        code, text, err = tool("bench-compare", files["first"], files["bit"])
-        self.assertEqual(code, 1, text + err)
+            files.append(out)
+        code, text, err = tool("bench-compare", *files, "--all")
+        return code, text + err
+
+    def within_attempts(self, fault, code, pattern):
+        """The comparison must come out so in one of four attempts: a busy machine can spoil a run of two seconds."""
+        texts = []
+        for _ in range(4):
+            got, text = self.compare_runs(fault)
+            texts.append(text)
+            if got == code and re.search(pattern, text):
+                return
+        self.fail("\n".join(texts))
+
+    def test_two_runs_of_one_build_pass(self):
+        self.within_attempts(None, 0, f"{CASE} .* equal\n")
+
+    def test_ten_percent_are_found(self):
+        self.within_attempts("slow", 1, f"{CASE} .* SLOWER\n")
+
+    def test_one_bit_is_found(self):
+        code, text = self.compare_runs("bit")
+        self.assertEqual(code, 1, text)
         self.assertRegex(text, f"{CASE} .* HASH CHANGED from [0-9a-f]{{16}} to [0-9a-f]{{16}}\n")
 
     def test_a_wrong_kernel_is_not_timed(self):
