@@ -25,7 +25,7 @@ void print_help() {
       "Google Benchmark's own, among them:\n\n"
       "  --benchmark_list_tests  --benchmark_filter=REGEX  --benchmark_repetitions=N  --benchmark_min_time=SECONDS\n"
       "  --benchmark_out=FILE --benchmark_out_format=json  --benchmark_enable_random_interleaving=true\n\n"
-      "Exit codes: 0, 1 a case computed wrong results, 2 usage.\n",
+      "Exit codes: 0, 1 a case is wrong or cannot run, 2 usage.\n",
       stdout);
 }
 
@@ -91,7 +91,7 @@ int bench_main(int argc, char** argv, void (*change)(KernelTable& table)) {
   if (!flags.model.empty()) add_engine_cases(suite, flags.model);
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
-  if (suite.num_wrong() > 0) std::fprintf(stderr, "outrider_bench: %d cases computed wrong results\n", suite.num_wrong());
+  if (suite.num_wrong() > 0) std::fprintf(stderr, "outrider_bench: %d cases are wrong or cannot run\n", suite.num_wrong());
   return suite.num_wrong() > 0 ? 1 : 0;
 }
 

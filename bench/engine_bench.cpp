@@ -25,7 +25,7 @@ struct EngineShape {
 };
 constexpr EngineShape kShapes[] = {{"decode", 1, 1, 16, 32},   {"decode", 8, 1, 16, 32},  {"decode", 16, 1, 16, 32},
                                    {"decode", 32, 1, 16, 32},  {"prefill", 1, 1, 512, 1}, {"prefill", 1, 1, 2048, 1},
-                                   {"rollout", 1, 8, 128, 64}, {"rollout", 4, 8, 128, 64}};
+                                   {"rollout", 1, 8, 128, 32}, {"rollout", 4, 8, 128, 32}};
 constexpr int kPrefillChunk = 512;
 
 void require(otr_status status, const otr_engine* engine) {

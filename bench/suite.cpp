@@ -17,12 +17,12 @@ namespace {
 // undisturbed on all threads; of these the fastest tenth counts. On 2 cores under a load of 5, repetitions with medians of all
 // slices of 2 ms differ by 5 to 40 %.
 constexpr double kSliceSeconds = 0.0005;
-constexpr double kLongestCeilingSlice = 0.05;
-constexpr double kCeilingShare = 0.25;  // of a long slice
-constexpr double kNegligible = 0.3;     // a bound this much lower than the other is not measured again
-constexpr size_t kEnough = 5;           // undisturbed slices: a repetition without them goes on, at most
-constexpr size_t kMaxSlices = 400;      // to this many slices
-constexpr double kMaxSeconds = 0.25;    // or this long
+constexpr double kCeilingShare = 0.25;    // a long slice is followed by slices of ceilings of a quarter of its time,
+constexpr double kMaxCeilingSlices = 20;  // and at most this many
+constexpr double kNegligible = 0.3;       // a bound this much lower than the other is not measured again
+constexpr size_t kEnough = 5;             // undisturbed slices: a repetition without them goes on, at most
+constexpr size_t kMaxSlices = 400;        // to this many slices
+constexpr double kMaxSeconds = 0.25;      // or this long
 
 // Seconds of slices, apart by whether they were undisturbed.
 struct Slices {
@@ -78,8 +78,11 @@ void Suite::activate(Case& c) {
     if (!c.fault.empty()) ++num_wrong_;
   }
   next_call_ = 1;
-  work_.run(next_call_++);  // warms up
-  if (c.calls == 0) c.calls = calls_of_a_slice();
+  if (c.calls == 0) {
+    c.calls = calls_of_a_slice();
+  } else {
+    work_.run(next_call_++);  // warms up
+  }
 }
 
 int64_t Suite::calls_of_a_slice() {
@@ -99,10 +102,12 @@ void Suite::time(Case& c, benchmark::State& state) {
     return;
   }
   Slices times, memory, matrix;  // seconds of a call: its own, and those its bytes and flops would take
-  const auto measure = [&](Bound bound, double work, double seconds, Slices* slices) {
-    double rate;
-    const bool undisturbed = ceiling_.measure(bound, seconds, &rate);
-    slices->add(work / rate, undisturbed);
+  const auto measure = [&](Bound bound, double work, int count, Slices* slices) {
+    for (int i = 0; i < count; ++i) {
+      double rate;
+      const bool undisturbed = ceiling_.measure(bound, kSliceSeconds, &rate);
+      slices->add(work / rate, undisturbed);
+    }
   };
   const auto slice = [&] {
     double seconds;
@@ -110,11 +115,11 @@ void Suite::time(Case& c, benchmark::State& state) {
     for (int64_t i = 0; i < c.calls; ++i) work_.run(next_call_++);
     const bool undisturbed = c.clock.stop(&seconds);
     times.add(seconds / static_cast<double>(c.calls), undisturbed);
-    seconds = std::clamp(seconds * kCeilingShare, kSliceSeconds, kLongestCeilingSlice);
+    const int count = static_cast<int>(std::clamp(seconds * kCeilingShare / kSliceSeconds, 1.0, kMaxCeilingSlices));
     const double other = matrix.all.empty() ? 0 : matrix.all[0];
-    if (memory.all.empty() || memory.all[0] > kNegligible * other) measure(work_.memory, work_.bytes, seconds, &memory);
+    if (memory.all.empty() || memory.all[0] > kNegligible * other) measure(work_.memory, work_.bytes, count, &memory);
     if (work_.flops > 0 && (matrix.all.empty() || matrix.all[0] > kNegligible * memory.all[0])) {
-      measure(Bound::kMatrix, work_.flops, seconds, &matrix);
+      measure(Bound::kMatrix, work_.flops, count, &matrix);
     }
   };
   while (state.KeepRunningBatch(c.calls)) slice();
