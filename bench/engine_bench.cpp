@@ -1,0 +1,199 @@
+// End to end through the C interface, on the model given: decoding at several batches, prefill, and rollouts of groups.
+//
+// A call is a whole rollout, from submit to the last result. Prompts are random and new in every call, so that no prefix is
+// reused. Verified: samples have the asked length, and scoring call 0's tokens gives the raw log-probs of its rollout, to the
+// bit. The ceiling: every run of the model reads all weights (and the keys, which are few here), or does two operations a
+// weight and row, at the rates measured between calls.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <vector>
+
+#include "bench/comparison.h"
+#include "bench/suite.h"
+#include "loader/model_config.h"
+#include "loader/xxh64.h"
+#include "runtime/outrider.h"
+
+namespace otr::bench {
+namespace {
+
+struct EngineShape {
+  const char* kind;
+  int groups, n, prompt_tokens, new_tokens;
+};
+constexpr EngineShape kShapes[] = {{"decode", 1, 1, 16, 32},   {"decode", 8, 1, 16, 32},  {"decode", 16, 1, 16, 32},
+                                   {"decode", 32, 1, 16, 32},  {"prefill", 1, 1, 512, 1}, {"prefill", 1, 1, 2048, 1},
+                                   {"rollout", 1, 8, 128, 32}, {"rollout", 4, 8, 128, 32}};
+constexpr int kPrefillChunk = 512;
+
+void require(otr_status status, const otr_engine* engine) {
+  if (status != OTR_OK) throw std::runtime_error(std::string("engine: ") + otr_last_error(engine));
+}
+
+struct Sample {
+  std::vector<int32_t> prompt, tokens;
+  std::vector<float> logprobs, raw_logprobs;
+};
+
+// One engine for all cases.
+class BenchEngine {
+ public:
+  BenchEngine(const std::string& model, const char* isa, int threads) {
+    Result<ModelConfig> loaded = load_model_config(model);
+    if (!loaded.ok()) throw std::runtime_error(loaded.status().message());
+    config = loaded.value();
+    otr_engine_options options;
+    otr_engine_options_init(&options, sizeof options);
+    options.model_path = model.c_str();
+    options.isa = isa;
+    options.num_threads = threads;
+    options.max_batch = 64;
+    options.prefill_chunk = kPrefillChunk;
+    options.kv_bytes = uint64_t{1} << 30;
+    require(otr_engine_create(&options, &engine_), nullptr);
+  }
+  ~BenchEngine() { otr_engine_destroy(engine_); }
+  BenchEngine(const BenchEngine&) = delete;
+  BenchEngine& operator=(const BenchEngine&) = delete;
+
+  // Weights that every run of the model multiplies, lm_head apart.
+  double layer_weights() const {
+    const double h = config.hidden_size, heads = config.num_heads, kv = config.num_kv_heads, d = config.head_dim;
+    return config.num_layers * (h * (2 * heads + 2 * kv) * d + 3 * h * config.intermediate_size);
+  }
+  double head_weights() const { return static_cast<double>(config.hidden_size) * config.vocab_size; }
+
+  std::vector<Sample> rollout(const EngineShape& s, int64_t call) {
+    std::map<uint64_t, std::vector<int32_t>> prompts;
+    otr_sampling_params sampling;
+    otr_sampling_params_init(&sampling, sizeof sampling);
+    sampling.max_new_tokens = s.new_tokens;
+    sampling.ignore_eos = 1;
+    std::map<std::pair<uint64_t, uint32_t>, Sample> samples;  // in the order of submission
+    std::map<uint64_t, uint64_t> group_of;
+    for (int g = 0; g < s.groups; ++g) {
+      std::vector<int32_t> prompt;
+      for (int i = 0; i < s.prompt_tokens; ++i) {
+        const PhiloxBlock b = philox4x32(PhiloxKey{3, static_cast<uint32_t>(call)},
+                                         PhiloxBlock{{static_cast<uint32_t>(i), static_cast<uint32_t>(g), 0, 0}});
+        prompt.push_back(static_cast<int32_t>(b.w[0] % static_cast<uint32_t>(config.vocab_size)));
+      }
+      otr_group_request request;
+      otr_group_request_init(&request, sizeof request);
+      request.prompt_token_ids = prompt.data();
+      request.num_prompt_tokens = prompt.size();
+      request.n = s.n;
+      request.stream = static_cast<uint64_t>(call) * 1000 + static_cast<uint64_t>(g);
+      request.sampling = &sampling;
+      uint64_t id = 0;
+      require(otr_submit(engine_, &request, &id), engine_);
+      group_of[id] = static_cast<uint64_t>(g);
+      prompts[static_cast<uint64_t>(g)] = std::move(prompt);
+    }
+    for_each_result([&](const otr_result_view& view) {
+      const uint64_t g = group_of.at(view.group_id);
+      samples[{g, view.sample}] = {prompts.at(g),
+                                   {view.token_ids, view.token_ids + view.num_tokens},
+                                   {view.logprobs, view.logprobs + view.num_tokens},
+                                   {view.raw_logprobs, view.raw_logprobs + view.num_tokens}};
+    });
+    std::vector<Sample> in_order;
+    for (auto& [key, sample] : samples) in_order.push_back(std::move(sample));
+    return in_order;
+  }
+
+  std::vector<float> score(const Sample& sample) {
+    otr_score_request request;
+    otr_score_request_init(&request, sizeof request);
+    request.prompt_token_ids = sample.prompt.data();
+    request.num_prompt_tokens = sample.prompt.size();
+    request.token_ids = sample.tokens.data();
+    request.num_tokens = sample.tokens.size();
+    uint64_t id = 0;
+    require(otr_score(engine_, &request, &id), engine_);
+    std::vector<float> raw;
+    for_each_result([&](const otr_result_view& view) { raw.assign(view.raw_logprobs, view.raw_logprobs + view.num_tokens); });
+    return raw;
+  }
+
+  ModelConfig config;
+
+ private:
+  template <typename Visit>
+  void for_each_result(const Visit& visit) {
+    otr_result* result = nullptr;
+    otr_status status;
+    while ((status = otr_wait(engine_, -1, &result)) == OTR_OK) {
+      otr_result_view view;
+      require(otr_result_get(result, &view, sizeof view), nullptr);
+      visit(view);
+      otr_result_destroy(result);
+    }
+    if (status != OTR_IDLE) require(status, engine_);
+  }
+
+  otr_engine* engine_ = nullptr;
+};
+
+std::string verify_samples(BenchEngine& engine, const EngineShape& s, const std::vector<Sample>& samples) {
+  if (samples.size() != static_cast<size_t>(s.groups * s.n)) return "wrong: samples are missing";
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i].tokens.size() != static_cast<size_t>(s.new_tokens)) return "wrong: a sample has another length";
+    const std::vector<float> scored = engine.score(samples[i]);
+    if (scored.size() != samples[i].raw_logprobs.size() ||
+        std::memcmp(scored.data(), samples[i].raw_logprobs.data(), scored.size() * sizeof(float)) != 0) {
+      return "wrong: sample " + std::to_string(i) + " has other raw log-probs than its score";
+    }
+  }
+  return "";
+}
+
+Work make_rollout(std::shared_ptr<BenchEngine> engine, const EngineShape& s) {
+  auto samples = std::make_shared<std::vector<Sample>>();  // of the last call
+  const int prompt_rows = s.groups * s.prompt_tokens, sample_rows = s.groups * s.n;
+  // The last chunk of the prompts yields the first tokens.
+  const double runs = std::ceil(static_cast<double>(prompt_rows) / kPrefillChunk) + s.new_tokens - 1;
+  Work work;
+  work.items = static_cast<double>(s.new_tokens > 1 ? sample_rows * s.new_tokens : prompt_rows);
+  work.bytes = 2.0 * (runs * engine->layer_weights() + s.new_tokens * engine->head_weights());
+  work.flops = 2.0 * ((prompt_rows + sample_rows * (s.new_tokens - 1)) * engine->layer_weights() +
+                      (s.groups + sample_rows * (s.new_tokens - 1)) * engine->head_weights());
+  work.run = [=](int64_t call) { *samples = engine->rollout(s, call); };
+  work.verify = [=] { return verify_samples(*engine, s, *samples); };
+  work.hash = [=] {
+    uint64_t hash = 0;
+    for (const Sample& sample : *samples) {
+      for (const uint64_t h : {xxh64(sample.tokens.data(), sample.tokens.size() * sizeof(int32_t)),
+                               xxh64(sample.logprobs.data(), sample.logprobs.size() * sizeof(float)),
+                               xxh64(sample.raw_logprobs.data(), sample.raw_logprobs.size() * sizeof(float))}) {
+        hash = hash * 0x9e3779b97f4a7c15u ^ h;
+      }
+    }
+    return hash;
+  };
+  return work;
+}
+
+}  // namespace
+
+void add_engine_cases(Suite& suite, const std::string& model) {
+  auto engine = std::make_shared<std::shared_ptr<BenchEngine>>();  // made for the first case that runs
+  for (const EngineShape& s : kShapes) {
+    std::string name = std::string("engine/") + s.kind + "/";
+    if (s.n > 1) {
+      name += "groups:" + std::to_string(s.groups) + "/n:" + std::to_string(s.n);
+    } else if (s.new_tokens > 1) {
+      name += "batch:" + std::to_string(s.groups);
+    } else {
+      name += "tokens:" + std::to_string(s.prompt_tokens);
+    }
+    suite.add(name, [&suite, engine, model, s] {
+      if (*engine == nullptr) *engine = std::make_shared<BenchEngine>(model, suite.kernels().path, suite.pool().num_threads());
+      return make_rollout(*engine, s);
+    });
+  }
+}
+
+}  // namespace otr::bench

@@ -1,0 +1,69 @@
+// What the cases of linear and linear_w4 share: activations, bias, residual and output of one projection, and the comparison of
+// sampled outputs with float64.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bench/comparison.h"
+#include "bench/random_arena.h"
+#include "bench/shapes.h"
+#include "loader/xxh64.h"
+
+namespace otr::bench {
+
+static_assert(sizeof(Element) == 2, "the suite measures bf16");
+
+struct ProjectionOperands {
+  Projection projection;
+  int rows;
+  Buffer<Element> x;
+  Buffer<float> out;
+  std::vector<float> biases, residuals;
+
+  // REQUIRES: in_features is a multiple of 128, as it is of every model: rows need no padding, groups no tail.
+  ProjectionOperands(RandomArena& arena, const Projection& p, int num_rows) : projection(p), rows(num_rows) {
+    const int64_t inputs = int64_t{rows} * p.in_features, outputs = int64_t{rows} * p.out_features;
+    x = std::move(Buffer<Element>::create(inputs, "activations").value());
+    out = std::move(Buffer<float>::create(outputs, "outputs").value());
+    std::memcpy(x.data(), arena.elements(inputs + 777) + 777, x.bytes());  // not the first weights
+    std::memset(static_cast<void*>(out.data()), 0, out.bytes());
+    if (p.bias) biases.assign(arena.floats(p.out_features), arena.floats(p.out_features) + p.out_features);
+    if (p.residual) residuals.assign(arena.floats(outputs), arena.floats(outputs) + outputs);
+  }
+
+  const float* bias() const { return biases.empty() ? nullptr : biases.data(); }
+  const float* residual() const { return residuals.empty() ? nullptr : residuals.data(); }
+  double activation_bytes() const {
+    return static_cast<double>(x.bytes() + out.bytes() + (biases.size() + residuals.size()) * sizeof(float));
+  }
+  uint64_t hash() const { return xxh64(out.data(), out.bytes()); }
+
+  // 64 outputs, of which the last is the last one. weight(n, k): in float64.
+  template <typename Weight>
+  std::string verify(const Weight& weight) const {
+    Places places;
+    Comparison comparison;
+    for (int i = 0; i < 64; ++i) {
+      const int64_t r = i == 63 ? rows - 1 : places.below(rows);
+      const int64_t n = i == 63 ? projection.out_features - 1 : places.below(projection.out_features);
+      double sum = 0, squares = 0, ends = 0;
+      for (int64_t k = 0; k < projection.in_features; ++k) {
+        const double term = static_cast<double>(to_float(x.data()[r * projection.in_features + k])) * weight(n, k);
+        sum += term;
+        squares += term * term;
+      }
+      const int64_t at = r * projection.out_features + n;
+      ends = std::fabs(sum);
+      for (const double extra : {bias() ? double{bias()[n]} : 0.0, residual() ? double{residual()[at]} : 0.0}) {
+        sum += extra;
+        ends += std::fabs(extra);
+      }
+      comparison.expect(at, out.data()[at], sum, sum_tolerance(projection.in_features, squares, ends));
+    }
+    return comparison.verdict();
+  }
+};
+
+}  // namespace otr::bench

@@ -1,0 +1,139 @@
+// sample and candidates over Qwen's vocabulary, with the parameters that rollouts use. The logits' deviation is 5: a few tokens
+// have most of the probability, as in a trained model.
+#include <cstring>
+#include <vector>
+
+#include "bench/comparison.h"
+#include "bench/suite.h"
+#include "loader/xxh64.h"
+
+namespace otr::bench {
+namespace {
+
+constexpr int32_t kVocab = 151936;
+constexpr float kDeviation = 5.0f;
+
+struct SampleKind {
+  const char* name;
+  float temperature, top_p;
+  int32_t top_k, forced_token, candidates;  // candidates: how many, 0: sample
+};
+constexpr SampleKind kKinds[] = {{"plain", 1, 1, 0, -1, 0},       {"greedy", 0, 1, 0, -1, 0},
+                                 {"top_k:50", 1, 1, 50, -1, 0},   {"top_p:0.95", 1, 0.95f, 0, -1, 0},
+                                 {"forced", 1, 1, 0, 4711, 0},    {"candidates:1", 1, 1, 0, -1, 1},
+                                 {"candidates:8", 1, 1, 0, -1, 8}};
+constexpr int kRows[] = {1, 16, 128};
+
+class SampleOperands {
+ public:
+  SampleOperands(Suite& suite, const SampleKind& kind, int rows)
+      : kind_(kind),
+        rows_(rows),
+        copies_(copies_in_rotation(int64_t{rows} * kVocab * 4)),
+        draws_(static_cast<size_t>(rows)),
+        candidate_draws_(draws_.size()),
+        results_(draws_.size()),
+        candidates_(draws_.size()) {
+    const int64_t size = copies_ * rows * kVocab;
+    const float* random = suite.arena().floats(size);
+    logits_ = std::move(Buffer<float>::create(size, "logits").value());
+    suite.pool().parallel_for(static_cast<int>(copies_ * rows), [&](int row, int) {
+      for (int64_t i = int64_t{row} * kVocab, end = i + kVocab; i < end; ++i) logits_.data()[i] = kDeviation * random[i];
+    });
+    for (int i = 0; i < rows; ++i) {
+      SampleDraw d = {};
+      d.logits_row = i;
+      d.position = 100 + i;
+      d.noise = noise_stream({1, static_cast<uint64_t>(i), 0});
+      d.forced_token = kind.forced_token;
+      d.temperature = kind.temperature;
+      d.top_k = kind.top_k;
+      d.top_p = kind.top_p;
+      d.repetition_penalty = 1;
+      draws_[static_cast<size_t>(i)] = d;
+      candidate_draws_[static_cast<size_t>(i)] = {d, 1.0f};
+    }
+    const size_t workspace = static_cast<size_t>(suite.pool().num_threads() * sample_workspace_stride(kVocab));
+    scaled_.resize(workspace);
+    order_.resize(workspace);
+  }
+
+  void run(const KernelTable& kernels, ThreadPool& pool, int64_t call) {
+    const float* logits = logits_.data() + call % copies_ * rows_ * kVocab;
+    if (kind_.candidates > 0) {
+      kernels.candidates({rows_, kVocab, kind_.candidates, logits, kVocab, candidate_draws_.data(), candidates_.data(),
+                          scaled_.data(), order_.data()},
+                         pool);
+    } else {
+      kernels.sample({rows_, kVocab, logits, kVocab, draws_.data(), results_.data(), scaled_.data(), order_.data()}, pool);
+    }
+  }
+
+  // Every draw by the scalar path: sample has its bits on every path, candidates its tokens, with their
+  // probabilities within 1e-4.
+  std::string verify(Suite& suite) {
+    const std::vector<SampleResult> results = results_;
+    const std::vector<Candidates> candidates = candidates_;
+    KernelTable scalar = {};
+    scalar.sample = sample_scalar;
+    scalar.candidates = candidates_scalar;
+    run(scalar, suite.pool(), 0);
+    Comparison comparison;
+    for (size_t i = 0; i < draws_.size(); ++i) {
+      const int64_t at = static_cast<int64_t>(i);
+      comparison.expect_equal(at, static_cast<uint64_t>(results[i].token), static_cast<uint64_t>(results_[i].token));
+      comparison.expect_equal(at, bits_from_float(results[i].logprob), bits_from_float(results_[i].logprob));
+      comparison.expect_equal(at, bits_from_float(results[i].raw_logprob), bits_from_float(results_[i].raw_logprob));
+      comparison.expect_equal(at, static_cast<uint64_t>(results[i].fault), static_cast<uint64_t>(results_[i].fault));
+      comparison.expect_equal(at, static_cast<uint64_t>(candidates[i].count), static_cast<uint64_t>(candidates_[i].count));
+      for (int c = 0; c < candidates[i].count; ++c) {
+        comparison.expect_equal(at, static_cast<uint64_t>(candidates[i].tokens[c]),
+                                static_cast<uint64_t>(candidates_[i].tokens[c]));
+        comparison.expect(at, candidates[i].pi[c], candidates_[i].pi[c], 2e-4);  // each is within 1e-4
+      }
+    }
+    results_ = results;
+    candidates_ = candidates;
+    return comparison.verdict();
+  }
+
+  uint64_t hash() const {
+    return kind_.candidates > 0 ? xxh64(candidates_.data(), candidates_.size() * sizeof(Candidates))
+                                : xxh64(results_.data(), results_.size() * sizeof(SampleResult));
+  }
+
+ private:
+  const SampleKind kind_;
+  const int rows_;
+  const int64_t copies_;
+  std::vector<SampleDraw> draws_;
+  std::vector<CandidateDraw> candidate_draws_;
+  std::vector<SampleResult> results_;
+  std::vector<Candidates> candidates_;
+  Buffer<float> logits_;
+  std::vector<float> scaled_;
+  std::vector<int32_t> order_;
+};
+
+Work make_sample(Suite& suite, const SampleKind& kind, int rows) {
+  auto operands = std::make_shared<SampleOperands>(suite, kind, rows);
+  Work work;
+  work.bytes = static_cast<double>(rows) * kVocab * sizeof(float);
+  work.run = [&suite, operands](int64_t call) { operands->run(suite.kernels(), suite.pool(), call); };
+  work.verify = [&suite, operands] { return operands->verify(suite); };
+  work.hash = [operands] { return operands->hash(); };
+  return work;
+}
+
+}  // namespace
+
+void add_sample_cases(Suite& suite) {
+  for (const SampleKind& kind : kKinds) {
+    for (const int rows : kRows) {
+      suite.add(std::string("sample/") + kind.name + "/rows:" + std::to_string(rows),
+                [&suite, kind, rows] { return make_sample(suite, kind, rows); });
+    }
+  }
+}
+
+}  // namespace otr::bench

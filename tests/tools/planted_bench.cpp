@@ -1,0 +1,58 @@
+// outrider_bench with a fault planted into linear, to see whether tools/bench-compare finds it. No product code knows of it:
+// the suite runs on a changed copy of the kernel table.
+//
+//     planted_bench slow [FLAGS of outrider_bench]     10 % more time in each call
+//     planted_bench bit …                              the lowest bit of one output flipped: far within the tolerance
+//     planted_bench wrong …                            one output off by half: the suite must refuse to time it
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "bench/suite.h"
+#include "kernels/base/clock.h"
+
+namespace {
+
+void (*original)(const otr::LinearParams&, otr::ThreadPool&);
+
+void slow_linear(const otr::LinearParams& params, otr::ThreadPool& pool) {
+  const otr::Stopwatch watch;
+  original(params, pool);
+  const double end = 1.1 * watch.seconds();
+  while (watch.seconds() < end) {
+  }
+}
+
+void bit_linear(const otr::LinearParams& params, otr::ThreadPool& pool) {
+  original(params, pool);
+  uint32_t bits = otr::bits_from_float(params.out[3]) ^ 1;
+  std::memcpy(&params.out[3], &bits, sizeof bits);
+}
+
+// The last output, which is always looked at.
+void wrong_linear(const otr::LinearParams& params, otr::ThreadPool& pool) {
+  original(params, pool);
+  params.out[(params.num_rows - 1) * params.out_stride + params.weight.out_features - 1] += 0.5f;
+}
+
+template <void (*kPlanted)(const otr::LinearParams&, otr::ThreadPool&)>
+void plant(otr::KernelTable& table) {
+  original = table.linear;
+  table.linear = kPlanted;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view fault = argc > 1 ? argv[1] : "";
+  void (*change)(otr::KernelTable&) = fault == "slow"    ? plant<slow_linear>
+                                      : fault == "bit"   ? plant<bit_linear>
+                                      : fault == "wrong" ? plant<wrong_linear>
+                                                         : nullptr;
+  if (change == nullptr) {
+    std::fputs("planted_bench: the first argument is slow, bit or wrong\n", stderr);
+    return 2;
+  }
+  argv[1] = argv[0];
+  return otr::bench::bench_main(argc - 1, argv + 1, change);
+}
