@@ -18,6 +18,8 @@ class PathsOfOneCall {
   PagePool* pool_;
 };
 
+static_assert(kMaxCandidates <= Calibration::kMostCandidates);
+
 CandidatePlace place_of(const Candidates& c) {
   const size_t count = static_cast<size_t>(c.count);
   return {.scores = {c.score, count}, .pi = {c.pi, count}, .gaps = {c.gap, count}, .mean_score = c.mean_score};

@@ -18,10 +18,12 @@ float log_odds(float p) {
 }  // namespace
 
 float Calibration::Correction::apply(float said) const {
-  const float odds = log_odds(said), at = (odds + kFarthest) * (kBins / (2 * kFarthest)) - 0.5f;  // 0 at the middle of the first bin
+  const float odds = log_odds(said),
+              at = (odds + kFarthest) * (kBins / (2 * kFarthest)) - 0.5f;  // 0 at the middle of the first bin
   const int below = std::clamp(static_cast<int>(std::floor(at)), 0, kBins - 1), above = std::min(below + 1, kBins - 1);
   const float share = std::clamp(at - static_cast<float>(below), 0.0f, 1.0f);
-  const float shift = (1.0f - share) * bins_[static_cast<size_t>(below)].shift + share * bins_[static_cast<size_t>(above)].shift;
+  const float shift =
+      (1.0f - share) * bins_[static_cast<size_t>(below)].shift + share * bins_[static_cast<size_t>(above)].shift;
   return shift == 0.0f ? said : 1.0f / (1.0f + std::exp(-(odds + shift)));
 }
 
@@ -33,7 +35,8 @@ void Calibration::Correction::learn(float said, bool chosen) {
   bin.chosen += chosen;
   bin.said += static_cast<double>(said);
   const double mean = bin.said / bin.tried;
-  bin.shift = log_odds(static_cast<float>((bin.chosen + kPrior * mean) / (bin.tried + kPrior))) - log_odds(static_cast<float>(mean));
+  bin.shift =
+      log_odds(static_cast<float>((bin.chosen + kPrior * mean) / (bin.tried + kPrior))) - log_odds(static_cast<float>(mean));
 }
 
 std::array<size_t, Calibration::kSteps> Calibration::steps_of(const CandidatePlace& place, size_t candidate) {

@@ -1,15 +1,16 @@
 // Calibration: the one number of a drafter that makes its scores probabilities.
 //
-// With s_v = log q_v + G_v, the drafter's perturbed scores, pi_v = softmax_v(s / beta) models the probability that v is the target's
-// choice: the noise is known, only the target's logits are not. beta is fitted online by maximum likelihood, over the judged places,
-// by stochastic gradient on log beta:
+// With s_v = log q_v + G_v, the drafter's perturbed scores, pi_v = softmax_v(s / beta) models the probability that v is the
+// target's choice: the noise is known, only the target's logits are not. beta is fitted online by maximum likelihood, over the
+// judged places, by stochastic gradient on log beta:
 //
 //   the target chose candidate i        d log pi_i / d log beta = (mean - s_i) / beta          mean = sum_v pi_v s_v
-//   it chose none of the candidates     d log (1 - sum_i pi_i) / d log beta = -sum_i pi_i (mean - s_i) / beta / (1 - sum_i pi_i)
+//   it chose none of the candidates     d log r / d log beta = -sum_i pi_i (mean - s_i) / (beta r)   r = 1 - sum_i pi_i
 //
-// One number leaves errors. Scores of equal height are not alike: luck (G) is the target's as well, a drafter's opinion (log q) is its
-// own. With tinymath's drafter, of the second candidates with pi 0.25, 0.34 are chosen where q is greatest at them, 0.10 elsewhere.
-// So errors are learnt as well, step by step, each step by the log-odds of what the one before it says, interpolated:
+// One number leaves errors. Scores of equal height are not alike: luck (G) is the target's as well, a drafter's opinion (log q)
+// is its own. With tinymath's drafter, of the second candidates with pi 0.25, 0.34 are chosen where q is greatest at them, 0.10
+// elsewhere. So errors are learnt as well, step by step, each step by the log-odds of what the one before it says,
+// interpolated:
 //
 //   by rank: the best candidate, the second, the others
 //   by how far log q is below its maximum (`gap`)
@@ -17,7 +18,8 @@
 //   candidates that then exceed 1 together are scaled to 1
 //   of the nodes that were verified, which are chosen by what was said of them, and so flattered
 //
-// Loss per candidate of tinymath's drafter: 0.098 with pi alone, 0.096 after the first step, 0.085, 0.083 after the third, 0.082.
+// Log-loss of a candidate of tinymath's drafter: 0.098 with pi alone, then 0.096, 0.085, 0.083 after the third step, 0.082
+// scaled.
 //
 // Thread safety: values.
 #pragma once
@@ -41,10 +43,12 @@ class Calibration {
   static constexpr size_t kMostCandidates = 16;
 
   float beta() const { return beta_; }
-  // What experience makes of the candidates' pi: the probabilities that they are chosen. REQUIRES: calibrated.size() == pi.size().
+  // What experience makes of the candidates' pi: the probabilities that they are chosen. REQUIRES: calibrated.size() ==
+  // pi.size().
   void calibrate(const CandidatePlace& place, std::span<float> calibrated) const;
 
-  // A place was judged. `chosen`: index of the candidate that the target chose, or -1; bit i of `verified`: candidate i was verified.
+  // A place was judged. `chosen`: index of the candidate that the target chose, or -1; bit i of `verified`: candidate i was
+  // verified.
   void observe(const CandidatePlace& place, int32_t chosen, uint32_t verified);
 
  private:

@@ -35,8 +35,8 @@ class RandomDrafter final : public Drafter {
 
 using SampleKey = std::pair<uint32_t, uint32_t>;  // of a sample: words of its noise
 
-// Knows what will be drawn, and surrounds it with what will not: right chains that end wrong, wrong siblings first, the right token
-// below a wrong one, stop tokens.
+// Knows what will be drawn, and surrounds it with what will not: right chains that end wrong, wrong siblings first, the right
+// token below a wrong one, stop tokens.
 class AdversarialDrafter final : public Drafter {
  public:
   // `answers`: what is drawn, by sample. `stop_token`: one that ends a sample.

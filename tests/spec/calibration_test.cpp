@@ -86,7 +86,8 @@ TEST(Calibration, LearnsWhatPiComesTo) {
     calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, chosen, 1);
   }
   for (float pi = 0.02f; pi < 0.99f; pi += 0.01f) {
-    for (const float gap : {0.0f, -3.0f}) EXPECT_NEAR(calibrated(calibration, pi, gap), truth(pi, gap), 0.04f) << pi << ", " << gap;
+    for (const float gap : {0.0f, -3.0f})
+      EXPECT_NEAR(calibrated(calibration, pi, gap), truth(pi, gap), 0.04f) << pi << ", " << gap;
   }
 }
 
@@ -103,7 +104,8 @@ TEST(Calibration, IsRightAboutWhatWasVerified) {
     const float now = calibrated(calibration, pi, gap);
     const bool verified = now > 0.5f && now < 0.7f, chosen = uniform(random) < truth;
     if (verified && i > 20000) said += static_cast<double>(now), came += chosen;
-    calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, chosen ? 0 : -1, verified);
+    calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, chosen ? 0 : -1,
+                        verified);
   }
   ASSERT_GT(said, 2000.0);
   EXPECT_NEAR(came / said, 1.0, 0.03);

@@ -1,13 +1,14 @@
 // The law of drafting, in closed form: with which probability a draft made from q is what the target draws from p.
 //
-// Both draw with the same Gumbel noise: the target argmax(log p + G); the drafter's m-th candidate is the m-th of log q + G. With
-// exponential variates E_v = e^-G_v the target takes the least E_v / p_v, the drafter orders by E_v / q_v:
+// Both draw with the same Gumbel noise: the target argmax(log p + G); the drafter's m-th candidate is the m-th of log q + G.
+// With exponential variates E_v = e^-G_v, the target takes the least E_v / p_v, and the drafter orders by E_v / q_v:
 //
 //   P[both v] = 1 / sum_j max(p_j / p_v, q_j / q_v)                              no other is before v in either order
-//   P[target v, m-th of the drafter] = int_0^inf e^{-x / p_v} PB_{m-1}({1 - e^{-x c_jv}}) dx,  c_jv = max(q_j / q_v - p_j / p_v, 0)
+//   P[target v, m-th of the drafter] = int_0^inf e^{-x / p_v} PB_{m-1}({1 - e^{-x c_jv}}) dx,  c_jv = (q_j / q_v - p_j / p_v)^+
 //
-// Given that the target takes v with E_v = x, another j is before v at the drafter with probability 1 - e^{-x c_jv}, each for itself;
-// PB_k is the probability that exactly k of them are (Poisson-binomial).
+// Given that the target takes v with E_v = x, another j is before v at the drafter with probability 1 - e^{-x c_jv}, each for
+// itself; PB_k is the probability that exactly k of them are (Poisson-binomial).
+//
 // Pure functions. REQUIRES: distributions of one length, each summing to 1; q_v > 0.
 #pragma once
 

@@ -51,7 +51,8 @@ TEST(DraftingLaw, AgreesWithSimulation) {
     }
     for (size_t m = 0; m < found.size(); ++m) {
       const double sigma = std::sqrt(expected[m] * (1.0 - expected[m]) / kDraws);
-      EXPECT_NEAR(static_cast<double>(found[m]) / kDraws, expected[m], 4.5 * sigma) << "error " << error << ", candidate " << m + 1;
+      EXPECT_NEAR(static_cast<double>(found[m]) / kDraws, expected[m], 4.5 * sigma)
+          << "error " << error << ", candidate " << m + 1;
     }
   }
 }
@@ -67,8 +68,10 @@ TEST(DraftingLaw, FormsAgree) {
       EXPECT_GE(match, (1.0 - tv) / (1.0 + tv) - 1e-12);
       EXPECT_LE(match, 1.0 - tv + 1e-12);  // no coupling does better
       const double all = std::accumulate(ranks.begin(), ranks.end(), 0.0);
-      if (vocab <= law::kMostRanks) EXPECT_NEAR(all, 1.0, 1e-6);
-      else EXPECT_LE(all, 1.0 + 1e-6);
+      if (vocab <= law::kMostRanks)
+        EXPECT_NEAR(all, 1.0, 1e-6);
+      else
+        EXPECT_LE(all, 1.0 + 1e-6);
     }
   }
 }
