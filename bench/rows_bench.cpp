@@ -32,7 +32,8 @@ Work make_embed(Suite& suite, const ModelShape& m, int rows) {
   work.bytes = static_cast<double>(out_size) * (sizeof(float) + sizeof(Element));
   work.run = [=, &suite](int64_t call) {
     const int64_t i = call % copies;
-    suite.kernels().embed({rows, m.hidden_size, ids->data() + i * rows, table, out + i * out_size}, suite.pool());
+    suite.kernels().embed({.num_rows = rows, .hidden_size = m.hidden_size, .token_ids = ids->data() + i * rows, .table = table, .packed = nullptr,
+                           .out = out + i * out_size}, suite.pool());
   };
   work.verify = [=] {
     Comparison comparison;
