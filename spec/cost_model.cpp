@@ -1,0 +1,50 @@
+#include "spec/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace otr {
+
+RoofShares roof_shares(double memory_ms, double arithmetic_ms, double overlap) {
+  const double most = std::max(memory_ms, arithmetic_ms), least = std::min(memory_ms, arithmetic_ms);
+  double larger = 1, smaller = 0;
+  if (overlap < 1 && least > 0) {
+    const double p = 1 / (1 - overlap), ratio = least / most;
+    larger = std::pow(1 + std::pow(ratio, p), 1 / p - 1);  // (most / roof)^(p-1)
+    smaller = larger * std::pow(ratio, p - 1);
+  }
+  return memory_ms >= arithmetic_ms ? RoofShares{larger, smaller} : RoofShares{smaller, larger};
+}
+
+double RoleCost::time_ms(const PassShape& pass) const {
+  const double memory = memory_ms(pass), arithmetic = arithmetic_ms(pass);
+  const RoofShares share = roof_shares(memory, arithmetic, overlap);
+  return share.memory * memory + share.arithmetic * arithmetic + sample_ms * pass.batch + context_ms * pass.context;
+}
+
+double CostModel::speedup(double batch, double context, double depth, double tokens) const {
+  return tokens * target_ms(batch, context) /
+         (depth * draft_ms(batch, context) + verify_ms(batch, (depth + 1) * batch, context));
+}
+
+Result<CostModel> cost_model_from(const RooflineConstants& c) {
+  for (const double number : {c.target_bytes, c.draft_bytes, c.draft_factor, c.kv_bytes, c.dense_flops, c.attention_flops,
+                              c.bandwidth, c.compute, c.target_s, c.draft_s, c.verify_s, c.comm_s}) {
+    if (!std::isfinite(number) || number < 0) return invalid_argument("a roofline constant is negative or not finite");
+  }
+  if (c.bandwidth == 0 || c.compute == 0) return invalid_argument("bandwidth and compute must not be 0");
+  const double byte_ms = 1e3 / c.bandwidth, flop_ms = 1e3 / c.compute;
+  RoleCost target;
+  target.weights_ms = c.target_bytes * byte_ms;
+  target.kv_ms = c.kv_bytes * byte_ms;
+  target.row_ms = c.dense_flops * flop_ms;
+  target.attention_ms = c.attention_flops * flop_ms;
+  RoleCost draft = target, verify = target;
+  draft.weights_ms = c.draft_factor * c.draft_bytes * byte_ms;
+  target.sample_ms = c.target_s * 1e3;
+  draft.sample_ms = c.draft_s * 1e3;
+  verify.sample_ms = c.verify_s * 1e3;
+  return CostModel{{target, draft, verify}, c.comm_s * 1e3};
+}
+
+}  // namespace otr

@@ -1,0 +1,118 @@
+#include "spec/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+namespace otr {
+namespace {
+
+TEST(CostModel, TimeByHand) {
+  RoleCost cost{8, 0.001, 0.05, 1e-5, 0.02, 0.0005, 1};  // weights, kv, row, attention, sample, context, overlap
+  // Memory 8 + 0.001 * 4 * 1000 = 12, a row 0.05 + 0.01; beside the roof 4 * 0.02 + 1000 * 0.0005 = 0.58.
+  EXPECT_NEAR(cost.time_ms({4, 4, 1000}), 12 + 0.58, 1e-12);
+  EXPECT_NEAR(cost.time_ms({4, 256, 1000}), 256 * 0.06 + 0.58, 1e-12);
+  cost.overlap = 0;
+  EXPECT_NEAR(cost.time_ms({4, 256, 1000}), 12 + 15.36 + 0.58, 1e-12);
+  cost.overlap = 0.5;  // p = 2: sqrt(12^2 + 9^2) = 15
+  EXPECT_NEAR(cost.time_ms({4, 150, 1000}), 15 + 0.58, 1e-12);
+  EXPECT_NEAR(cost.time_ms({0, 0, 0}), 8, 1e-12);
+}
+
+// The roof by its slopes is the roof: (m^p + a^p)^(1/p); and they are its slopes.
+TEST(CostModel, SharesOfTheRoof) {
+  const auto roof = [](double m, double a, double p) { return std::pow(std::pow(m, p) + std::pow(a, p), 1 / p); };
+  for (const double overlap : {0.0, 0.3, 0.5, 0.8}) {
+    for (const double arithmetic : {0.5, 3.0, 4.0, 20.0}) {
+      const double p = 1 / (1 - overlap), step = 1e-6;
+      const RoofShares share = roof_shares(4, arithmetic, overlap);
+      EXPECT_NEAR(share.memory * 4 + share.arithmetic * arithmetic, roof(4, arithmetic, p), 1e-12);
+      EXPECT_NEAR(share.memory, (roof(4 + step, arithmetic, p) - roof(4 - step, arithmetic, p)) / (2 * step), 1e-8);
+      EXPECT_NEAR(share.arithmetic, (roof(4, arithmetic + step, p) - roof(4, arithmetic - step, p)) / (2 * step), 1e-8);
+    }
+  }
+  EXPECT_EQ(roof_shares(4, 5, 1).arithmetic, 1);
+  EXPECT_EQ(roof_shares(4, 5, 1).memory, 0);
+  EXPECT_EQ(roof_shares(5, 4, 1).memory, 1);
+  EXPECT_NEAR(roof_shares(5, 4, 0.999).memory, 1, 1e-9);  // no overflow on the way to the sharp roof
+}
+
+RooflineConstants round_constants() {
+  RooflineConstants c;
+  c.target_bytes = 16e9;
+  c.draft_bytes = 6e9;
+  c.draft_factor = 1.5;
+  c.kv_bytes = 20e3;
+  c.dense_flops = 15e9;
+  c.attention_flops = 0.5e6;
+  c.bandwidth = 1.6e12;
+  c.compute = 200e12;
+  c.target_s = 50e-6;
+  c.draft_s = 80e-6;
+  c.verify_s = 150e-6;
+  return c;
+}
+
+// EfficientRollout's equations with round numbers: at B = 8, S = 1000, M_T = (16e9 + 1.6e8) / 1.6e12 = 10.1 ms,
+// M_D = (9e9 + 1.6e8) / 1.6e12 = 5.725 ms, C = 8 * (15e9 + 5e8) / 2e14 = 0.62 ms.
+TEST(CostModel, ThePapersEquationsByHand) {
+  RooflineConstants constants = round_constants();
+  const CostModel model = cost_model_from(constants).value();
+  EXPECT_NEAR(model.target_ms(8, 1000), 10.1 + 0.4, 1e-9);
+  EXPECT_NEAR(model.draft_ms(8, 1000), 5.725 + 0.64, 1e-9);
+  EXPECT_NEAR(model.verify_ms(8, 8 * 8, 1000), 10.1 + 1.2, 1e-9);
+  EXPECT_NEAR(model.verify_ms(8, 8 * 32, 1000), 32 * 0.62 + 1.2, 1e-9);
+  EXPECT_NEAR(model.speedup(8, 1000, 7, 7), 7 * 10.5 / (7 * 6.365 + 11.3), 1e-9);
+  constants.comm_s = 1e-3;
+  const CostModel wide = cost_model_from(constants).value();
+  for (const CostRole role : {CostRole::kTarget, CostRole::kDraft, CostRole::kVerify}) {
+    EXPECT_NEAR(wide.time_ms(role, {8, 8, 1000}), model.time_ms(role, {8, 8, 1000}) + 1, 1e-9);
+  }
+}
+
+// V(b) = 11 + 0.3 b and D(b) = 2 + 0.1 b, whatever the context and, at a given window, the rows.
+TEST(CostModel, SpecActorsAffineTimesAreASpecialCase) {
+  CostModel model;
+  model.roles[static_cast<size_t>(CostRole::kVerify)] = {11, 0, 0, 0, 0.3, 0, 1};
+  model.roles[static_cast<size_t>(CostRole::kDraft)] = {2, 0, 0, 0, 0.1, 0, 1};
+  for (const double b : {1.0, 7.0, 100.0}) {
+    for (const double context : {0.0, 5000.0}) {
+      EXPECT_NEAR(model.verify_ms(b, 5 * b, context), 11 + 0.3 * b, 1e-12);
+      EXPECT_NEAR(model.draft_ms(b, context), 2 + 0.1 * b, 1e-12);
+    }
+  }
+}
+
+TEST(CostModel, NeverFallsInBatchRowsOrContext) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  for (int i = 0; i < 2000; ++i) {
+    const RoleCost cost{20 * uniform(random),  1e-4 * uniform(random), uniform(random), 1e-5 * uniform(random),
+                        0.3 * uniform(random), 1e-3 * uniform(random), uniform(random)};
+    const PassShape pass{1 + 100 * uniform(random), 100 + 900 * uniform(random), 8000 * uniform(random)};
+    const double time = cost.time_ms(pass), grow = 1 + uniform(random), slack = 1e-12 * time;
+    EXPECT_GE(cost.time_ms({pass.batch * grow, pass.rows, pass.context}), time - slack);
+    EXPECT_GE(cost.time_ms({pass.batch, pass.rows * grow, pass.context}), time - slack);
+    EXPECT_GE(cost.time_ms({pass.batch, pass.rows, pass.context * grow}), time - slack);
+  }
+}
+
+TEST(CostModel, RefusesConstantsThatAreNone) {
+  const auto refused = [](auto change) {
+    RooflineConstants c = round_constants();
+    change(&c);
+    const auto model = cost_model_from(c);
+    return !model.ok() && model.status().code() == StatusCode::kInvalidArgument;
+  };
+  EXPECT_FALSE(refused([](RooflineConstants*) {}));
+  EXPECT_TRUE(refused([](RooflineConstants* c) { c->target_bytes = -1; }));
+  EXPECT_TRUE(refused([](RooflineConstants* c) { c->verify_s = std::numeric_limits<double>::quiet_NaN(); }));
+  EXPECT_TRUE(refused([](RooflineConstants* c) { c->comm_s = std::numeric_limits<double>::infinity(); }));
+  EXPECT_TRUE(refused([](RooflineConstants* c) { c->bandwidth = 0; }));
+  EXPECT_TRUE(refused([](RooflineConstants* c) { c->compute = -1; }));
+}
+
+}  // namespace
+}  // namespace otr
