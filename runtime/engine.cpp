@@ -164,6 +164,7 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   group->blocked.reserve(sequences.size() - 1);
   reserve_outbox(static_cast<size_t>(outstanding_ + count));
   unfinished_[id] = count;
+  at_rest_changed_.notify_all();  // an update of the weights that waits for rest need not
   inbox_.push_back(std::move(sequences.front()));
   // From here on nothing throws: a call that runs out of memory has queued nothing.
   for (size_t i = 1; i < sequences.size(); ++i) group->blocked.push_back(std::move(sequences[i]));

@@ -115,17 +115,17 @@ TEST(RowBatchBuilder, TilesThatBeginAlikeAreBundled) {
   };
   builder.add(token, 1100, pages(16, 100), 1100);
   builder.add(token, 1030, pages(16, 200), 1030);   // 1024 keys in common
-  builder.add(token, 1030, pages(14, 300), 1030);   // 896: three whole splits
-  builder.add(three, 1100, pages(16, 400), 1100);   // does not fit with them
+  builder.add(token, 1030, pages(14, 300), 1030);   // 896, three whole splits: with it, the task would be too long
+  builder.add(three, 1100, pages(16, 400), 1100);   // 896 in common with the last
   builder.add(token, 1100, pages(3, 500), 1100);    // 192 keys in common: not one split
   builder.add(token, 2000, pages(5, 600), 2000);    // nor here
-  builder.add(token, 2000, pages(8, 700), 2000);    // 256 keys in common with the last: 256 and twice 1745 are less than twice 2001
-  builder.add(token, 2000, pages(9, 800), 2000);    // a third 1745 would be too much for one task
-  builder.add(token, 2000, pages(9, 900), 2000);
+  builder.add(token, 2000, pages(8, 700), 2000);    // 256 keys in common with the last: too few
+  builder.add(token, 2000, pages(30, 800), 2000);   // 512
+  builder.add(token, 2000, pages(30, 900), 2000);   // 1920, of which whole splits are 1792
   const RowBatch b = builder.batch();
   std::vector<std::vector<int32_t>> bundles;
   for (int32_t i = 0; i < b.num_bundles; ++i) bundles.push_back({b.bundles[i].first_tile, b.bundles[i].num_tiles, b.bundles[i].shared_keys});
-  EXPECT_EQ(bundles, (std::vector<std::vector<int32_t>>{{0, 3, 768}, {3, 1, 0}, {4, 1, 0}, {5, 2, 256}, {7, 2, 512}}));
+  EXPECT_EQ(bundles, (std::vector<std::vector<int32_t>>{{0, 2, 1024}, {2, 2, 768}, {4, 1, 0}, {5, 1, 0}, {6, 1, 0}, {7, 2, 1792}}));
 }
 
 // Random batches of random prefixes: bundles cover every tile once, fit, and what they share they do share.

@@ -100,7 +100,10 @@ void roll(const std::string& policy, std::map<Key, Sample>* samples) {
   }
   for (;;) {
     Result<std::unique_ptr<Sequence>> finished = engine.wait(120'000);
-    if (!finished.ok()) break;
+    if (!finished.ok()) {
+      ASSERT_EQ(finished.status().code(), StatusCode::kIdle) << policy << ": " << finished.status().message();
+      break;
+    }
     const Sequence& s = *finished.value();
     Sample& sample = (*samples)[{s.noise.r[0], s.noise.r[1]}];
     ASSERT_TRUE(sample.tokens.empty() || sample.tokens == s.tokens) << policy;
