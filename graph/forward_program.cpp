@@ -10,19 +10,19 @@ namespace otr {
 
 Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const ModelWeights& weights,
                                               const QuantizedWeights* quantized, const KvLayout& layout, Element* pages,
-                                              ProgramBucket bucket, ThreadPool& pool) {
+                                              ProgramBucket bucket, ThreadPool& pool, float* logits) {
   // The vector form of rope+append has no tail; one rule for all paths, so that a model runs on each or on none.
   constexpr int32_t kHeadDimStep = 32;
   if (layout.head_dim % kHeadDimStep != 0) {
     return unsupported("head_dim " + std::to_string(layout.head_dim) + " is not a multiple of " + std::to_string(kHeadDimStep));
   }
   ForwardProgram program;
-  OTR_RETURN_IF_ERROR(program.allocate(weights.config(), bucket));
+  OTR_RETURN_IF_ERROR(program.allocate(weights.config(), bucket, logits));
   program.build({kernels, weights, quantized, layout, pages, pool});
   return program;
 }
 
-Status ForwardProgram::allocate(const ModelConfig& c, ProgramBucket bucket) {
+Status ForwardProgram::allocate(const ModelConfig& c, ProgramBucket bucket, float* logits) {
   const int64_t rows = bucket.max_rows, q_size = int64_t{c.num_heads} * c.head_dim;
   const int64_t qkv_size = q_size + 2 * int64_t{c.num_kv_heads} * c.head_dim;
   Buffers& b = buffers_;
@@ -36,7 +36,10 @@ Status ForwardProgram::allocate(const ModelConfig& c, ProgramBucket bucket) {
   OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
   OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
   OTR_ASSIGN_OR_RETURN(b.logit_normed, Buffer<Element>::create(bucket.max_logit_rows * linear_padded(c.hidden_size), "activations"));
-  OTR_ASSIGN_OR_RETURN(b.logits, Buffer<float>::create(int64_t{bucket.max_logit_rows} * c.vocab_size, "logits"));
+  if (logits == nullptr) {
+    OTR_ASSIGN_OR_RETURN(b.logits, Buffer<float>::create(int64_t{bucket.max_logit_rows} * c.vocab_size, "logits"));
+  }
+  logits_ = logits != nullptr ? logits : b.logits.data();
   OTR_ASSIGN_OR_RETURN(b.fault, Buffer<uint8_t>::create(rows, "fault flags"));
   return {};
 }
@@ -74,7 +77,7 @@ void ForwardProgram::build(const Parts& parts) {
   });
   const auto logit_rows = [](const RowBatch& rows) { return rows.num_logit_rows; };
   const LinearW4Weight* quantized_head = parts.quantized != nullptr ? &parts.quantized->lm_head() : nullptr;
-  add_linear(parts, w.lm_head(), quantized_head, b.logit_normed.data(), b.logits.data(), false, logit_rows);
+  add_linear(parts, w.lm_head(), quantized_head, b.logit_normed.data(), logits_, false, logit_rows);
 }
 
 // Rows: how many the launch has of those in the batch.

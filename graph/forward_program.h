@@ -29,15 +29,16 @@ struct ProgramBucket {
 class ForwardProgram {
  public:
   // All arguments outlive the program. `quantized`, if not null, takes the place of the linear weights. `pages`: [num_pages]
-  // [layout.page_elements()].
+  // [layout.page_elements()]. `logits`: another program's, of as many rows or more and of the same vocabulary, for programs that never need
+  // theirs at the same time; null: its own.
   static Result<ForwardProgram> create(const KernelTable& kernels, const ModelWeights& weights, const QuantizedWeights* quantized,
-                                       const KvLayout& layout, Element* pages, ProgramBucket bucket, ThreadPool& pool);
+                                       const KvLayout& layout, Element* pages, ProgramBucket bucket, ThreadPool& pool, float* logits = nullptr);
 
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
   void run(const RowBatch& rows) const;
 
   // Of the last run: one row for each of its logit rows, in order.
-  const float* logits() const { return buffers_.logits.data(); }  // [num_logit_rows][vocab_size]
+  float* logits() const { return logits_; }  // [num_logit_rows][vocab_size]
   // Of the last run: 1 where a row produced a key or value that is not finite.
   const uint8_t* fault() const { return buffers_.fault.data(); }  // [num_rows]
 
@@ -56,11 +57,11 @@ class ForwardProgram {
     Buffer<Element> activated;   // [max_rows][padded intermediate_size]
     Buffer<float> cos, sin;      // [max_rows][head_dim / 2]
     Buffer<Element> logit_normed;  // [max_logit_rows][padded hidden_size]
-    Buffer<float> logits;        // [max_logit_rows][vocab_size]
+    Buffer<float> logits;        // [max_logit_rows][vocab_size], if they are its own
     Buffer<uint8_t> fault;       // [max_rows]
   };
 
-  Status allocate(const ModelConfig& config, ProgramBucket bucket);
+  Status allocate(const ModelConfig& config, ProgramBucket bucket, float* logits);
   struct Parts {
     const KernelTable& kernels;
     const ModelWeights& weights;
@@ -77,6 +78,7 @@ class ForwardProgram {
                   bool add_residual, const Rows& num_rows);
 
   Buffers buffers_;
+  float* logits_ = nullptr;
   std::vector<Launch> launches_;
 };
 

@@ -34,8 +34,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   r->converted_tensors_ = model.weights->converted_tensors();
   r->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   OTR_RETURN_IF_ERROR(r->create_pages(options));
+  const ModelRunner* other = options.share_logits;
+  float* logits = other != nullptr && other->config().vocab_size == config.vocab_size ? other->program().logits() : nullptr;
   OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_, nullptr, r->layout_, r->pages_.data(),
-                                                                     options.bucket, pool));
+                                                                     options.bucket, pool, logits));
   r->program_ = std::make_unique<ForwardProgram>(std::move(program));
   const int64_t stride = sample_workspace_stride(config.vocab_size) * pool.num_threads();
   OTR_ASSIGN_OR_RETURN(r->sample_scaled_, Buffer<float>::create(stride, "sampler"));
@@ -68,7 +70,7 @@ Status ModelRunner::add_quantized(ProgramBucket bucket) {
   OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_));
   quantized_ = std::make_unique<QuantizedWeights>(std::move(quantized));
   OTR_ASSIGN_OR_RETURN(ForwardProgram program,
-                       ForwardProgram::create(kernels_, weights_, quantized_.get(), layout_, pages_.data(), bucket, pool_));
+                       ForwardProgram::create(kernels_, weights_, quantized_.get(), layout_, pages_.data(), bucket, pool_, program_->logits()));
   quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
   quantize();
   return {};

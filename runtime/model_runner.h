@@ -16,11 +16,14 @@
 
 namespace otr {
 
+class ModelRunner;
+
 struct ModelOptions {
   std::string path;
   uint64_t kv_bytes = 0;   // 0: a quarter of the free memory
   int32_t num_pages = 0;   // if not 0, instead of kv_bytes
   ProgramBucket bucket;
+  const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
 };
 
 class ModelRunner {

@@ -57,20 +57,30 @@ TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, 
   page_work_.zero.reserve(2 * rows + static_cast<size_t>(options.chunk));
 }
 
+// Makes room for one more row, if there are fewer than a propose() may have.
 void TreeDrafter::join(const DraftSequence& s) {
-  if (members_.size() <= static_cast<size_t>(s.slot)) members_.resize(static_cast<size_t>(s.slot) + 1);
-  Member& m = member(s.slot);
-  m.tree.reserve(options_.max_nodes, options_.top_k);
-  m.places.reserve(static_cast<size_t>(options_.max_nodes) + 1);
-  m.place_of.reserve(m.tree.capacity());
-  m.own_chain.reserve(kMaxDraftDepth);
+  const size_t slot = static_cast<size_t>(s.slot);
+  if (row_of_.size() <= slot) row_of_.resize(slot + 1, kAbsent);
+  if (members_.size() < static_cast<size_t>(std::min(num_joined_ + 1, options_.max_batch))) {
+    Member m;
+    m.tree.reserve(options_.max_nodes, options_.top_k);
+    m.places.reserve(static_cast<size_t>(options_.max_nodes) + 1);
+    m.place_of.reserve(m.tree.capacity());
+    m.own_chain.reserve(kMaxDraftDepth);
+    members_.push_back(std::move(m));
+  }
+  row_of_[slot] = kNoRow;
+  ++num_joined_;
 }
 
 void TreeDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) {
   page_work_.clear();
   const PathsOfOneCall paths_end_here(&paths_, &model_.page_pool());
-  for (Member& m : members_) m.drafts = false;
-  for (const DraftRow& row : rows) member(row.sequence.slot).drafts = true;
+  for (int32_t& row : row_of_) row = std::min(row, kNoRow);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    row_of_[static_cast<size_t>(rows[i].sequence.slot)] = static_cast<int32_t>(i);
+    members_[i].drafts = true;
+  }
   int32_t deepest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     Member& m = member(rows[i].sequence.slot);
@@ -173,6 +183,7 @@ bool TreeDrafter::place(const DraftSequence& s, Member* m, int32_t node, bool fi
 }
 
 void TreeDrafter::observe(const DraftVerdict& v) {
+  if (member_of(v.sequence.slot) == nullptr) return;
   Member& m = member(v.sequence.slot);
   if (m.places.empty()) return;
   const auto new_tokens = v.sequence.tokens.last(static_cast<size_t>(v.num_new));
@@ -201,9 +212,9 @@ void TreeDrafter::observe(const DraftVerdict& v) {
 }
 
 void TreeDrafter::leave(int32_t slot) {
-  if (static_cast<size_t>(slot) >= members_.size()) return;  // it never joined: memory ran out
-  member(slot).places.clear();
-  member(slot).own_chain.clear();
+  if (static_cast<size_t>(slot) >= row_of_.size() || row_of_[static_cast<size_t>(slot)] == kAbsent) return;  // memory ran out
+  row_of_[static_cast<size_t>(slot)] = kAbsent;
+  --num_joined_;
 }
 
 }  // namespace otr

@@ -59,7 +59,7 @@ class TreeDrafter : public Drafter {
   virtual void keep_drafted(int32_t, int32_t) {}
 
   const Sequence& sequence(int32_t slot) const { return *live_[static_cast<size_t>(slot)]; }
-  bool drafts(int32_t slot) const { return members_[static_cast<size_t>(slot)].drafts; }
+  bool drafts(int32_t slot) const { return member_of(slot) != nullptr && member_of(slot)->drafts; }
   RowBatchBuilder& rows() { return rows_; }
   int32_t max_rows() const { return options_.max_batch + options_.chunk + options_.max_draft_rows; }
   static ProgramBucket bucket(const TreeDrafterOptions& o) {
@@ -77,7 +77,12 @@ class TreeDrafter : public Drafter {
     std::vector<Candidates> places;
     std::vector<int32_t> own_chain;  // tokens whose keys stand on the sequence's own pages, behind the committed ones
   };
-  Member& member(int32_t slot) { return members_[static_cast<size_t>(slot)]; }
+  // The row of the last propose() that the sequence had; null: none.
+  const Member* member_of(int32_t slot) const {
+    const int32_t at = static_cast<size_t>(slot) < row_of_.size() ? row_of_[static_cast<size_t>(slot)] : kNoRow;
+    return at >= 0 ? &members_[static_cast<size_t>(at)] : nullptr;
+  }
+  Member& member(int32_t slot) { return members_[static_cast<size_t>(row_of_[static_cast<size_t>(slot)])]; }
   const Calibration& calibration(const Sequence& s) const { return calibrations_[s.group->sampling.temperature == 0.0f]; }
   void run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k);
   void add_rows(const DraftRow& row, int32_t level);
@@ -85,7 +90,10 @@ class TreeDrafter : public Drafter {
 
   const TreeDrafterOptions options_;
   const LiveSequences& live_;
-  std::vector<Member> members_;  // by slot
+  static constexpr int32_t kAbsent = -2, kNoRow = -1;
+  std::vector<Member> members_;   // by row of the last propose(): as many as have joined, at most max_batch
+  std::vector<int32_t> row_of_;   // by slot: of the last propose(); kNoRow: none; kAbsent: no sequence that joined
+  int32_t num_joined_ = 0;
   RowBatchBuilder rows_;
   DraftPaths paths_;
   PageWork page_work_;
