@@ -46,18 +46,23 @@ std::vector<TrainerTensor> trainer_tensors(const TinyModel& model) {
   return tensors;
 }
 
-otr_status put(otr_engine* engine, const TrainerTensor& tensor, otr_dtype dtype = OTR_DTYPE_BF16, size_t misalignment = 0) {
-  std::vector<std::byte> data = tensor.as(dtype);
-  const size_t bytes = data.size();
-  data.insert(data.begin(), misalignment, std::byte{0});
+otr_tensor tensor_of(const TrainerTensor& tensor, otr_dtype dtype, const void* data, size_t bytes) {
   otr_tensor t;
   otr_tensor_init(&t, sizeof t);
   t.name = tensor.name.c_str();
   t.dtype = dtype;
   t.shape = tensor.shape.data();
   t.num_dims = tensor.shape.size();
-  t.data = data.data() + misalignment;
+  t.data = data;
   t.data_bytes = bytes;
+  return t;
+}
+
+otr_status put(otr_engine* engine, const TrainerTensor& tensor, otr_dtype dtype = OTR_DTYPE_BF16, size_t misalignment = 0) {
+  std::vector<std::byte> data = tensor.as(dtype);
+  const size_t bytes = data.size();
+  data.insert(data.begin(), misalignment, std::byte{0});
+  const otr_tensor t = tensor_of(tensor, dtype, data.data() + misalignment, bytes);
   const otr_status status = otr_weights_put(engine, &t);
   std::fill(data.begin(), data.end(), std::byte{0xff});  // nothing refers to it any more
   return status;
@@ -165,14 +170,7 @@ TEST(WeightUpdate, TakesF16) {
     halves[i] = static_cast<uint16_t>((i % 2) << 15 | exponent << 10 | mantissa);
     tensor.values[i] = (i % 2 ? -1.0f : 1.0f) * std::ldexp(1.0f + static_cast<float>(mantissa) / 1024.0f, exponent - 15);
   }
-  otr_tensor t;
-  otr_tensor_init(&t, sizeof t);
-  t.name = tensor.name.c_str();
-  t.dtype = OTR_DTYPE_F16;
-  t.shape = tensor.shape.data();
-  t.num_dims = tensor.shape.size();
-  t.data = halves.data();
-  t.data_bytes = 2 * halves.size();
+  const otr_tensor t = tensor_of(tensor, OTR_DTYPE_F16, halves.data(), 2 * halves.size());
   for (const TestEngine* e : {&engine, &reference}) {
     ASSERT_EQ(otr_weights_begin(e->get(), 1), OTR_OK);
     ASSERT_EQ(e == &engine ? otr_weights_put(e->get(), &t) : put(e->get(), tensor), OTR_OK) << otr_last_error(e->get());
@@ -229,14 +227,8 @@ TEST(WeightUpdate, MisuseIsRefusedAndHasNoEffect) {
   refused(engine.try_submit(requests()[0], 0, &id), OTR_BUSY, "commit them first");
   EXPECT_EQ(id, 0u);
 
-  std::vector<std::byte> data = embedding.as(OTR_DTYPE_BF16);
-  otr_tensor good;
-  otr_tensor_init(&good, sizeof good);
-  good.name = embedding.name.c_str();
-  good.shape = embedding.shape.data();
-  good.num_dims = 2;
-  good.data = data.data();
-  good.data_bytes = data.size();
+  const std::vector<std::byte> data = embedding.as(OTR_DTYPE_BF16);
+  const otr_tensor good = tensor_of(embedding, OTR_DTYPE_BF16, data.data(), data.size());
   const int64_t transposed[] = {embedding.shape[1], embedding.shape[0]}, one_more[] = {embedding.shape[0], embedding.shape[1], 1};
   const int64_t negative[] = {-embedding.shape[0], -embedding.shape[1]}, huge[] = {int64_t{1} << 62, int64_t{1} << 62};
   const auto with = [&](auto spoil, otr_status wanted, const char* text) {
