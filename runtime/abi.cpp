@@ -363,6 +363,17 @@ otr_status otr_cancel(otr_engine* engine, uint64_t group_id) {
   return on_engine(engine, [&](Engine& e) { return e.cancel(group_id); });
 }
 
+otr_status otr_pause(otr_engine* engine) {
+  return on_engine(engine, [](Engine& e) { return e.pause(); });
+}
+
+otr_status otr_resume(otr_engine* engine) {
+  return on_engine(engine, [](Engine& e) -> Status {
+    e.resume();
+    return {};
+  });
+}
+
 otr_status otr_wait(otr_engine* engine, int64_t timeout_ms, otr_result** result) {
   if (result != nullptr) *result = nullptr;
   return on_engine(engine, [&](Engine& e) -> Status {

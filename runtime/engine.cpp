@@ -193,6 +193,21 @@ Status Engine::cancel(uint64_t group_id) {
   return {};
 }
 
+Status Engine::pause() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  paused_ = true;
+  at_rest_changed_.wait(lock, [this] { return stop_ || at_rest_ || !paused_; });
+  if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
+  return {};
+}
+
+void Engine::resume() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  paused_ = false;
+  work_arrived_.notify_all();
+  at_rest_changed_.notify_all();  // a pause() that still waits was overtaken
+}
+
 Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto ready = [this] { return stop_ || taken_ < outbox_.size() || outstanding_ == 0; };
@@ -254,10 +269,12 @@ void Engine::loop() {
   for (;;) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      if (batcher_.empty() && next_arrival_ == arrived_.size()) {
+      const bool unfinished = !batcher_.empty() || next_arrival_ < arrived_.size();
+      const auto may_tick = [&] { return stop_ || (!paused_ && (unfinished || !inbox_.empty() || !cancels_.empty())); };
+      if (!may_tick()) {
         at_rest_ = true;
         at_rest_changed_.notify_all();
-        work_arrived_.wait(lock, [this] { return stop_ || !inbox_.empty() || !cancels_.empty(); });
+        work_arrived_.wait(lock, may_tick);
         at_rest_ = false;
       }
       if (stop_) return;

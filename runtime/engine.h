@@ -61,6 +61,10 @@ class Engine final : private BatchHost {
   Result<uint64_t> submit(const otr_group_request& request);
   Result<uint64_t> score(const otr_score_request& request);
   Status cancel(uint64_t group_id);
+  // Between pause() and resume() no tick begins. pause() returns when the running one has ended; kInvalidHandle when the engine is shut
+  // down meanwhile.
+  Status pause();
+  void resume();
   // New weights for the target, in place, between steps: see the ABI. Errors: kBusy while samples are unfinished; kInvalidArgument where
   // no update has begun, or one already has, and as ModelWeights::put.
   Status begin_weights(uint64_t version);
@@ -178,7 +182,8 @@ class Engine final : private BatchHost {
   EngineStats stats_;
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the engine thread is at rest and gets no work
-  bool at_rest_ = false;   // the engine thread waits for work
+  bool at_rest_ = false;   // the engine thread waits for work, or for resume()
+  bool paused_ = false;
   bool stop_ = false;
 
   std::thread thread_;

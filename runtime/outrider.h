@@ -216,6 +216,12 @@ OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* reques
  * that is finished or unknown is OTR_INVALID_ARGUMENT. */
 OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 
+/* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on later
+ * as if nothing had been. Processors and GPUs are free meanwhile. otr_pause returns when the running tick has ended. Submits are queued, cancels take
+ * effect at the resume, waits wait. Pausing a paused engine, or resuming one that runs, is no error. */
+OTR_API otr_status otr_pause(otr_engine* engine);
+OTR_API otr_status otr_resume(otr_engine* engine);
+
 /* ---- Results ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct otr_result otr_result;

@@ -248,5 +248,40 @@ TEST_F(AbiEngine, CancelBeforeWhileAndAfter) {
   EXPECT_EQ(engine_.count("kv_pages_in_use"), 0);
 }
 
+TEST_F(AbiEngine, APausedEngineKeepsItsSamples) {
+  Request r;
+  r.prompt = {1, 2, 3};
+  r.n = 3;
+  r.sampling.max_new_tokens = 300;
+  r.sampling.ignore_eos = 1;
+  const Outputs whole = engine_.run({r, r});
+  const int64_t before = engine_.count("generated_tokens");
+  engine_.submit(r, 0);
+  while (engine_.count("generated_tokens") == before) std::this_thread::yield();
+  EXPECT_EQ(otr_pause(engine()), OTR_OK);
+  EXPECT_EQ(otr_pause(engine()), OTR_OK);
+  const int64_t ticks = engine_.count("ticks");
+  engine_.submit(r, 1);
+  EXPECT_EQ(otr_cancel(engine(), engine_.submit(r, 2)), OTR_OK);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(engine_.count("ticks"), ticks);
+  EXPECT_EQ(engine_.count("outstanding_samples"), 9);
+  EXPECT_EQ(otr_weights_begin(engine(), 1), OTR_BUSY);
+  EXPECT_EQ(otr_resume(engine()), OTR_OK);
+  EXPECT_EQ(otr_resume(engine()), OTR_OK);
+  const Outputs outputs = engine_.collect();
+  ASSERT_EQ(outputs.size(), 9u);
+  for (const auto& [key, output] : outputs) {
+    if (key.first == 2) EXPECT_EQ(output.reason, OTR_FINISH_ABORT);
+    else EXPECT_TRUE(output == whole.at(key)) << key.first << " " << key.second;
+  }
+
+  // Weights may change while it is paused, and it may be destroyed.
+  EXPECT_EQ(otr_pause(engine()), OTR_OK);
+  EXPECT_EQ(otr_weights_begin(engine(), 1), OTR_OK);
+  EXPECT_EQ(otr_weights_commit(engine()), OTR_OK);
+  engine_.submit(r, 3);
+}
+
 }  // namespace
 }  // namespace otr

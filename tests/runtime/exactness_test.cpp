@@ -156,8 +156,10 @@ TEST_P(Exactness, PreemptedScoresChangeNothing) {
     old.prompt = random_tokens(round, 7 + 6 * round, vocab);
     old.sampling.max_new_tokens = 270;
     old.sampling.ignore_eos = 1;
-    small.submit(old, 99);
-    submit_scores(small, round);
+    small.submit_together([&] {
+      small.submit(old, 99);
+      submit_scores(small, round);
+    });
     Outputs scores = small.collect();
     scores.erase({99, 0});
     EXPECT_EQ(difference(expected, scores), "") << "round " << round;

@@ -45,6 +45,7 @@ class Speculation : public EveryPath {
     EXPECT_TRUE(created.ok()) << created.status().message();
     if (!created.ok()) return {};
     Engine& engine = *created.value();
+    EXPECT_TRUE(engine.pause().ok());  // they arrive together
     for (size_t i = 0; i < requests_.size(); ++i) {
       const Request& request = requests_[i];
       otr_group_request g;
@@ -61,6 +62,7 @@ class Speculation : public EveryPath {
       g.sampling = &sampling;
       EXPECT_TRUE(engine.submit(g).ok());
     }
+    engine.resume();
     Outputs outputs;
     for (;;) {
       Result<std::unique_ptr<Sequence>> finished = engine.wait(120'000);

@@ -368,8 +368,10 @@ TEST(Counters, AddUp) {
   EXPECT_GT(stats["busy_seconds"], stats["kernel_seconds"]);
 
   // Another one takes the five pages that are not cached and keeps them for some sixty ticks. As long the first waits, its hit in view.
-  engine.submit(endless(random_tokens(2, 257, 97), 63), 0);
-  engine.submit(r, 1);
+  engine.submit_together([&] {
+    engine.submit(endless(random_tokens(2, 257, 97), 63), 0);
+    engine.submit(r, 1);
+  });
   engine.collect();
   EXPECT_EQ(engine.stats()["prefix_hit_tokens"], 192);
 }
