@@ -68,7 +68,7 @@ double step(HistoryDrafter* drafter, int32_t slot, Replay* r, Forest* forest) {
   forest->clear();
   const DraftRow row = {r->view(slot), kDepth, forest};
   const Stopwatch time;
-  drafter->propose({&row, 1}, 1, kDepth);
+  drafter->propose({&row, 1}, {.top_k = 1, .max_nodes = kDepth});
   const double microseconds = 1e6 * time.seconds();
   const std::vector<int32_t>& truth = r->sample->response.tokens;
   std::vector<int32_t> accepted;

@@ -272,6 +272,7 @@ void Engine::loop() {
       const bool unfinished = !batcher_.empty() || next_arrival_ < arrived_.size();
       const auto may_tick = [&] { return stop_ || (!paused_ && (unfinished || !inbox_.empty() || !cancels_.empty())); };
       if (!may_tick()) {
+        if (unfinished_.empty()) speculator_->end_step();
         at_rest_ = true;
         at_rest_changed_.notify_all();
         work_arrived_.wait(lock, may_tick);

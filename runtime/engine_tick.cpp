@@ -22,6 +22,7 @@ const Engine::Ending Engine::kFaulted = {.ended = true, .reason = OTR_FINISH_ERR
 // One tick. False if there was nothing to run.
 bool Engine::step() {
   const Stopwatch tick;
+  const double drafted = tick_stats_.draft_seconds;
   page_work_.clear();
   if (tick_stats_.ticks == options_.preempt_at_tick) batcher_.preempt_one(this);
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
@@ -31,24 +32,36 @@ bool Engine::step() {
   const Stopwatch kernels;
   target().run(rows_.batch());      // run: the forward program
   draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
-  tick_stats_.kernel_seconds += kernels.seconds();
+  const double verifying = kernels.seconds();
   commit(runs);                     // commit: … kept, with its pages; finished samples leave
+  const double seconds = tick.seconds();
+  speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * (tick_stats_.draft_seconds - drafted),
+                         .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * seconds});
   ++tick_stats_.ticks;
-  tick_stats_.busy_seconds += tick.seconds();
+  tick_stats_.kernel_seconds += verifying;
+  tick_stats_.busy_seconds += seconds;
 #ifndef NDEBUG
   if (const Status status = check_pages(); !status.ok()) fail_all(status.message());
 #endif
   return true;
 }
 
-// Plans the runs that may draft and takes pages for their nodes, as long as there are any that no sequence holds: a draft preempts nobody.
+// Lets the policy choose among the runs that may draft, and takes pages for their nodes as long as there are any that no sequence
+// holds: a draft preempts nobody.
 void Engine::draft(const std::vector<RowRun>& runs) {
   speculator_->begin_tick(runs.size());
   places_.assign(runs.size(), Place{});
   if (speculator_->on()) {
+    int32_t num_rows = 0;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const Sequence& s = live(runs[i].slot);
+      num_rows += runs[i].end - runs[i].begin;
+      if (const int32_t depth = draft_depth(s, runs[i], speculator_->policy().depth); depth > 0) speculator_->offer(i, s, depth);
+    }
+    speculator_->choose(num_rows);
     for (size_t i = 0; i < runs.size(); ++i) {
       Sequence& s = live(runs[i].slot);
-      const int32_t depth = draft_depth(s, runs[i]);
+      const int32_t depth = speculator_->depth(i) > 0 ? draft_depth(s, runs[i], speculator_->depth(i)) : 0;
       if (depth <= 0) continue;
       s.pages.prepare_write(&target().prefix_cache(), &target().page_pool(), runs[i].end, runs[i].end + depth, &page_work_);
       speculator_->plan(i, s, depth);
@@ -78,11 +91,11 @@ void Engine::fork(size_t run, const Sequence& s, int32_t begin) {
   }
 }
 
-// How deep the sequence of this run may draft: not past its limit, and not past the pages there are.
-int32_t Engine::draft_depth(const Sequence& s, const RowRun& run) const {
+// How deep the sequence of this run may draft, up to `most`: not past its limit, and not past the pages there are.
+int32_t Engine::draft_depth(const Sequence& s, const RowRun& run, int32_t most) const {
   const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() && run.end - run.begin == 1;
   if (!decodes) return 0;
-  const int32_t depth = std::min(speculator_->policy().depth, s.max_tokens - s.num_tokens() - 1);
+  const int32_t depth = std::min(most, s.max_tokens - s.num_tokens() - 1);
   if (s.pages.pages_to_write(target().page_pool(), run.end, run.end + depth) <= target().prefix_cache().num_available()) return depth;
   return std::min(depth, s.pages.num_pages() * kPageTokens - run.end);
 }

@@ -78,7 +78,7 @@ void ModelDrafter::catch_up(std::span<const DraftRow> all) {
       advance(s, begin + take);
       room -= take;
     }
-    program_.run(rows().batch());
+    run_rows();
   }
 }
 

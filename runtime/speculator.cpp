@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "runtime/model_drafter.h"
 #include "runtime/self_drafter.h"
+#include "spec/make_chooser.h"
 #include "spec/ngram_drafter.h"
 
 namespace otr {
@@ -55,12 +57,22 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   for (const std::string& name : options.policy.drafters) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, worker, live));
     s->drafters_.push_back(std::move(drafter));
+    s->traits_.push_back({.name = name, .has_model = name == "self" || s->is_model(name), .needs_prefill = s->is_model(name)});
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
     for (Forest& forest : s->forests_) forest.reserve(options.policy.verify_tokens);
   }
-  s->rows_.reserve(static_cast<size_t>(options.max_batch));
+  const size_t batch = static_cast<size_t>(options.max_batch);
+  s->rows_.reserve(batch);
+  s->depths_.reserve(batch);
+  s->offered_.reserve(batch);
+  s->run_of_.reserve(batch);
+  s->forest_of_.reserve(batch);
+  s->verified_.reserve(batch);
+  s->outcomes_.reserve(batch);
+  s->plan_.row_depth.reserve(batch);
+  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = {}, .max_batch = options.max_batch});
   return s;
 }
 
@@ -88,6 +100,10 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   return invalid_argument("the policy names drafter '" + name + "', which is not defined");
 }
 
+bool Speculator::is_model(const std::string& name) const {
+  return std::any_of(options_.models.begin(), options_.models.end(), [&name](const DrafterModel& m) { return m.name == name; });
+}
+
 DraftSequence Speculator::view(const Sequence& s) const {
   return {.slot = s.slot, .group = s.group->id, .tokens = s.tokens, .num_prompt = s.num_prompt(), .noise = s.noise,
           .temperature = s.group->sampling.temperature};
@@ -103,7 +119,32 @@ void Speculator::leave(const Sequence& s) {
 
 void Speculator::begin_tick(size_t num_runs) {
   for (size_t i = 0; i < num_runs; ++i) forests_[i].clear();
+  depths_.assign(num_runs, 0);
   rows_.clear();
+  offered_.clear();
+  run_of_.clear();
+  outcomes_.clear();
+  work_ = {};
+}
+
+void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
+  offered_.push_back({.sequence = s.age, .slot = s.slot, .context = s.num_tokens(), .generated = s.num_tokens() - s.num_prompt(), .max_depth = max_depth});
+  run_of_.push_back(run);
+}
+
+void Speculator::choose(int32_t num_rows) {
+  plan_.clear();
+  double context = 0;
+  for (const TickRow& row : offered_) context += row.context;
+  const int32_t rows = static_cast<int32_t>(offered_.size());
+  view_ = {.rows = offered_, .batch = static_cast<int32_t>(depths_.size()), .other_rows = num_rows - rows,
+           .context = rows == 0 ? 0 : context / rows};
+  if (rows == 0) return;
+  chooser_->choose(view_, &plan_);
+  if (plan_.drafters == 0) return;
+  for (size_t i = 0; i < offered_.size(); ++i) {
+    depths_[run_of_[i]] = std::min(offered_[i].max_depth, plan_.row_depth.empty() ? plan_.depth : plan_.row_depth[i]);
+  }
 }
 
 void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
@@ -112,13 +153,21 @@ void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
 
 void Speculator::draft(int32_t max_nodes) {
   if (rows_.empty()) return;
-  const int32_t num_drafters = static_cast<int32_t>(drafters_.size());
+  const int32_t num_drafters = std::popcount(plan_.drafters);
   // Equal shares: no row's draft depends on its place in the batch.
-  const int32_t nodes = std::min(options_.policy.verify_tokens, max_nodes / static_cast<int32_t>(rows_.size()));
-  for (int32_t d = 0; d < num_drafters; ++d) {
-    const int32_t share = nodes / num_drafters + (d < nodes % num_drafters ? 1 : 0);
-    if (share > 0) drafters_[static_cast<size_t>(d)]->propose(rows_, options_.policy.top_k, share);
+  const int32_t nodes = std::min(plan_.verify_tokens, max_nodes / static_cast<int32_t>(rows_.size()));
+  int32_t asked = 0;
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    if ((plan_.drafters >> d & 1) == 0) continue;
+    const int32_t share = nodes / num_drafters + (asked++ < nodes % num_drafters ? 1 : 0);
+    if (share == 0) continue;
+    const DraftWork work = drafters_[d]->propose(rows_, {.top_k = plan_.top_k, .max_nodes = share, .gate = chooser_->gate()});
+    work_.passes += work.passes;
+    work_.rows += work.rows;
   }
+  forest_of_.clear();
+  for (const size_t run : run_of_) forest_of_.push_back(&forests_[run]);
+  chooser_->select(view_, plan_, forest_of_);
   for (const DraftRow& row : rows_) row.forest->order_by_path();
 }
 
@@ -137,8 +186,29 @@ void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int3
     s->spec_accepted_tokens += static_cast<int64_t>(accepted.size());
     s->spec_verify_steps += !forest.empty();
   }
+  note_outcome(*s, forest, accepted, num_new, ended);
   const DraftVerdict verdict{.sequence = view(*s), .num_new = num_new, .forest = &forest, .accepted = accepted};
   for (const auto& drafter : drafters_) drafter->observe(verdict);
+}
+
+// Rows are observed in the order they were offered in; samples that begin in this tick were not.
+void Speculator::note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended) {
+  const size_t first = outcomes_.empty() ? 0 : static_cast<size_t>(outcomes_.back().row) + 1;
+  const auto at = std::find_if(offered_.begin() + static_cast<std::ptrdiff_t>(first), offered_.end(),
+                               [&s](const TickRow& row) { return row.sequence == s.age; });
+  if (at == offered_.end()) return;
+  outcomes_.push_back({.row = static_cast<int32_t>(at - offered_.begin()), .drafted = forest.size(),
+                       .accepted = static_cast<int32_t>(accepted.size()), .num_new = num_new, .ended = ended});
+}
+
+void Speculator::end_tick(TickOutcome outcome) {
+  if (chooser_ == nullptr || offered_.empty()) return;
+  verified_.clear();
+  for (const size_t run : run_of_) verified_.push_back(&forests_[run]);
+  outcome.rows = outcomes_;
+  outcome.forests = verified_;
+  outcome.work = work_;
+  chooser_->observe(view_, plan_, outcome);
 }
 
 std::string Speculator::counts_json(const SpecCounts& c) const {

@@ -1,7 +1,7 @@
 // Speculator: an engine's drafters, and what they propose and learn in a tick.
 //
-// A tick calls plan() for the sequences that may draft, then draft(), then, for every sequence that got tokens, observe().
-// Which strategy is used is the policy's business; so far it is fixed.
+// A tick: begin_tick(); offer() each sequence that may draft; choose(); plan() those of depth() > 0 that have pages; draft(); observe()
+// each sequence that got tokens; end_tick().
 //
 // Thread safety: used by the engine thread. Errors: create() as ModelDrafter, or kInvalidArgument for a drafter nobody defined.
 #pragma once
@@ -13,9 +13,11 @@
 
 #include "runtime/request.h"
 #include "runtime/worker.h"
+#include "spec/chooser.h"
 #include "spec/counts.h"
 #include "spec/drafter.h"
 #include "spec/history_drafter.h"
+#include "spec/make_chooser.h"
 #include "spec/policy.h"
 
 namespace otr {
@@ -64,7 +66,13 @@ class Speculator {
 
   // Begins a tick of `num_runs` runs.
   void begin_tick(size_t num_runs);
-  // Run `run` of the tick may draft up to `depth` tokens.
+  // Run `run` of the tick may draft up to `max_depth` tokens. In the order of the runs.
+  void offer(size_t run, const Sequence& s, int32_t max_depth);
+  // Asks the policy. `num_rows`: of the target's pass without a draft.
+  void choose(int32_t num_rows);
+  // How deep run `run` is to draft.
+  int32_t depth(size_t run) const { return depths_[run]; }
+  // Run `run` drafts, up to `depth` tokens.
   void plan(size_t run, const Sequence& s, int32_t depth);
   // Fills the forests of the planned runs with at most `max_nodes` nodes in all, ordered by path.
   void draft(int32_t max_nodes);
@@ -75,17 +83,37 @@ class Speculator {
 
   // Sequence `s` has `num_new` more tokens; `forest` was verified and these nodes of it were kept; `ended`: no more will come.
   void observe(Sequence* s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
+  // The tick is over. `outcome`: its times and the rows of its passes; the rest is known here.
+  void end_tick(TickOutcome outcome);
+  // Nothing is left to run.
+  void end_step() {
+    if (chooser_ != nullptr) chooser_->end_step();
+  }
 
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Worker& worker, const std::vector<std::unique_ptr<Sequence>>& live);
+  bool is_model(const std::string& name) const;
   DraftSequence view(const Sequence& s) const;
+  void note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
 
   const SpeculatorOptions options_;
   std::vector<std::unique_ptr<Drafter>> drafters_;  // in the policy's order: index = bit in the forests
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
-  std::vector<Forest> forests_;  // by run of the tick
+  std::vector<DrafterTraits> traits_;               // likewise
+  std::unique_ptr<Chooser> chooser_;                // null: policy off
+  std::vector<Forest> forests_;   // by run of the tick
+  std::vector<int32_t> depths_;   // by run: what the plan says
   std::vector<DraftRow> rows_;
+  // The tick as the chooser sees it.
+  TickView view_;
+  TickPlan plan_;
+  std::vector<TickRow> offered_;
+  std::vector<size_t> run_of_;             // by row of offered_
+  std::vector<Forest*> forest_of_;         // likewise
+  std::vector<const Forest*> verified_;    // likewise
+  std::vector<RowOutcome> outcomes_;
+  DraftWork work_;
   SpecCounts counts_;
 };
 

@@ -51,6 +51,7 @@ TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, 
   const size_t rows = static_cast<size_t>(options.max_batch + options.max_draft_rows);
   draws_.reserve(rows);
   candidates_.resize(rows);
+  frontier_.reserve(rows);
   tokens_.reserve(kMaxDraftDepth);
   page_work_.copy_from.reserve(rows);
   page_work_.copy_to.reserve(rows);
@@ -73,8 +74,9 @@ void TreeDrafter::join(const DraftSequence& s) {
   ++num_joined_;
 }
 
-void TreeDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) {
+DraftWork TreeDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
   page_work_.clear();
+  work_ = {};
   const PathsOfOneCall paths_end_here(&paths_, &model_.page_pool());
   for (int32_t& row : row_of_) row = std::min(row, kNoRow);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -84,18 +86,46 @@ void TreeDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int32_t
   int32_t deepest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     Member& m = member(rows[i].sequence.slot);
-    const int32_t depth = std::min(rows[i].max_depth, max_nodes);
+    const int32_t depth = std::min(rows[i].max_depth, limits.max_nodes);
     m.places.clear();
     m.place_of.clear();
     m.own_chain.clear();
-    m.tree.reset(max_nodes);
+    m.tree.reset(limits.max_nodes);
     m.drafts = admit(rows[i], rows.first(i), depth, &page_work_);
     if (m.drafts) deepest = std::max(deepest, depth);
   }
   model_.prepare(page_work_);
   catch_up(rows);
-  for (int32_t level = 1; level <= deepest; ++level) run_level(rows, level, top_k);
+  for (int32_t level = 1; level <= deepest; ++level) {
+    if (level > 1 && limits.gate != nullptr) pass_gate(rows, level, limits.gate);
+    run_level(rows, level, limits.top_k);
+  }
   for (const DraftRow& row : rows) member(row.sequence.slot).tree.export_to(row.forest, options_.number);
+  return work_;
+}
+
+// Drops what is not worth a row from the frontiers.
+void TreeDrafter::pass_gate(std::span<const DraftRow> rows, int32_t level, DraftGate* gate) {
+  frontier_.clear();
+  for (const DraftRow& row : rows) {
+    const Member& m = member(row.sequence.slot);
+    if (!m.drafts) continue;
+    for (const int32_t node : m.tree.frontier()) frontier_.push_back(m.tree[node].acceptance);
+  }
+  if (frontier_.empty()) return;
+  const float least = gate->least_acceptance(options_.number, level, frontier_);
+  for (const DraftRow& row : rows) {
+    Member& m = member(row.sequence.slot);
+    if (!m.drafts) continue;
+    m.tree.keep_frontier([&m, least](int32_t node) { return m.tree[node].acceptance >= least; });
+    m.drafts = !m.tree.frontier().empty();
+  }
+}
+
+void TreeDrafter::run_rows() {
+  program_.run(rows_.batch());
+  ++work_.passes;
+  work_.rows += rows_.batch().num_rows;
 }
 
 // Runs every frontier and hangs the candidates under it.
@@ -109,7 +139,7 @@ void TreeDrafter::run_level(std::span<const DraftRow> rows, int32_t level, int32
   }
   if (draws_.empty()) return;
   model_.prepare(page_work_);
-  program_.run(rows_.batch());
+  run_rows();
   model_.candidates(program_, draws_.data(), static_cast<int32_t>(draws_.size()), top_k, candidates_.data());
   const Candidates* found = candidates_.data();
   for (const DraftRow& row : rows) {

@@ -36,7 +36,7 @@ struct TreeDrafterOptions {
 class TreeDrafter : public Drafter {
  public:
   void join(const DraftSequence& sequence) override;
-  void propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) override;
+  DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override;
   void observe(const DraftVerdict& verdict) override;
   void leave(int32_t slot) override;
 
@@ -61,6 +61,7 @@ class TreeDrafter : public Drafter {
   const Sequence& sequence(int32_t slot) const { return *live_[static_cast<size_t>(slot)]; }
   bool drafts(int32_t slot) const { return member_of(slot) != nullptr && member_of(slot)->drafts; }
   RowBatchBuilder& rows() { return rows_; }
+  void run_rows();  // the program over rows()
   int32_t max_rows() const { return options_.max_batch + options_.chunk + options_.max_draft_rows; }
   static ProgramBucket bucket(const TreeDrafterOptions& o) {
     return {.max_rows = o.max_batch + o.chunk + o.max_draft_rows, .max_logit_rows = o.max_batch + o.max_draft_rows};
@@ -84,6 +85,7 @@ class TreeDrafter : public Drafter {
   }
   Member& member(int32_t slot) { return members_[static_cast<size_t>(row_of_[static_cast<size_t>(slot)])]; }
   const Calibration& calibration(const Sequence& s) const { return calibrations_[s.group->sampling.temperature == 0.0f]; }
+  void pass_gate(std::span<const DraftRow> rows, int32_t level, DraftGate* gate);
   void run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k);
   void add_rows(const DraftRow& row, int32_t level);
   bool place(const DraftSequence& s, Member* m, int32_t node, bool first_child, int32_t max_depth);
@@ -101,6 +103,8 @@ class TreeDrafter : public Drafter {
   std::vector<int32_t> tokens_;
   std::vector<CandidateDraw> draws_;
   std::vector<Candidates> candidates_;
+  std::vector<float> frontier_;  // A of all frontiers' nodes
+  DraftWork work_;               // of the propose() that runs
   std::array<float, kMaxCandidates> growth_;  // of one place's candidates: what the tree is grown by
   Calibration calibrations_[2];  // of sampled and of greedy sequences
 };

@@ -40,13 +40,33 @@ struct DraftVerdict {
   std::span<const int32_t> accepted; // nodes that were kept, by depth
 };
 
+// Asked by drafters that grow level by level, which may cost more than it brings.
+class DraftGate {
+ public:
+  virtual ~DraftGate() = default;
+  // Level `level`, 2 or more, would run a row for each of these nodes, whose A is given. Returns the least A that is worth its row:
+  // nodes below it stay without children. More than 1: the draft ends here.
+  virtual float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) = 0;
+};
+
+// What a propose() took of a model of the drafter's own; nothing for retrieval.
+struct DraftWork {
+  int32_t passes = 0, rows = 0;
+};
+
+struct DraftLimits {
+  int32_t top_k = 1;          // candidates at one place, at most
+  int32_t max_nodes = 0;      // of one row, at most
+  DraftGate* gate = nullptr;  // null: levels are grown as far as depth and nodes allow
+};
+
 class Drafter {
  public:
   virtual ~Drafter() = default;
   // A sequence will be decoded.
   virtual void join(const DraftSequence& sequence) = 0;
-  // Adds at most `max_nodes` nodes to each row's forest, under its own number, with at most `top_k` candidates at one place.
-  virtual void propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) = 0;
+  // Adds nodes to the rows' forests, under its own number.
+  virtual DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) = 0;
   virtual void observe(const DraftVerdict& verdict) = 0;
   // The sequence has ended.
   virtual void leave(int32_t slot) = 0;

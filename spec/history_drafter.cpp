@@ -26,8 +26,9 @@ void HistoryDrafter::join(const DraftSequence& s) {
   if (index != nullptr) member(s.slot).history = index->find(s.tokens.first(static_cast<size_t>(s.num_prompt)));
 }
 
-void HistoryDrafter::propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) {
-  for (const DraftRow& row : rows) propose_row(row, top_k, max_nodes);
+DraftWork HistoryDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
+  for (const DraftRow& row : rows) propose_row(row, limits.top_k, limits.max_nodes);
+  return {};
 }
 
 bool HistoryDrafter::find_places(const DraftSequence& s, Member* m) {

@@ -47,7 +47,7 @@ class HistoryDrafter final : public Drafter {
   HistoryDrafter(int number, HistorySource source);
 
   void join(const DraftSequence& sequence) override;
-  void propose(std::span<const DraftRow> rows, int32_t top_k, int32_t max_nodes) override;
+  DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override;
   void observe(const DraftVerdict& verdict) override;
   void leave(int32_t slot) override;
 

@@ -37,7 +37,7 @@ std::span<const int32_t> NgramDrafter::source_of(const DraftSequence& s, const M
   return m.index->index.stream(match.stream).subspan(static_cast<size_t>(match.position));
 }
 
-void NgramDrafter::propose(std::span<const DraftRow> rows, int32_t /*top_k*/, int32_t max_nodes) {
+DraftWork NgramDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
   for (const DraftRow& row : rows) {
     Member& m = member(row.sequence.slot);
     const NgramIndex::Match match = m.index->index.find(row.sequence.tokens);
@@ -49,7 +49,7 @@ void NgramDrafter::propose(std::span<const DraftRow> rows, int32_t /*top_k*/, in
     const bool own = source.data() + available == row.sequence.tokens.data() + row.sequence.tokens.size();
     int32_t parent = Forest::kRoot;
     float acceptance = 1.0f;
-    for (int32_t i = 0; i < std::min(row.max_depth, max_nodes); ++i) {
+    for (int32_t i = 0; i < std::min(row.max_depth, limits.max_nodes); ++i) {
       int32_t token;
       if (i < available) {
         token = source[static_cast<size_t>(i)];
@@ -62,6 +62,7 @@ void NgramDrafter::propose(std::span<const DraftRow> rows, int32_t /*top_k*/, in
       parent = row.forest->add(parent, token, acceptance, number_, 0);
     }
   }
+  return {};
 }
 
 void NgramDrafter::observe(const DraftVerdict& v) {

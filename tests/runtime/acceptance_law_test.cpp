@@ -45,8 +45,9 @@ class Spy final : public Drafter {
  public:
   Spy(std::map<Key, std::vector<Verdict>>* verdicts) : verdicts_(*verdicts) {}
   void join(const DraftSequence&) override {}
-  void propose(std::span<const DraftRow> rows, int32_t, int32_t) override {
+  DraftWork propose(std::span<const DraftRow> rows, const DraftLimits&) override {
     for (const DraftRow& row : rows) max_depth_[row.sequence.slot] = row.max_depth;
+    return {};
   }
   void observe(const DraftVerdict& v) override {
     if (v.forest->empty()) return;

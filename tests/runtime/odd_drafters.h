@@ -15,14 +15,15 @@ class RandomDrafter final : public Drafter {
  public:
   RandomDrafter(int number, int32_t vocab_size) : number_(number), vocab_size_(vocab_size) {}
   void join(const DraftSequence&) override {}
-  void propose(std::span<const DraftRow> rows, int32_t, int32_t max_nodes) override {
+  DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override {
     for (const DraftRow& row : rows) {
-      for (int32_t n = static_cast<int32_t>(random_() % static_cast<uint32_t>(max_nodes + 1)); n > 0; --n) {
+      for (int32_t n = static_cast<int32_t>(random_() % static_cast<uint32_t>(limits.max_nodes + 1)); n > 0; --n) {
         const int32_t parent = static_cast<int32_t>(random_() % static_cast<uint32_t>(row.forest->size() + 1)) - 1;
         if (parent != Forest::kRoot && (*row.forest)[parent].depth == row.max_depth) continue;
         row.forest->add(parent, static_cast<int32_t>(random_() % static_cast<uint32_t>(vocab_size_)), 0.1f, number_, 0);
       }
     }
+    return {};
   }
   void observe(const DraftVerdict&) override {}
   void leave(int32_t) override {}
@@ -43,7 +44,7 @@ class AdversarialDrafter final : public Drafter {
   AdversarialDrafter(int number, std::map<SampleKey, std::vector<int32_t>> answers, int32_t stop_token)
       : number_(number), answers_(std::move(answers)), stop_token_(stop_token) {}
   void join(const DraftSequence&) override {}
-  void propose(std::span<const DraftRow> rows, int32_t, int32_t max_nodes) override {
+  DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override {
     for (const DraftRow& row : rows) {
       const std::vector<int32_t>& answer = answers_.at({row.sequence.noise.r[0], row.sequence.noise.r[1]});
       size_t at = row.sequence.tokens.size() - static_cast<size_t>(row.sequence.num_prompt);
@@ -51,7 +52,7 @@ class AdversarialDrafter final : public Drafter {
       const size_t wrong_at = random_() % 8;
       int32_t parent = Forest::kRoot;
       const int32_t others = forest.size();
-      for (int32_t depth = 1; depth <= row.max_depth && forest.size() - others + 3 <= max_nodes; ++depth, ++at) {
+      for (int32_t depth = 1; depth <= row.max_depth && forest.size() - others + 3 <= limits.max_nodes; ++depth, ++at) {
         const int32_t right = at < answer.size() ? answer[at] : 0;
         const int32_t wrong = (right + 1) % 7;
         if (random_() % 3 == 0) {
@@ -61,6 +62,7 @@ class AdversarialDrafter final : public Drafter {
         parent = forest.add(parent, static_cast<size_t>(depth) == wrong_at ? wrong : right, 0.9f, number_, 0);
       }
     }
+    return {};
   }
   void observe(const DraftVerdict&) override {}
   void leave(int32_t) override {}

@@ -33,7 +33,7 @@ class HistoryDrafterTest : public testing::Test {
   std::vector<int32_t> propose(int32_t depth = kMaxDraftDepth, int32_t top_k = 1, int32_t max_nodes = 64) {
     forest_.clear();
     const DraftRow row = {view(), depth, &forest_};
-    drafter_.propose({&row, 1}, top_k, max_nodes);
+    drafter_.propose({&row, 1}, {.top_k = top_k, .max_nodes = max_nodes});
     std::vector<int32_t> drafted;
     for (const DraftNode& node : forest_.nodes()) drafted.push_back(node.token);
     return drafted;
@@ -162,7 +162,7 @@ TEST_F(HistoryDrafterTest, AcceptanceFollowsTheClosedForm) {
     fresh.join(view());
     forest_.clear();
     const DraftRow row = {view(), 1, &forest_};
-    fresh.propose({&row, 1}, 1, 8);
+    fresh.propose({&row, 1}, {.top_k = 1, .max_nodes = 8});
     const double a = std::exp(-rest * std::exp(-best_known_score));
     ASSERT_EQ(forest_.empty(), a < HistoryDrafter::kMinAcceptance) << a;
     if (forest_.empty()) {

@@ -22,7 +22,7 @@ class NgramDrafterTest : public testing::Test {
   std::vector<int32_t> propose(int32_t slot, int32_t depth) {
     forest_.clear();
     const DraftRow row = {view(slot), depth, &forest_};
-    drafter_.propose({&row, 1}, 1, 64);
+    drafter_.propose({&row, 1}, {.top_k = 1, .max_nodes = 64});
     std::vector<int32_t> chain;
     for (const DraftNode& node : forest_.nodes()) chain.push_back(node.token);
     return chain;

@@ -1,0 +1,32 @@
+// make_chooser: a policy's chooser.
+//
+// Thread safety: pure function.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "spec/chooser.h"
+#include "spec/cost_model.h"
+#include "spec/policy.h"
+
+namespace otr {
+
+struct DrafterTraits {
+  std::string name;
+  bool has_model = false;         // drafts level by level, each at the cost of a pass; else it looks up, for next to nothing
+  bool needs_prefill = false;     // it has keys and values of its own: a sequence's first draft runs all its tokens
+};
+
+struct ChooserOptions {
+  Policy policy;
+  std::vector<DrafterTraits> drafters;  // by bit; as many as the policy has
+  std::vector<CostModel> costs;         // by bit, the target's part the same in all; empty unless needs_costs(policy)
+  int32_t max_batch = 1;
+};
+
+// Null for policy off.
+std::unique_ptr<Chooser> make_chooser(const ChooserOptions& options);
+
+}  // namespace otr
