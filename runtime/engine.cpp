@@ -26,10 +26,22 @@ Status check_options(const EngineOptions& o) {
 int32_t max_logit_rows(const EngineOptions& o) { return std::max(o.max_batch, 64); }
 
 // More nodes a tick than this do not pay on any machine we know, and each costs a row of logits.
-constexpr int32_t kMostDraftRows = 512;
+constexpr int32_t kMostDraftRows = 512, kMostDraftRowsOfAuto = 256;
 
 int32_t draft_row_limit(const EngineOptions& o, const Policy& policy) {
-  return std::max(policy.verify_tokens, std::min(o.max_batch * policy.verify_tokens, kMostDraftRows));
+  const int32_t most = policy.kind == PolicyKind::kAuto ? kMostDraftRowsOfAuto : kMostDraftRows;
+  return std::max(policy.verify_tokens, std::min(o.max_batch * policy.verify_tokens, most));
+}
+
+// All that are there: those that look up first.
+std::vector<std::string> drafters_of_auto(const EngineOptions& o, const std::vector<DrafterModel>& models) {
+  std::vector<std::string> names;
+  if (o.history != HistoryContent::kNone) names.push_back("history");
+  names.push_back("ngram");
+  for (const CustomDrafter& custom : o.custom_drafters) names.push_back(custom.name);
+  for (const DrafterModel& model : models) names.push_back(model.name);
+  names.push_back("self");
+  return names;
 }
 
 BatchLimits batch_limits(const EngineOptions& o) {
@@ -69,13 +81,17 @@ std::string unavailable_paths_json() {
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
-  OTR_ASSIGN_OR_RETURN(const Policy policy, parse_policy(options.policy));
+  OTR_ASSIGN_OR_RETURN(Policy policy, parse_policy(options.policy));
   const int32_t draft_rows = draft_row_limit(options, policy);
   SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .history = {}, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
                                 .max_draft_rows = draft_rows};
   for (const std::string& text : options.drafters) {
     OTR_ASSIGN_OR_RETURN(DrafterModel model, parse_drafter_model(text));
     speculation.models.push_back(std::move(model));
+  }
+  if (policy.kind == PolicyKind::kAuto) speculation.policy.drafters = policy.drafters = drafters_of_auto(options, speculation.models);
+  if (policy.drafters.size() > static_cast<size_t>(kMaxDrafters)) {
+    return invalid_argument("there are more than " + std::to_string(kMaxDrafters) + " drafters");
   }
   EngineOptions o = options;
   const bool drafts_history = std::find(policy.drafters.begin(), policy.drafters.end(), "history") != policy.drafters.end();

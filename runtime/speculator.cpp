@@ -61,10 +61,12 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
-    for (Forest& forest : s->forests_) forest.reserve(options.policy.verify_tokens);
+    const int32_t most = options.policy.kind == PolicyKind::kAuto ? kMaxDraftNodes : options.policy.verify_tokens;
+    for (Forest& forest : s->forests_) forest.reserve(most);
   }
   const size_t batch = static_cast<size_t>(options.max_batch);
   s->rows_.reserve(batch);
+  s->model_rows_.reserve(batch);
   s->depths_.reserve(batch);
   s->offered_.reserve(batch);
   s->run_of_.reserve(batch);
@@ -72,6 +74,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   s->verified_.reserve(batch);
   s->outcomes_.reserve(batch);
   s->plan_.row_depth.reserve(batch);
+  s->plan_.model_depth.reserve(batch);
   s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = {}, .max_batch = options.max_batch});
   return s;
 }
@@ -152,23 +155,38 @@ void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
 }
 
 void Speculator::draft(int32_t max_nodes) {
-  if (rows_.empty()) return;
-  const int32_t num_drafters = std::popcount(plan_.drafters);
+  if (offered_.empty()) return;
   // Equal shares: no row's draft depends on its place in the batch.
-  const int32_t nodes = std::min(plan_.verify_tokens, max_nodes / static_cast<int32_t>(rows_.size()));
+  const int32_t room = max_nodes / std::max(1, static_cast<int32_t>(rows_.size())), num_drafters = std::popcount(plan_.drafters);
+  const int32_t nodes = std::min(plan_.verify_tokens, room);
   int32_t asked = 0;
   for (size_t d = 0; d < drafters_.size(); ++d) {
-    if ((plan_.drafters >> d & 1) == 0) continue;
-    const int32_t share = nodes / num_drafters + (asked++ < nodes % num_drafters ? 1 : 0);
-    if (share == 0) continue;
-    const DraftWork work = drafters_[d]->propose(rows_, {.top_k = plan_.top_k, .max_nodes = share, .gate = chooser_->gate()});
+    if (rows_.empty() || (plan_.drafters >> d & 1) == 0) continue;
+    const int32_t share = plan_.drafter_nodes > 0 ? std::min(plan_.drafter_nodes, traits_[d].has_model ? room : kMaxDraftNodes)
+                                                  : nodes / num_drafters + (asked < nodes % num_drafters ? 1 : 0);
+    ++asked;
+    const std::vector<DraftRow>& rows = traits_[d].has_model && !plan_.model_depth.empty() ? rows_for_models() : rows_;
+    if (share == 0 || rows.empty()) continue;
+    const DraftWork work = drafters_[d]->propose(rows, {.top_k = plan_.top_k, .max_nodes = share, .gate = chooser_->gate()});
     work_.passes += work.passes;
     work_.rows += work.rows;
   }
   forest_of_.clear();
   for (const size_t run : run_of_) forest_of_.push_back(&forests_[run]);
-  chooser_->select(view_, plan_, forest_of_);
+  chooser_->select(view_, &plan_, forest_of_, work_, max_nodes);
   for (const DraftRow& row : rows_) row.forest->order_by_path();
+}
+
+// The rows that drafters with a model may draft for.
+const std::vector<DraftRow>& Speculator::rows_for_models() {
+  model_rows_.clear();
+  for (size_t i = 0, row = 0; i < rows_.size(); ++i, ++row) {
+    while (offered_[row].slot != rows_[i].sequence.slot) ++row;  // offered, and found no pages
+    if (plan_.model_depth[row] <= 0) continue;
+    model_rows_.push_back(rows_[i]);
+    model_rows_.back().max_depth = std::min(rows_[i].max_depth, plan_.model_depth[row]);
+  }
+  return model_rows_;
 }
 
 void Speculator::drop_drafts() {

@@ -93,6 +93,7 @@ class Speculator {
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Worker& worker, const std::vector<std::unique_ptr<Sequence>>& live);
+  const std::vector<DraftRow>& rows_for_models();
   bool is_model(const std::string& name) const;
   DraftSequence view(const Sequence& s) const;
   void note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
@@ -104,7 +105,7 @@ class Speculator {
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick
   std::vector<int32_t> depths_;   // by run: what the plan says
-  std::vector<DraftRow> rows_;
+  std::vector<DraftRow> rows_, model_rows_;
   // The tick as the chooser sees it.
   TickView view_;
   TickPlan plan_;

@@ -38,15 +38,18 @@ struct TickPlan {
   int32_t depth = 0;                // of the deepest node
   int32_t top_k = 1;
   int32_t verify_tokens = 0;        // nodes of a row's forest
+  int32_t drafter_nodes = 0;        // of one drafter in a row's forest, where select() cuts them to verify_tokens; 0: equal shares of verify_tokens
   std::vector<int32_t> row_depth;   // by row: its own limit, 0: it goes without; empty: depth for all
+  std::vector<int32_t> model_depth; // by row: a lower limit for drafters with a model; empty: none
 
   // What the chooser expects, for the trace; 0 where it expects nothing.
   double expected_ms = 0;
   double expected_tokens = 0;       // of all rows of the view
 
   void clear() {
-    drafters = 0, depth = 0, top_k = 1, verify_tokens = 0, expected_ms = expected_tokens = 0;
+    drafters = 0, depth = 0, top_k = 1, verify_tokens = drafter_nodes = 0, expected_ms = expected_tokens = 0;
     row_depth.clear();
+    model_depth.clear();
   }
 };
 
@@ -75,8 +78,9 @@ class Chooser {
   virtual void choose(const TickView& view, TickPlan* plan) = 0;
   // Asked between a tick's drafters; null: they grow to the plan's depth.
   virtual DraftGate* gate() { return nullptr; }
-  // Cuts the forests, one a row of the view; a node goes only with all that is below it.
-  virtual void select(const TickView&, const TickPlan&, std::span<Forest* const>) {}
+  // Cuts the forests, one a row of the view, to the plan's verify_tokens each and `max_nodes` together; a node goes only with all that is
+  // below it. `work`: what drafting took. May set what the plan expects.
+  virtual void select(const TickView&, TickPlan*, std::span<Forest* const>, const DraftWork&, int32_t /*max_nodes*/) {}
   virtual void observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) = 0;
   // The engine has run dry: a step is over.
   virtual void end_step() {}

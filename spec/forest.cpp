@@ -40,6 +40,25 @@ int32_t Forest::add(int32_t parent, int32_t token, float acceptance, int drafter
   return size() - 1;
 }
 
+int32_t Forest::keep_best(float least, int32_t num_equal) {
+  moved_.assign(nodes_.size(), kNone);
+  int32_t kept = 0, equal = 0;
+  for (int32_t i = 0; i < size(); ++i) {
+    DraftNode node = (*this)[i];
+    const bool equals = node.acceptance == least;
+    if (!(node.acceptance > least) && !(equals && equal < num_equal)) continue;
+    if (node.parent != kRoot) {
+      node.parent = moved_[static_cast<size_t>(node.parent)];
+      if (node.parent == kNone) continue;  // it is as likely as its parent, and came too late as that did
+    }
+    equal += equals;
+    moved_[static_cast<size_t>(i)] = kept;
+    nodes_[static_cast<size_t>(kept++)] = node;
+  }
+  truncate(kept);
+  return equal;
+}
+
 void Forest::order_by_path() {
   bool ordered = true;
   for (int32_t i = 0; i < size(); ++i) ordered = ordered && (*this)[i].parent == i - 1;

@@ -44,6 +44,13 @@ class Forest {
   // higher acceptance.
   int32_t add(int32_t parent, int32_t token, float acceptance, int drafter, int rank);
 
+  // Replaces a node's modelled probability.
+  void set_acceptance(int32_t node, float acceptance) { nodes_[static_cast<size_t>(node)].acceptance = acceptance; }
+
+  // Keeps the nodes whose acceptance is above `least`, and of those equal to it the first `num_equal`; returns how many of these there
+  // were. Indices change. REQUIRES: no node's acceptance exceeds its parent's.
+  int32_t keep_best(float least, int32_t num_equal);
+
   // Keeps the first `size` nodes.
   void truncate(int32_t size) { nodes_.resize(static_cast<size_t>(size)); }
 

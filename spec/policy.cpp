@@ -8,7 +8,7 @@
 namespace otr {
 namespace {
 
-constexpr std::string_view kGrammar = "expected off or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
+constexpr std::string_view kGrammar = "expected auto, off or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
 
 // Cuts `text` at every `separator`.
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -28,6 +28,7 @@ class Parser {
   Result<Policy> parse() {
     std::vector<std::string_view> parts = split(text_, ':');
     if (text_ == "off") return Policy{};
+    if (text_ == "auto") return Policy{.kind = PolicyKind::kAuto, .drafters = {}, .depth = 32, .top_k = 3, .verify_tokens = 64, .by_q = false};
     Policy p;
     p.by_q = parts.size() == 6 && parts.back() == "q";
     if (p.by_q) parts.pop_back();

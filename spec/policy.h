@@ -1,6 +1,7 @@
 // Policy: what chooses the strategy of a tick: which drafters propose, how deep, and how many nodes the target verifies.
 //
 //   off                                                     plain decoding, one token a row and tick
+//   auto                                                    what pays most, tick by tick: spec/auto_chooser.h
 //   fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]   always the same strategy
 //
 // `depth`: of the deepest node. `top_k`: candidates a drafter may propose at one place; 1: a chain. `verify_tokens`: nodes of a
@@ -22,7 +23,7 @@ namespace otr {
 
 inline constexpr int32_t kMaxTopK = 16;
 
-enum class PolicyKind { kOff, kFixed };
+enum class PolicyKind { kOff, kFixed, kAuto };
 
 struct Policy {
   PolicyKind kind = PolicyKind::kOff;
@@ -32,6 +33,9 @@ struct Policy {
   int32_t verify_tokens = 0;
   bool by_q = false;
 };
+
+// Whether its chooser asks what passes cost.
+inline bool needs_costs(const Policy& policy) { return policy.kind == PolicyKind::kAuto; }
 
 // kInvalidArgument, with the reason, for what is not in the grammar or out of range.
 Result<Policy> parse_policy(std::string_view text);

@@ -1,0 +1,109 @@
+#include "spec/acceptance.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace otr {
+namespace {
+
+constexpr double kDrafterWeight = 4, kDrafterDecay = 0.995;  // places; a forest
+constexpr double kRowWeight = 4, kRowDecay = 0.85;
+constexpr double kTrustWeight = 20, kTrustDecay = 0.998;     // kept nodes; a forest
+constexpr double kMostSure = 0.999;
+
+}  // namespace
+
+const Acceptance::Row* Acceptance::find(int32_t slot, uint64_t sequence) const {
+  const size_t at = static_cast<size_t>(slot);
+  return at < rows_.size() && rows_[at].sequence == sequence ? &rows_[at] : nullptr;
+}
+
+double Acceptance::trust(int drafter) const {
+  const Share& v = verdicts_[static_cast<size_t>(drafter)];
+  return (v.kept + kTrustWeight) / (v.places + kTrustWeight);
+}
+
+float Acceptance::p(int drafter) const {
+  const Share& s = drafters_[static_cast<size_t>(drafter)];
+  const double share = (s.kept + kDrafterWeight * kPrior) / (s.places + kDrafterWeight);
+  return static_cast<float>(std::clamp(share * trust(drafter), 0.0, kMostSure));
+}
+
+float Acceptance::p(int drafter, int32_t slot, uint64_t sequence) const {
+  const Row* row = find(slot, sequence);
+  const double prior = static_cast<double>(p(drafter));
+  if (row == nullptr) return static_cast<float>(prior);
+  const Share& s = row->shares[static_cast<size_t>(drafter)];
+  const double share = (s.kept * trust(drafter) + kRowWeight * prior) / (s.places + kRowWeight);
+  return static_cast<float>(std::clamp(share, 0.0, kMostSure));
+}
+
+float Acceptance::known(int32_t slot, uint64_t sequence) const {
+  const Row* row = find(slot, sequence);
+  return row == nullptr || row->known_weight == 0 ? 0.0f : static_cast<float>(row->known / row->known_weight);
+}
+
+Acceptance::Row& Acceptance::row_of(int32_t slot, uint64_t sequence) {
+  const size_t at = static_cast<size_t>(slot);
+  if (at >= rows_.size()) rows_.resize(at + 1);
+  if (rows_[at].sequence != sequence) rows_[at] = Row{.sequence = sequence, .shares = {}};
+  return rows_[at];
+}
+
+void Acceptance::note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups) {
+  Row& row = row_of(slot, sequence);
+  double known = 0;
+  for (const DraftNode& node : verified.nodes()) {
+    if ((node.drafters & lookups) != 0) known += static_cast<double>(node.acceptance);
+  }
+  row.known = kRowDecay * row.known + known;
+  row.known_weight = kRowDecay * row.known_weight + 1;
+}
+
+void Acceptance::note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models) {
+  Row& row = row_of(slot, sequence);
+  for (uint32_t bits = models; bits != 0; bits &= bits - 1) {
+    const size_t d = static_cast<size_t>(std::countr_zero(bits));
+    const uint16_t mine = static_cast<uint16_t>(1u << d);
+    // Children come after their parents; a place is expanded if it has a child of the drafter's.
+    Share seen{.places = 0, .kept = 0};
+    uint64_t counted[kMaxDraftNodes / 64 + 1] = {};
+    bool root = false;
+    for (const DraftNode& node : forest.nodes()) {
+      if ((node.drafters & mine) == 0) continue;
+      seen.kept += static_cast<double>(node.acceptance);
+      if (node.parent == Forest::kRoot) {
+        root = true;
+        continue;
+      }
+      uint64_t& word = counted[node.parent / 64];
+      const uint64_t bit = uint64_t{1} << (node.parent % 64);
+      if ((word & bit) == 0) seen.places += static_cast<double>(forest[node.parent].acceptance);
+      word |= bit;
+    }
+    if (!root) continue;  // it had no room or no numbers: that says nothing of its drafts
+    seen.places += 1;
+    for (Share* share : {&row.shares[d], &drafters_[d]}) {
+      share->decay(share == &drafters_[d] ? kDrafterDecay : kRowDecay);
+      share->places += seen.places;
+      share->kept += std::min(seen.kept, seen.places);
+    }
+  }
+}
+
+void Acceptance::note_verdict(const Forest& verified, int32_t kept) {
+  double foretold = 0;
+  uint32_t proposers = 0;
+  for (const DraftNode& node : verified.nodes()) {
+    foretold += static_cast<double>(node.acceptance);
+    proposers |= node.drafters;
+  }
+  for (uint32_t bits = proposers; bits != 0; bits &= bits - 1) {
+    Share& v = verdicts_[static_cast<size_t>(std::countr_zero(bits))];
+    v.decay(kTrustDecay);
+    v.places += foretold;
+    v.kept += kept;
+  }
+}
+
+}  // namespace otr

@@ -1,0 +1,58 @@
+// Acceptance: how likely drafts are kept, before they are drafted: for each drafter as a whole, and for each sequence with it.
+//
+// What is counted are the drafters' own calibrated probabilities, not verdicts: a forest tells at every place that was expanded what share of
+// the target's choices its children cover, and that is known with far less noise than the one choice that was made, also
+// where the nodes were not verified. Verdicts check it: `trust` is kept / foretold over the verified nodes, by drafter.
+//
+//   p of a sequence and drafter = (sum of A over the drafter's nodes) / (sum of A over the places it expanded)
+//
+// with decay, and the drafter's own p as a prior; the drafter's p begins at kPrior. Kept between steps.
+//
+// Thread safety: single-threaded. Allocates only for a slot not seen before.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "spec/forest.h"
+
+namespace otr {
+
+class Acceptance {
+ public:
+  static constexpr double kPrior = 0.8;
+
+  // The share of the target's next choices that this drafter's nodes would hold.
+  float p(int drafter, int32_t slot, uint64_t sequence) const;
+  float p(int drafter) const;  // of all sequences
+  // Tokens a tick that the sequence's drafts by lookup are expected to bring: the mean of late.
+  float known(int32_t slot, uint64_t sequence) const;
+
+  // A sequence's forest as it was drafted. `models`: bits of the drafters with a model that took part.
+  void note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models);
+  // What is verified of it. `lookups`: bits of the others.
+  void note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups);
+  // What was verified of it, and how many nodes were kept.
+  void note_verdict(const Forest& verified, int32_t kept);
+
+ private:
+  struct Share {
+    double places = 0, kept = 0;
+    void decay(double by) { places *= by, kept *= by; }
+  };
+  struct Row {
+    uint64_t sequence = ~uint64_t{0};
+    double known = 0, known_weight = 0;
+    std::array<Share, kMaxDrafters> shares;
+  };
+  const Row* find(int32_t slot, uint64_t sequence) const;
+  Row& row_of(int32_t slot, uint64_t sequence);
+  double trust(int drafter) const;
+
+  std::vector<Row> rows_;  // by slot
+  std::array<Share, kMaxDrafters> drafters_;
+  std::array<Share, kMaxDrafters> verdicts_;  // places: foretold
+};
+
+}  // namespace otr

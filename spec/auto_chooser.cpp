@@ -1,0 +1,217 @@
+#include "spec/auto_chooser.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+
+namespace otr {
+namespace {
+
+constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
+constexpr double kHorizon = 64;      // ticks over which the cost of beginning with a drafter is spread
+constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
+constexpr double kDriftDecay = 0.95;
+constexpr double kMostDrift = 1.1;   // of log(observed / modelled): a factor of 3
+constexpr double kDriftPrior = 2;    // ticks that say the model is right
+
+}  // namespace
+
+double AutoChooser::Drift::factor(double rows) const {
+  const size_t bucket = std::bit_width(static_cast<uint32_t>(std::clamp(rows, 1.0, 65536.0)));
+  // A bucket without experience goes by its neighbours'.
+  double sum = 0, weight = kDriftPrior;
+  for (size_t b = bucket == 0 ? 0 : bucket - 1; b <= std::min(bucket + 1, kBuckets - 1); ++b) {
+    const double share = b == bucket ? 1 : 0.25;
+    sum += share * weight_[b] * log_ratio_[b];
+    weight += share * weight_[b];
+  }
+  return std::exp(sum / weight);
+}
+
+void AutoChooser::Drift::learn(double rows, double expected_ms, double ms) {
+  if (!(expected_ms > 0 && ms > 0)) return;
+  const size_t bucket = std::bit_width(static_cast<uint32_t>(std::clamp(rows, 1.0, 65536.0)));
+  const double seen = std::clamp(std::log(ms / expected_ms), -kMostDrift, kMostDrift);
+  double& mean = log_ratio_[bucket];
+  double& weight = weight_[bucket];
+  // One pass beside a busy neighbour moves the mean no further than others do.
+  const double pull = weight > 5 ? std::clamp(seen - mean, -0.2, 0.2) : seen - mean;
+  weight = kDriftDecay * weight + 1;
+  mean += pull / weight;
+}
+
+AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), draft_drift_(options.drafters.size()) {
+  for (size_t d = 0; d < options.drafters.size(); ++d) {
+    if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
+    else lookups_ |= 1u << d;
+  }
+  const size_t batch = static_cast<size_t>(options.max_batch);
+  optimiser_.reserve(batch);
+  odds_.reserve(batch);
+  depth_.reserve(batch);
+  sorted_.reserve(batch * static_cast<size_t>(kMaxDraftNodes));
+  before_.reserve(static_cast<size_t>(kMaxDraftNodes));
+}
+
+TickTimes AutoChooser::times(const TickView& view, int drafter) const {
+  const double rows = static_cast<double>(view.rows.size());
+  const size_t d = static_cast<size_t>(std::max(drafter, 0));
+  return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .context = view.context,
+          .draft_factor = drafter == kNone ? 1 : draft_drift_[d].factor(rows),
+          .verify_factor = verify_drift_.factor(rows + view.other_rows), .fixed_ms = fixed_ms_};
+}
+
+// What the drafter does not know of the rows' tokens, run in one pass.
+double AutoChooser::switch_on_ms(const TickView& view, int drafter) const {
+  if (!options_.drafters[static_cast<size_t>(drafter)].needs_prefill) return 0;
+  double behind = 0;
+  for (const TickRow& row : view.rows) {
+    const size_t slot = static_cast<size_t>(row.slot);
+    const bool seen = slot < known_.size() && known_[slot].sequence == row.sequence;
+    const int32_t tokens = seen ? known_[slot].tokens[static_cast<size_t>(drafter)] : 0;
+    behind += std::max(0, row.context - 1 - tokens);
+  }
+  if (behind < 1) return 0;
+  const double rows = static_cast<double>(view.rows.size());
+  const CostModel& cost = options_.costs[static_cast<size_t>(drafter)];
+  return cost.time_ms(CostRole::kDraft, {rows, rows + behind, view.context / 2}) - cost.draft_ms(rows, view.context / 2);
+}
+
+void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
+  odds_.clear();
+  for (const TickRow& row : view.rows) {
+    odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = row.max_depth,
+                     .known = acceptance_.known(row.slot, row.sequence)});
+  }
+}
+
+void AutoChooser::choose(const TickView& view, TickPlan* plan) {
+  const int32_t most = options_.policy.depth;
+  std::array<Tuner::Arm, Tuner::kMaxArms> arms;
+  TickTimes plain = times(view, kNone);
+  double known = 0;
+  for (const TickRow& row : view.rows) known += static_cast<double>(acceptance_.known(row.slot, row.sequence));
+  const double n = static_cast<double>(view.rows.size());
+  DraftDepth best{.depth = 0, .tokens = n + known, .ms = plain.verify_ms(known)};
+  const double plain_ms = best.ms;
+  arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
+  for (size_t m = 0; m < models_.size(); ++m) {
+    const int d = models_[m];
+    const TickTimes t = times(view, d);
+    const double once = switch_on_ms(view, d);
+    fill_odds(view, d, kHoped);
+    const DraftDepth hoped = optimiser_.best_depth(t, odds_, most, once / kHorizon);
+    fill_odds(view, d, 0);
+    const DraftDepth found = optimiser_.best_depth(t, odds_, most, once / kHorizon);
+    const double probe = once + kProbeDepth * t.draft_ms(n) + t.verify_ms(kProbeDepth * n) - t.verify_ms(0);
+    arms[m + 1] = {.value = found.depth > 0 ? found.value() : 0, .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = probe};
+  }
+  arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain_ms);
+  drafter_ = arm_ == 0 ? kNone : models_[static_cast<size_t>(arm_) - 1];
+  times_ = times(view, drafter_);
+  plan->drafters = lookups_;
+  depth_.assign(view.rows.size(), 0);
+  if (drafter_ != kNone) {
+    plan->drafters |= 1u << drafter_;
+    fill_odds(view, drafter_, tuner_.explored() ? kHoped : 0.0f);
+    best = optimiser_.best_depth(times_, odds_, most, switch_on_ms(view, drafter_) / kHorizon);
+    for (size_t r = 0; r < depth_.size(); ++r) {
+      const int32_t depth = optimiser_.row_depth()[r];
+      // The gate ends a draft that goes badly; one that goes well may go on.
+      depth_[r] = tuner_.explored() ? std::min(depth, kProbeDepth) : depth == 0 ? 0 : std::min(most, 2 * depth + 2);
+    }
+  }
+  value_ = std::max(best.value(), arms[0].value);
+  plan->model_depth = depth_;
+  plan->depth = most;
+  plan->top_k = options_.policy.top_k;
+  plan->verify_tokens = options_.policy.verify_tokens;
+  plan->drafter_nodes = std::min(plan->verify_tokens, kMaxDraftNodes / std::max(1, std::popcount(plan->drafters)));
+  plan->expected_ms = best.ms;
+  plan->expected_tokens = best.tokens;
+}
+
+float AutoChooser::least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) {
+  if (tuner_.explored()) return 0;
+  const double p = static_cast<double>(acceptance_.p(drafter));
+  (void)level;
+  return Optimiser::least_acceptance(times_, value_, p, acceptance);
+}
+
+// At each place the drafter with a model knows the noise and its own law; what it gives its children is not there for the children of
+// those that look up. What is below them shrinks in proportion.
+void AutoChooser::share_places(Forest* forest, uint32_t models) {
+  if (models == 0 || lookups_ == 0) return;
+  before_.clear();
+  for (const DraftNode& node : forest->nodes()) before_.push_back(node.acceptance);
+  for (int32_t i = 0; i < forest->size(); ++i) {
+    const DraftNode& node = (*forest)[i];
+    if ((node.drafters & models) != 0) continue;
+    const bool at_root = node.parent == Forest::kRoot;
+    const float was = at_root ? 1.0f : before_[static_cast<size_t>(node.parent)], place = at_root ? 1.0f : (*forest)[node.parent].acceptance;
+    float taken = 0;
+    for (int32_t k = node.parent + 1; k < forest->size(); ++k) {
+      const DraftNode& other = (*forest)[k];
+      if (other.parent == node.parent && (other.drafters & models) != 0) taken += other.acceptance;
+    }
+    const float own = was > 0 ? before_[static_cast<size_t>(i)] * place / was : 0.0f;
+    forest->set_acceptance(i, std::min(own, std::max(0.0f, place - taken)));
+  }
+}
+
+void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) {
+  const uint32_t models = drafter_ == kNone ? 0 : 1u << drafter_;
+  sorted_.clear();
+  for (size_t r = 0; r < forests.size(); ++r) {
+    Forest& forest = *forests[r];
+    acceptance_.note_draft(view.rows[r].slot, view.rows[r].sequence, forest, models);
+    share_places(&forest, models);
+    for (const DraftNode& node : forest.nodes()) sorted_.push_back(node.acceptance);
+  }
+  std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
+  const double spent = work.passes == 0 ? 0 : work.passes * times_.draft_ms(static_cast<double>(work.rows) / work.passes);
+  const int32_t n = static_cast<int32_t>(view.rows.size());
+  const Optimiser::Cut cut = Optimiser::best_cut(times_, sorted_, spent, n, max_nodes);
+  const float least = cut.nodes == 0 ? 2.0f : sorted_[static_cast<size_t>(cut.nodes) - 1];
+  int32_t equal = 0;  // of the kept ones
+  for (int32_t i = cut.nodes; i > 0 && sorted_[static_cast<size_t>(i) - 1] == least; --i) ++equal;
+  for (Forest* forest : forests) {
+    equal -= forest->keep_best(least, equal);
+    if (forest->size() > plan->verify_tokens) forest->truncate(plan->verify_tokens);  // parents come before their children
+  }
+  for (size_t r = 0; r < forests.size(); ++r) {
+    acceptance_.note_lookups(view.rows[r].slot, view.rows[r].sequence, *forests[r], lookups_);
+  }
+  plan->expected_ms = cut.ms;
+  plan->expected_tokens = cut.tokens;
+}
+
+void AutoChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
+  double tokens = 0;
+  for (const RowOutcome& row : outcome.rows) {
+    tokens += row.num_new;
+    const TickRow& seen = view.rows[static_cast<size_t>(row.row)];
+    const Forest& forest = *outcome.forests[static_cast<size_t>(row.row)];
+    if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.accepted);
+    if (drafter_ == kNone || plan.model_depth[static_cast<size_t>(row.row)] == 0) continue;
+    const size_t slot = static_cast<size_t>(seen.slot);
+    if (slot >= known_.size()) known_.resize(slot + 1);
+    if (known_[slot].sequence != seen.sequence) known_[slot] = {.sequence = seen.sequence, .tokens = {}};
+    known_[slot].tokens[static_cast<size_t>(drafter_)] = seen.context;
+  }
+  const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
+  const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context);
+  verify_drift_.learn(times_.rows + nodes, modelled, outcome.verify_ms);
+  double model_ms = 0;
+  if (drafter_ != kNone && outcome.work.passes > 0) {
+    const double rows = static_cast<double>(outcome.work.rows) / outcome.work.passes;
+    model_ms = outcome.work.passes * times_.cost->draft_ms(rows, times_.context);
+    draft_drift_[static_cast<size_t>(drafter_)].learn(static_cast<double>(view.rows.size()), model_ms, outcome.draft_ms);
+  }
+  const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
+  fixed_ms_ += 0.05 * (std::min(rest, modelled) - fixed_ms_);
+  tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);
+}
+
+}  // namespace otr

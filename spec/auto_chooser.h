@@ -1,0 +1,79 @@
+// AutoChooser: policy auto: every tick the draft that the Optimiser values most, by the costs of the CostModel, the odds of Acceptance and
+// the Tuner's experience.
+//
+//   choose   for each drafter with a model: how deep it should draft for which rows, and what the tick is then worth; the best one drafts,
+//            or none; drafters that look up cost nothing and always do
+//   gate     after each level, with its nodes' own probabilities: whether the next is worth its time, and for which of them
+//   select   which of all the nodes are worth verifying; siblings of different drafters share what the target can choose
+//   observe  times against the model, drafts against the odds, the choice against its forecast
+//
+// Thread safety: as Chooser.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "spec/acceptance.h"
+#include "spec/make_chooser.h"
+#include "spec/optimiser.h"
+#include "spec/tuner.h"
+
+namespace otr {
+
+class AutoChooser final : public Chooser, private DraftGate {
+ public:
+  // REQUIRES: a cost model for every drafter.
+  explicit AutoChooser(const ChooserOptions& options);
+
+  void choose(const TickView& view, TickPlan* plan) override;
+  DraftGate* gate() override { return this; }
+  void select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) override;
+  void observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) override;
+
+ private:
+  static constexpr int kNone = -1;
+  // Observed times in proportion to the model's, by power of two of the rows.
+  class Drift {
+   public:
+    double factor(double rows) const;
+    void learn(double rows, double expected_ms, double ms);
+
+   private:
+    static constexpr size_t kBuckets = 18;
+    std::array<double, kBuckets> log_ratio_ = {}, weight_ = {};
+  };
+  // The last tick in which a drafter drafted for a sequence, and how many of its tokens it knew then.
+  struct Known {
+    uint64_t sequence = ~uint64_t{0};
+    std::array<int32_t, kMaxDrafters> tokens = {};
+  };
+
+  float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
+  TickTimes times(const TickView& view, int drafter) const;
+  double switch_on_ms(const TickView& view, int drafter) const;
+  void fill_odds(const TickView& view, int drafter, float at_least);
+  void share_places(Forest* forest, uint32_t models);
+
+  const ChooserOptions options_;
+  uint32_t lookups_ = 0;         // bits
+  std::vector<int> models_;      // numbers of drafters with a model; arm a > 0 of the tuner is models_[a - 1]
+  Acceptance acceptance_;
+  Optimiser optimiser_;
+  Tuner tuner_;
+  Drift verify_drift_;
+  std::vector<Drift> draft_drift_;  // by drafter
+  double fixed_ms_ = 0;             // of a tick, beside its passes: the mean of late
+  std::vector<Known> known_;        // by slot
+
+  // Of the tick.
+  std::vector<RowOdds> odds_;
+  std::vector<int32_t> depth_;      // by row: of the drafter that is chosen
+  int arm_ = 0;
+  int drafter_ = kNone;
+  TickTimes times_;
+  double value_ = 0;                // tokens a millisecond that the tick should reach
+  std::vector<float> sorted_;       // A of all nodes
+  std::vector<float> before_;       // A of a forest's nodes
+};
+
+}  // namespace otr

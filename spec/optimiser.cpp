@@ -1,0 +1,117 @@
+#include "spec/optimiser.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "spec/forest.h"
+
+namespace otr {
+namespace {
+
+constexpr float kNothingIsWorthIt = 2.0f;
+
+// Over an eighth more rows, so that a rounded model's steps do not hide the slope.
+double slope_step(double rows) { return std::max(1.0, rows / 8); }
+
+}  // namespace
+
+double TickTimes::node_ms(double nodes) const {
+  const double step = slope_step(rows + nodes);
+  return (verify_ms(nodes + step) - verify_ms(nodes)) / step;
+}
+
+double TickTimes::row_ms(double level_rows) const {
+  const double step = slope_step(level_rows);
+  return (draft_ms(level_rows + step) - draft_ms(level_rows)) / step;
+}
+
+DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double once_ms) {
+  constexpr int kIterations = 4;  // Dinkelbach converges faster than Newton; the value then moves by less than 0.1 %
+  most = std::min(most, kMaxDraftDepth);
+  double known = 0;
+  for (const RowOdds& row : rows) known += row.known;
+  const double n = static_cast<double>(rows.size());
+  DraftDepth best{.depth = 0, .tokens = n + known, .ms = times.verify_ms(known)};
+  row_depth_.assign(rows.size(), 0);
+  trial_.assign(rows.size(), 0);
+  double nodes = known, level_rows = n;
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    // Who still drafts at each depth, at the price of a row and a node there.
+    const double price = best.value() * (times.row_ms(level_rows) + times.node_ms(nodes));
+    std::array<double, kMaxDraftDepth + 1> count = {}, gain = {};
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const RowOdds& row = rows[r];
+      double kept = 1, sum = 0;
+      int32_t depth = 0;
+      for (; depth < std::min(row.max_depth, most); ++depth) {
+        kept *= static_cast<double>(row.p);
+        if (kept < price) break;
+        const double before = std::max(0.0, sum - static_cast<double>(row.known));
+        sum += kept;
+        const size_t at = static_cast<size_t>(depth) + 1;
+        gain[at] += std::max(0.0, sum - static_cast<double>(row.known)) - before;
+        count[at] += 1;
+      }
+      trial_[r] = depth;
+    }
+    DraftDepth found = best;
+    double drafting = once_ms, drafted = 0, tokens = n + known;
+    for (int32_t level = 1; level <= most && count[static_cast<size_t>(level)] > 0; ++level) {
+      drafting += times.draft_ms(count[static_cast<size_t>(level)]);
+      drafted += count[static_cast<size_t>(level)];
+      tokens += gain[static_cast<size_t>(level)];
+      const DraftDepth here{.depth = level, .tokens = tokens, .ms = drafting + times.verify_ms(std::max(known, drafted))};
+      if (here.value() <= found.value()) continue;
+      found = here;
+      nodes = std::max(known, drafted);
+      level_rows = drafted / level;
+    }
+    if (found.value() <= best.value() * (1 + 1e-4)) break;
+    best = found;
+    for (size_t r = 0; r < rows.size(); ++r) row_depth_[r] = std::min(trial_[r], best.depth);
+  }
+  return best;
+}
+
+float Optimiser::least_acceptance(const TickTimes& times, double value, double p, std::span<const float> frontier) {
+  const double n = static_cast<double>(frontier.size()), node_ms = times.node_ms(n);
+  if (p <= 0) return kNothingIsWorthIt;
+  const float least = static_cast<float>(value * (times.row_ms(n) + node_ms) / p);
+  double sum = 0, count = 0;
+  for (const float acceptance : frontier) {
+    if (acceptance < least) continue;
+    sum += static_cast<double>(acceptance);
+    ++count;
+  }
+  if (count == 0 || p * sum <= value * (times.draft_ms(count) + node_ms * count)) return kNothingIsWorthIt;
+  return least;
+}
+
+// For a given value the first node that is not worth its row ends the list, since A falls and the slope does not; each step takes
+// the value of the cut before it.
+Optimiser::Cut Optimiser::best_cut(const TickTimes& times, std::span<const float> acceptance, double spent_ms, int32_t rows, int32_t most) {
+  const int32_t size = std::min(most, static_cast<int32_t>(acceptance.size()));
+  const auto cut_at = [&](int32_t nodes) {
+    double tokens = rows;
+    for (int32_t i = 0; i < nodes; ++i) tokens += static_cast<double>(acceptance[static_cast<size_t>(i)]);
+    return Cut{.nodes = nodes, .tokens = tokens, .ms = spent_ms + times.verify_ms(nodes)};
+  };
+  Cut best = cut_at(0);
+  for (;;) {
+    const double value = best.value();
+    int32_t low = 0, high = size;
+    while (low < high) {  // the first node that is not worth it
+      const int32_t middle = (low + high) / 2;
+      const bool worth = static_cast<double>(acceptance[static_cast<size_t>(middle)]) >=
+                         value * (times.verify_ms(middle + 1) - times.verify_ms(middle));
+      if (worth) low = middle + 1;
+      else high = middle;
+    }
+    const Cut next = cut_at(low);
+    if (next.value() <= value) return best;
+    best = next;
+  }
+}
+
+}  // namespace otr

@@ -1,0 +1,83 @@
+// Optimiser: what a tick is worth, and the draft that makes it worth most. A tick's value is
+//
+//   (n + sum of A over the verified nodes) / (levels' draft_ms + verify_ms(nodes))       tokens a millisecond, n rows
+//
+// By Dinkelbach's method the best value lambda is where  max over drafts of (tokens - lambda * ms) = 0, so that every choice comes
+// down to one threshold for the whole batch: a node is verified iff A >= lambda * d verify_ms / d node, and one more level is drafted iff what it is
+// expected to bring exceeds lambda times its time. "Do not speculate" is the draft without nodes.
+//
+// Thread safety: pure functions and values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spec/cost_model.h"
+
+namespace otr {
+
+// What one tick's passes take, by a drafter's cost model.
+struct TickTimes {
+  const CostModel* cost = nullptr;
+  double batch = 1;          // samples of the target's pass
+  double rows = 1;           // its rows without a draft
+  double context = 0;        // mean tokens of a sample
+  double draft_factor = 1;   // observed / modelled, of a level
+  double verify_factor = 1;  // likewise, of the target's pass
+  double fixed_ms = 0;       // whatever else the tick takes
+
+  double verify_ms(double nodes) const {
+    return fixed_ms + verify_factor * cost->verify_ms(batch, rows + nodes, context);
+  }
+  // One level that runs `level_rows` rows.
+  double draft_ms(double level_rows) const { return draft_factor * cost->draft_ms(level_rows, context); }
+  // The slopes there: of one more node, of one more row.
+  double node_ms(double nodes) const;
+  double row_ms(double level_rows) const;
+};
+
+// A row's prospects with a drafter before it has drafted: chains that are kept with p a token, as SpecActor models them.
+struct RowOdds {
+  float p = 0;
+  int32_t max_depth = 0;
+  float known = 0;  // tokens a tick that cheaper drafts are expected to bring it anyway
+};
+
+struct DraftDepth {
+  int32_t depth = 0;              // levels; 0: none of the rows drafts
+  double tokens = 0;              // of all rows, the n that plain decoding yields included
+  double ms = 0;                  // of the tick
+
+  double value() const { return ms > 0 ? tokens / ms : 0; }
+};
+
+class Optimiser {
+ public:
+  void reserve(size_t rows) { row_depth_.reserve(rows); }
+
+  // How deep each row should draft, at most `most`. `once_ms`: what beginning costs this tick's share of. Within 1 % of the best depths
+  // there are where passes' times are convex in their rows.
+  DraftDepth best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double once_ms);
+  // By row, of the last best_depth().
+  const std::vector<int32_t>& row_depth() const { return row_depth_; }
+
+  // The least A of a node of the next level's frontier that is worth its row; more than 1: none is, or all of them together are not worth
+  // the pass. `p`: the mean share of a place's children that is kept.
+  static float least_acceptance(const TickTimes& times, double value, double p, std::span<const float> frontier);
+
+  struct Cut {
+    int32_t nodes = 0;    // the best ones are verified
+    double tokens = 0, ms = 0;
+    double value() const { return ms > 0 ? tokens / ms : 0; }
+  };
+  // How many nodes to verify, at most `most`. `acceptance`: of all nodes, descending; `spent_ms`: what drafting them took; `rows`: n. Exact
+  // where verify_ms is convex.
+  static Cut best_cut(const TickTimes& times, std::span<const float> acceptance, double spent_ms, int32_t rows, int32_t most);
+
+ private:
+  std::vector<int32_t> row_depth_;
+  std::vector<int32_t> trial_;
+};
+
+}  // namespace otr

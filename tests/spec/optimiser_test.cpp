@@ -1,0 +1,160 @@
+#include "spec/optimiser.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <vector>
+
+namespace otr {
+namespace {
+
+// A model that turns from memory to arithmetic at `ridge` rows; a level costs `share` of it.
+CostModel made_model(double ridge, double share, double overlap) {
+  CostModel cost;
+  RoleCost& target = cost.roles[static_cast<size_t>(CostRole::kTarget)];
+  target.weights_ms = 10;
+  target.row_ms = 10 / ridge;
+  target.kv_ms = 1e-5;
+  target.sample_ms = 0.01;
+  target.overlap = overlap;
+  cost.roles[static_cast<size_t>(CostRole::kVerify)] = target;
+  RoleCost draft = target;
+  draft.weights_ms *= share;
+  draft.row_ms *= share;
+  cost.roles[static_cast<size_t>(CostRole::kDraft)] = draft;
+  return cost;
+}
+
+double value_of(const TickTimes& t, const std::vector<RowOdds>& rows, const std::vector<int32_t>& depth) {
+  double tokens = static_cast<double>(rows.size()), ms = 0, nodes = 0;
+  for (int32_t level = 1;; ++level) {
+    double count = 0;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (depth[r] < level) continue;
+      ++count;
+      tokens += std::pow(static_cast<double>(rows[r].p), level);
+    }
+    if (count == 0) break;
+    ms += t.draft_ms(count);
+    nodes += count;
+  }
+  return tokens / (ms + t.verify_ms(nodes));
+}
+
+// Every vector of depths of up to three rows is tried.
+TEST(Optimiser, DepthsAgainstBruteForce) {
+  std::mt19937 random(1);
+  const auto uniform = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(random); };
+  Optimiser optimiser;
+  int drafted = 0, plain = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const CostModel cost = made_model(uniform(1, 60), uniform(0.05, 0.6), uniform(0, 1));
+    std::vector<RowOdds> rows(1 + random() % 3);
+    for (RowOdds& row : rows) row = {.p = static_cast<float>(uniform(0.05, 0.98)), .max_depth = static_cast<int32_t>(random() % 9), .known = 0};
+    const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows.size()), .rows = static_cast<double>(rows.size() + random() % 20), .context = 500};
+    const DraftDepth found = optimiser.best_depth(t, rows, 8, 0);
+    double best = 0;
+    std::vector<int32_t> depth(rows.size(), 0);
+    for (bool more = true; more;) {
+      best = std::max(best, value_of(t, rows, depth));
+      more = false;
+      for (size_t r = 0; r < rows.size(); ++r) {
+        if (depth[r] < rows[r].max_depth) {
+          ++depth[r];
+          more = true;
+          break;
+        }
+        depth[r] = 0;
+      }
+    }
+    EXPECT_NEAR(found.value(), value_of(t, rows, optimiser.row_depth()), 1e-9 * best) << trial;  // it says what its depths are worth
+    EXPECT_GE(found.value(), 0.985 * best) << trial;
+    EXPECT_LE(found.value(), best * (1 + 1e-9)) << trial;
+    drafted += found.depth > 0;
+    plain += found.depth == 0;
+    for (size_t r = 0; r < rows.size(); ++r) EXPECT_LE(optimiser.row_depth()[r], rows[r].max_depth);
+  }
+  EXPECT_GT(drafted, 50);
+  EXPECT_GT(plain, 50);
+}
+
+TEST(Optimiser, WhatLookupsBringIsNotPaidForTwice) {
+  const CostModel cost = made_model(200, 0.3, 1);
+  const TickTimes t{.cost = &cost, .batch = 1, .rows = 1, .context = 100};
+  Optimiser optimiser;
+  std::vector<RowOdds> row = {{.p = 0.8f, .max_depth = 8, .known = 0}};
+  EXPECT_GT(optimiser.best_depth(t, row, 8, 0).depth, 0);
+  row[0].known = 6;
+  EXPECT_EQ(optimiser.best_depth(t, row, 8, 0).depth, 0);
+  EXPECT_EQ(optimiser.best_depth(t, {}, 8, 0).depth, 0);
+}
+
+// A drafter that must first read its contexts has to be worth that too.
+TEST(Optimiser, BeginningCosts) {
+  const CostModel cost = made_model(200, 0.3, 1);
+  const TickTimes t{.cost = &cost, .batch = 1, .rows = 1, .context = 100};
+  Optimiser optimiser;
+  const std::vector<RowOdds> row = {{.p = 0.8f, .max_depth = 8, .known = 0}};
+  EXPECT_GT(optimiser.best_depth(t, row, 8, 1).depth, 0);
+  EXPECT_EQ(optimiser.best_depth(t, row, 8, 100).depth, 0);
+}
+
+TEST(Optimiser, CutAgainstBruteForce) {
+  std::mt19937 random(2);
+  const auto uniform = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(random); };
+  for (int trial = 0; trial < 500; ++trial) {
+    const CostModel cost = made_model(uniform(1, 100), 0.3, uniform(0, 1));
+    const int32_t rows = 1 + static_cast<int32_t>(random() % 30);
+    const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows), .rows = static_cast<double>(rows), .context = 500, .fixed_ms = uniform(0, 1)};
+    std::vector<float> acceptance(random() % 200);
+    for (float& a : acceptance) a = static_cast<float>(std::pow(uniform(0, 1), uniform(0.2, 3)));
+    std::sort(acceptance.begin(), acceptance.end(), std::greater<>());
+    const double spent = uniform(0, 20);
+    const int32_t most = static_cast<int32_t>(random() % 250);
+    const Optimiser::Cut cut = Optimiser::best_cut(t, acceptance, spent, rows, most);
+    double best = 0, tokens = rows;
+    for (int32_t nodes = 0; nodes <= std::min<int32_t>(most, static_cast<int32_t>(acceptance.size())); ++nodes) {
+      best = std::max(best, tokens / (spent + t.verify_ms(nodes)));
+      if (nodes < static_cast<int32_t>(acceptance.size())) tokens += static_cast<double>(acceptance[static_cast<size_t>(nodes)]);
+    }
+    EXPECT_NEAR(cut.value(), best, 1e-6 * best) << trial;
+    EXPECT_LE(cut.nodes, most);
+  }
+}
+
+// What passes the gate is worth it, and together worth the pass; what does not is not.
+TEST(Optimiser, GateAgainstItsRule) {
+  std::mt19937 random(3);
+  const auto uniform = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(random); };
+  int opened = 0, closed = 0;
+  for (int trial = 0; trial < 500; ++trial) {
+    const CostModel cost = made_model(uniform(1, 100), uniform(0.05, 0.5), uniform(0, 1));
+    const TickTimes t{.cost = &cost, .batch = 8, .rows = 8, .context = 500};
+    std::vector<float> frontier(1 + random() % 40);
+    for (float& a : frontier) a = static_cast<float>(uniform(0, 1));
+    const double value = uniform(0.05, 3), p = uniform(0.3, 1);
+    const float least = Optimiser::least_acceptance(t, value, p, frontier);
+    const double n = static_cast<double>(frontier.size());
+    double sum = 0, count = 0;
+    for (const float a : frontier) {
+      if (a >= least) sum += static_cast<double>(a), ++count;
+    }
+    if (count > 0) {
+      ++opened;
+      EXPECT_GT(p * sum, value * (t.draft_ms(count) + t.node_ms(n) * count));
+      EXPECT_GE(p * static_cast<double>(least) * (1 + 1e-6), value * (t.row_ms(n) + t.node_ms(n)));
+    } else {
+      ++closed;
+    }
+  }
+  EXPECT_GT(opened, 50);
+  EXPECT_GT(closed, 50);
+  const CostModel cost = made_model(100, 0.1, 1);
+  EXPECT_GT(Optimiser::least_acceptance({.cost = &cost, .batch = 1, .rows = 1}, 0.1, 0.0, std::vector<float>{1.0f}), 1.0f);
+}
+
+}  // namespace
+}  // namespace otr
