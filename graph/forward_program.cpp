@@ -17,6 +17,7 @@ Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const 
     return unsupported("head_dim " + std::to_string(layout.head_dim) + " is not a multiple of " + std::to_string(kHeadDimStep));
   }
   ForwardProgram program;
+  program.bucket_ = bucket;
   OTR_RETURN_IF_ERROR(program.allocate(weights.config(), bucket, logits));
   program.build({kernels, weights, quantized, layout, pages, pool});
   return program;

@@ -37,6 +37,7 @@ class ForwardProgram {
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
   void run(const RowBatch& rows) const;
 
+  ProgramBucket bucket() const { return bucket_; }
   // Of the last run: one row for each of its logit rows, in order.
   float* logits() const { return logits_; }  // [num_logit_rows][vocab_size]
   // Of the last run: 1 where a row produced a key or value that is not finite.
@@ -77,6 +78,7 @@ class ForwardProgram {
   void add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x, float* out,
                   bool add_residual, const Rows& num_rows);
 
+  ProgramBucket bucket_ = {};
   Buffers buffers_;
   float* logits_ = nullptr;
   std::vector<Launch> launches_;

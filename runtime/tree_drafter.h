@@ -16,6 +16,7 @@
 #include "memory/draft_paths.h"
 #include "runtime/draft_penalties.h"
 #include "runtime/model_runner.h"
+#include "runtime/pass_timer.h"
 #include "runtime/request.h"
 #include "spec/calibration.h"
 #include "spec/draft_tree.h"
@@ -39,6 +40,8 @@ class TreeDrafter : public Drafter {
   DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override;
   void observe(const DraftVerdict& verdict) override;
   void leave(int32_t slot) override;
+  // What a level runs.
+  TimedProgram timed_program() const { return {&model_, &program_}; }
 
  protected:
   using LiveSequences = std::vector<std::unique_ptr<Sequence>>;  // by slot

@@ -1,0 +1,142 @@
+#include "runtime/cost_calibration.h"
+
+#include <algorithm>
+
+#include "kernels/base/clock.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kNear = 16, kFar = 1024;  // tokens of context
+constexpr int64_t kMostRepeats = 20;
+constexpr double kTargetsShare = 0.6;  // of the time: its passes are the longer ones
+
+struct Want {
+  CostRole role;
+  int32_t batch, rows_per_sample, context;
+  int32_t rows() const { return batch * rows_per_sample; }
+  PassShape pass() const { return {static_cast<double>(batch), static_cast<double>(rows()), static_cast<double>(context)}; }
+};
+
+constexpr CostRole kTarget = CostRole::kTarget, kVerify = CostRole::kVerify, kDraft = CostRole::kDraft;
+constexpr Want kTargetWants[] = {{kTarget, 1, 1, kNear},  {kVerify, 1, 4, kNear},  {kVerify, 1, 16, kNear},
+                                 {kTarget, 1, 1, kFar},   {kTarget, 4, 1, kNear},  {kTarget, 4, 1, kFar},
+                                 {kVerify, 1, 8, kFar},   {kVerify, 4, 4, kFar},   {kTarget, 16, 1, kFar},
+                                 {kTarget, 16, 1, kNear}, {kVerify, 16, 2, kNear}, {kVerify, 16, 4, kFar}};
+constexpr Want kDraftWants[] = {{kDraft, 1, 1, kNear}, {kDraft, 1, 1, kFar},   {kDraft, 4, 1, kNear},
+                                {kDraft, 4, 1, kFar},  {kDraft, 16, 1, kNear}, {kDraft, 16, 1, kFar}};
+
+struct Planned {
+  TimedProgram timed;
+  TimedPass pass;
+  std::vector<double> times;
+};
+
+class Calibration {
+ public:
+  Calibration(const CalibrationOptions& options, PassTimer* timer) : options_(options), timer_(timer) {}
+
+  // Runs each shape once, in `seconds` if it can be done.
+  Status run(const TimedProgram& timed, int32_t drafter, std::span<const Want> wants, double seconds) {
+    const Stopwatch time;
+    double slowest_ms = 0;
+    int32_t slowest_rows = 1;
+    for (Want want : wants) {
+      want.batch = std::min(want.batch, options_.max_batch);
+      if (!make_fit(timed, &want))
+        return Status(StatusCode::kNeverFits, "the cost of passes cannot be measured: there is no room for one");
+      const double left_ms = 1e3 * (seconds - time.seconds());
+      while (want.rows() > slowest_rows && slowest_ms * want.rows() / slowest_rows > left_ms / 2) {
+        int32_t& larger = want.batch > want.rows_per_sample ? want.batch : want.rows_per_sample;
+        larger /= 2;
+      }
+      const double ms = timer_->time_ms(timed, want.role, want.pass(), 1);
+      if (ms > slowest_ms) {
+        slowest_ms = ms;
+        slowest_rows = want.rows();
+      }
+      planned_.push_back({timed, {drafter, {want.role, want.pass(), 0}}, {ms}});
+    }
+    return {};
+  }
+
+  // Round after round, while there is time.
+  void repeat(double seconds) {
+    const Stopwatch time;
+    for (int64_t i = 0; i < kMostRepeats && time.seconds() < seconds; ++i) {
+      Planned& p = planned_[static_cast<size_t>(i) % planned_.size()];
+      p.times.push_back(timer_->time_ms(p.timed, p.pass.point.role, p.pass.point.pass, 1));
+    }
+  }
+
+  // Of two times the shorter one: what disturbs a pass makes it longer.
+  std::vector<TimedPass> passes() {
+    std::vector<TimedPass> all;
+    for (Planned& p : planned_) {
+      std::sort(p.times.begin(), p.times.end());
+      p.pass.point.ms = p.times[(p.times.size() - 1) / 2];
+      all.push_back(p.pass);
+    }
+    return all;
+  }
+
+ private:
+  bool make_fit(const TimedProgram& timed, Want* want) const {
+    while (!timer_->fits(timed, want->role, want->pass())) {
+      if (want->context > kNear)
+        want->context /= 2;
+      else if (want->rows_per_sample > 1)
+        want->rows_per_sample /= 2;
+      else if (want->batch > 1)
+        want->batch /= 2;
+      else if (want->context > 0)
+        want->context /= 2;
+      else
+        return false;
+    }
+    return true;
+  }
+
+  const CalibrationOptions options_;
+  PassTimer* const timer_;
+  std::vector<Planned> planned_;
+};
+
+}  // namespace
+
+Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t num_drafters) {
+  std::vector<CostFit> fits;
+  for (size_t d = 0; d < std::max<size_t>(1, num_drafters); ++d) {
+    std::vector<CostPoint> points;
+    for (const TimedPass& pass : passes) {
+      if (pass.drafter == TimedPass::kTarget || static_cast<size_t>(pass.drafter) == d) points.push_back(pass.point);
+    }
+    OTR_ASSIGN_OR_RETURN(CostFit fit, fit_cost_model(points));
+    fits.push_back(std::move(fit));
+  }
+  return fits;
+}
+
+Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
+                                               std::span<const std::optional<TimedProgram>> drafters,
+                                               const CalibrationOptions& options, PassTimer* timer) {
+  const Stopwatch time;
+  Calibration calibration(options, timer);
+  const auto has_model = [](const std::optional<TimedProgram>& drafter) { return drafter.has_value(); };
+  const auto num_models = std::count_if(drafters.begin(), drafters.end(), has_model);
+  OTR_RETURN_IF_ERROR(
+      calibration.run(target, TimedPass::kTarget, kTargetWants, (num_models == 0 ? 1 : kTargetsShare) * options.seconds));
+  auto left = num_models;
+  for (size_t d = 0; d < drafters.size(); ++d) {
+    if (!drafters[d]) continue;
+    const double share = (options.seconds - time.seconds()) / static_cast<double>(left--);
+    OTR_RETURN_IF_ERROR(calibration.run(*drafters[d], static_cast<int32_t>(d), kDraftWants, share));
+  }
+  calibration.repeat(options.seconds - time.seconds());
+  OTR_ASSIGN_OR_RETURN(const std::vector<CostFit> fits, fit_costs(calibration.passes(), drafters.size()));
+  std::vector<CostModel> models;
+  for (const CostFit& fit : fits) models.push_back(fit.model);
+  return models;
+}
+
+}  // namespace otr

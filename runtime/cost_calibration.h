@@ -1,0 +1,42 @@
+// What passes cost, from a few of them: for an engine whose policy needs costs and that was given no profile.
+//
+// 12 shapes of the target and 6 of each drafter fix the parameters of the cost model (spec/cost_fit.h): 1 to 16 samples, 1 to
+// 64 rows, contexts of 16 and 1024 tokens. Each runs once, the smallest first; where these passes would take longer than the
+// time given, later shapes have fewer samples and rows. What time is left, and at most 20 passes, repeat them.
+//
+// Thread safety: used by the thread that creates the engine.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "runtime/pass_timer.h"
+#include "spec/cost_fit.h"
+
+namespace otr {
+
+// A measured pass, and whose it was.
+struct TimedPass {
+  static constexpr int32_t kTarget = -1;
+  int32_t drafter = kTarget;  // its number
+  CostPoint point;
+};
+
+// The target's costs with those of each drafter; one without points costs nothing. Without drafters: one, of the target alone.
+// Errors: as fit_cost_model.
+Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t num_drafters);
+
+struct CalibrationOptions {
+  int32_t max_batch = 1;
+  double seconds = 1;  // the first passes of very large models take longer
+};
+
+// As fit_costs; a drafter without a model has no program. Errors: kNeverFits where the target has no room for a pass of one
+// row. REQUIRES: no sequence has pages yet.
+Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
+                                               std::span<const std::optional<TimedProgram>> drafters,
+                                               const CalibrationOptions& options, PassTimer* timer);
+
+}  // namespace otr
