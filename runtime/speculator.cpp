@@ -57,6 +57,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   for (const std::string& name : options.policy.drafters) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, worker, live));
     s->drafters_.push_back(std::move(drafter));
+    s->programs_.resize(s->drafters_.size());  // one that looks up has added none
     s->traits_.push_back({.name = name, .has_model = name == "self" || s->is_model(name), .needs_prefill = s->is_model(name)});
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
@@ -75,7 +76,8 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   s->outcomes_.reserve(batch);
   s->plan_.row_depth.reserve(batch);
   s->plan_.model_depth.reserve(batch);
-  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = {}, .max_batch = options.max_batch});
+  OTR_ASSIGN_OR_RETURN(std::vector<CostModel> costs, s->costs(worker));
+  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = std::move(costs), .max_batch = options.max_batch});
   return s;
 }
 
@@ -91,6 +93,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   if (name == "self") {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, worker.target(), live));
     drafter_weight_bytes_ += worker.target().quantized_bytes();
+    programs_.emplace_back(self->timed_program());
     return std::unique_ptr<Drafter>(std::move(self));
   }
   if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
@@ -98,9 +101,17 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, worker, live));
     drafter_weight_bytes_ += model->model().weight_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
+    programs_.emplace_back(model->timed_program());
     return std::unique_ptr<Drafter>(std::move(model));
   }
   return invalid_argument("the policy names drafter '" + name + "', which is not defined");
+}
+
+// By drafter, if the policy needs them.
+Result<std::vector<CostModel>> Speculator::costs(Worker& worker) const {
+  if (!needs_costs(options_.policy) || !options_.costs.empty()) return options_.costs;
+  PassTimer timer;
+  return calibrate_costs({&worker.target(), &worker.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
 }
 
 bool Speculator::is_model(const std::string& name) const {

@@ -8,9 +8,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/cost_calibration.h"
 #include "runtime/request.h"
 #include "runtime/worker.h"
 #include "spec/chooser.h"
@@ -42,6 +44,7 @@ struct SpeculatorOptions {
   std::vector<DrafterModel> models;
   std::vector<CustomDrafter> custom;
   HistorySource history;   // of drafter "history"
+  std::vector<CostModel> costs;  // by drafter; empty: they are measured, if the policy needs them
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together
@@ -92,6 +95,7 @@ class Speculator {
 
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
+  Result<std::vector<CostModel>> costs(Worker& worker) const;
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Worker& worker, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
   bool is_model(const std::string& name) const;
@@ -102,6 +106,7 @@ class Speculator {
   std::vector<std::unique_ptr<Drafter>> drafters_;  // in the policy's order: index = bit in the forests
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<DrafterTraits> traits_;               // likewise
+  std::vector<std::optional<TimedProgram>> programs_;  // likewise; of those with a model
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick
   std::vector<int32_t> depths_;   // by run: what the plan says
