@@ -9,6 +9,7 @@ namespace {
 
 constexpr int32_t kNear = 16, kFar = 1024;  // tokens of context
 constexpr int64_t kMostRepeats = 20;
+constexpr int32_t kLeastLargest = 16;  // rows: without such a pass nobody knows what a row costs
 constexpr double kTargetsShare = 0.6;  // of the time: its passes are the longer ones
 
 struct Want {
@@ -46,7 +47,7 @@ class Calibration {
       if (!make_fit(timed, &want))
         return Status(StatusCode::kNeverFits, "the cost of passes cannot be measured: there is no room for one");
       const double left_ms = 1e3 * (seconds - time.seconds());
-      while (want.rows() > slowest_rows && slowest_ms * want.rows() / slowest_rows > left_ms / 2) {
+      while (want.rows() > std::max(slowest_rows, kLeastLargest) && slowest_ms * want.rows() / slowest_rows > left_ms / 2) {
         int32_t& larger = want.batch > want.rows_per_sample ? want.batch : want.rows_per_sample;
         larger /= 2;
       }

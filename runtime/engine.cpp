@@ -262,7 +262,7 @@ std::string Engine::stats_json() const {
                 "\"finished_samples\":%lld,\"outstanding_samples\":%lld,\"preemptions\":%lld,\"prefix_hit_tokens\":%lld,"
                 "\"batch_peak\":%d,\"kv_pages_total\":%d,\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,"
                 "\"weight_version\":%llu,\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_bytes\":%lld,"
-                "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s,\"quantize_seconds\":%s",
+                "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s,\"decide_seconds\":%s,\"quantize_seconds\":%s",
                 otr_version(), worker_->isa(), unavailable_paths_.c_str(), worker_->num_threads(),
                 options_.max_batch, options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
                 static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
@@ -272,7 +272,7 @@ std::string Engine::stats_json() const {
                 static_cast<unsigned long long>(weight_version),
                 static_cast<long long>(model.weight_bytes()), static_cast<long long>(speculator_->drafter_weight_bytes()),
                 static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.activation_bytes() + speculator_->drafter_activation_bytes()),
-                decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str(), decimal(s.quantize_seconds).c_str());
+                decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(s.quantize_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   return std::string(text) + ",\"policy\":\"" + options_.policy + "\",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
 }
@@ -394,6 +394,7 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
 void Engine::publish_finished() {
   tick_stats_.kv_pages_in_use = target().page_pool().num_in_use();
   tick_stats_.spec = speculator_->counts();
+  tick_stats_.decide_seconds = speculator_->decide_seconds();
   for (const auto& s : finished_) {
     if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
   }

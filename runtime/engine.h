@@ -49,6 +49,7 @@ struct EngineStats {
   double busy_seconds = 0;        // inside step()
   double kernel_seconds = 0;      // inside the target's launches
   double draft_seconds = 0;       // inside the drafters
+  double decide_seconds = 0;      // inside the policy
   double quantize_seconds = 0;    // the last making of "self"
   SpecCounts spec;
 };

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/base/clock.h"
 #include "runtime/model_drafter.h"
 #include "runtime/self_drafter.h"
 #include "spec/make_chooser.h"
@@ -154,7 +155,9 @@ void Speculator::choose(int32_t num_rows) {
   view_ = {.rows = offered_, .batch = static_cast<int32_t>(depths_.size()), .other_rows = num_rows - rows,
            .context = rows == 0 ? 0 : context / rows};
   if (rows == 0) return;
+  const Stopwatch deciding;
   chooser_->choose(view_, &plan_);
+  decide_seconds_ += deciding.seconds();
   if (plan_.drafters == 0) return;
   for (size_t i = 0; i < offered_.size(); ++i) {
     depths_[run_of_[i]] = std::min(offered_[i].max_depth, plan_.row_depth.empty() ? plan_.depth : plan_.row_depth[i]);
@@ -184,7 +187,9 @@ void Speculator::draft(int32_t max_nodes) {
   }
   forest_of_.clear();
   for (const size_t run : run_of_) forest_of_.push_back(&forests_[run]);
+  const Stopwatch deciding;
   chooser_->select(view_, &plan_, forest_of_, work_, max_nodes);
+  decide_seconds_ += deciding.seconds();
   for (const DraftRow& row : rows_) row.forest->order_by_path();
 }
 
@@ -237,7 +242,9 @@ void Speculator::end_tick(TickOutcome outcome) {
   outcome.rows = outcomes_;
   outcome.forests = verified_;
   outcome.work = work_;
+  const Stopwatch deciding;
   chooser_->observe(view_, plan_, outcome);
+  decide_seconds_ += deciding.seconds();
 }
 
 std::string Speculator::counts_json(const SpecCounts& c) const {

@@ -61,6 +61,7 @@ class Speculator {
   int64_t drafter_weight_bytes() const { return drafter_weight_bytes_; }
   int64_t drafter_activation_bytes() const { return drafter_activation_bytes_; }  // of drafters with models of their own
   const SpecCounts& counts() const { return counts_; }
+  double decide_seconds() const { return decide_seconds_; }  // inside the policy
   // {"decode_steps":…,"drafters":{"ngram":{…}}}
   std::string counts_json(const SpecCounts& counts) const;
 
@@ -120,6 +121,7 @@ class Speculator {
   std::vector<const Forest*> verified_;    // likewise
   std::vector<RowOutcome> outcomes_;
   DraftWork work_;
+  double decide_seconds_ = 0;
   SpecCounts counts_;
 };
 

@@ -11,37 +11,10 @@ namespace {
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
 constexpr double kHorizon = 64;      // ticks over which the cost of beginning with a drafter is spread
 constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
-constexpr double kDriftDecay = 0.95;
-constexpr double kMostDrift = 1.1;   // of log(observed / modelled): a factor of 3
-constexpr double kDriftPrior = 2;    // ticks that say the model is right
 
 }  // namespace
 
-double AutoChooser::Drift::factor(double rows) const {
-  const size_t bucket = std::bit_width(static_cast<uint32_t>(std::clamp(rows, 1.0, 65536.0)));
-  // A bucket without experience goes by its neighbours'.
-  double sum = 0, weight = kDriftPrior;
-  for (size_t b = bucket == 0 ? 0 : bucket - 1; b <= std::min(bucket + 1, kBuckets - 1); ++b) {
-    const double share = b == bucket ? 1 : 0.25;
-    sum += share * weight_[b] * log_ratio_[b];
-    weight += share * weight_[b];
-  }
-  return std::exp(sum / weight);
-}
-
-void AutoChooser::Drift::learn(double rows, double expected_ms, double ms) {
-  if (!(expected_ms > 0 && ms > 0)) return;
-  const size_t bucket = std::bit_width(static_cast<uint32_t>(std::clamp(rows, 1.0, 65536.0)));
-  const double seen = std::clamp(std::log(ms / expected_ms), -kMostDrift, kMostDrift);
-  double& mean = log_ratio_[bucket];
-  double& weight = weight_[bucket];
-  // One pass beside a busy neighbour moves the mean no further than others do.
-  const double pull = weight > 5 ? std::clamp(seen - mean, -0.2, 0.2) : seen - mean;
-  weight = kDriftDecay * weight + 1;
-  mean += pull / weight;
-}
-
-AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), draft_drift_(options.drafters.size()) {
+AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), draft_correction_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;
@@ -58,8 +31,8 @@ TickTimes AutoChooser::times(const TickView& view, int drafter) const {
   const double rows = static_cast<double>(view.rows.size());
   const size_t d = static_cast<size_t>(std::max(drafter, 0));
   return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .context = view.context,
-          .draft_factor = drafter == kNone ? 1 : draft_drift_[d].factor(rows),
-          .verify_factor = verify_drift_.factor(rows + view.other_rows), .fixed_ms = fixed_ms_};
+          .draft_correction = drafter == kNone ? nullptr : &draft_correction_[d], .verify_correction = &verify_correction_,
+          .fixed_ms = fixed_ms_};
 }
 
 // What the drafter does not know of the rows' tokens, run in one pass.
@@ -202,12 +175,12 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   }
   const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
   const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context);
-  verify_drift_.learn(times_.rows + nodes, modelled, outcome.verify_ms);
+  verify_correction_.learn(times_.rows + nodes, modelled, outcome.verify_ms);
   double model_ms = 0;
   if (drafter_ != kNone && outcome.work.passes > 0) {
     const double rows = static_cast<double>(outcome.work.rows) / outcome.work.passes;
     model_ms = outcome.work.passes * times_.cost->draft_ms(rows, times_.context);
-    draft_drift_[static_cast<size_t>(drafter_)].learn(static_cast<double>(view.rows.size()), model_ms, outcome.draft_ms);
+    draft_correction_[static_cast<size_t>(drafter_)].learn(rows, model_ms, outcome.draft_ms);
   }
   const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
   fixed_ms_ += 0.05 * (std::min(rest, modelled) - fixed_ms_);

@@ -32,16 +32,6 @@ class AutoChooser final : public Chooser, private DraftGate {
 
  private:
   static constexpr int kNone = -1;
-  // Observed times in proportion to the model's, by power of two of the rows.
-  class Drift {
-   public:
-    double factor(double rows) const;
-    void learn(double rows, double expected_ms, double ms);
-
-   private:
-    static constexpr size_t kBuckets = 18;
-    std::array<double, kBuckets> log_ratio_ = {}, weight_ = {};
-  };
   // The last tick in which a drafter drafted for a sequence, and how many of its tokens it knew then.
   struct Known {
     uint64_t sequence = ~uint64_t{0};
@@ -60,8 +50,8 @@ class AutoChooser final : public Chooser, private DraftGate {
   Acceptance acceptance_;
   Optimiser optimiser_;
   Tuner tuner_;
-  Drift verify_drift_;
-  std::vector<Drift> draft_drift_;  // by drafter
+  CostCorrection verify_correction_;
+  std::vector<CostCorrection> draft_correction_;  // by drafter
   double fixed_ms_ = 0;             // of a tick, beside its passes: the mean of late
   std::vector<Known> known_;        // by slot
 

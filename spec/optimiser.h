@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "spec/cost_correction.h"
 #include "spec/cost_model.h"
 
 namespace otr {
@@ -23,15 +24,19 @@ struct TickTimes {
   double batch = 1;          // samples of the target's pass
   double rows = 1;           // its rows without a draft
   double context = 0;        // mean tokens of a sample
-  double draft_factor = 1;   // observed / modelled, of a level
-  double verify_factor = 1;  // likewise, of the target's pass
+  const CostCorrection* draft_correction = nullptr;   // of a level; null: none
+  const CostCorrection* verify_correction = nullptr;  // of the target's pass; null: none
   double fixed_ms = 0;       // whatever else the tick takes
 
   double verify_ms(double nodes) const {
-    return fixed_ms + verify_factor * cost->verify_ms(batch, rows + nodes, context);
+    const double factor = verify_correction == nullptr ? 1 : verify_correction->factor(rows + nodes);
+    return fixed_ms + factor * cost->verify_ms(batch, rows + nodes, context);
   }
   // One level that runs `level_rows` rows.
-  double draft_ms(double level_rows) const { return draft_factor * cost->draft_ms(level_rows, context); }
+  double draft_ms(double level_rows) const {
+    const double factor = draft_correction == nullptr ? 1 : draft_correction->factor(level_rows);
+    return factor * cost->draft_ms(level_rows, context);
+  }
   // The slopes there: of one more node, of one more row.
   double node_ms(double nodes) const;
   double row_ms(double level_rows) const;

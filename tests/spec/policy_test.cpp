@@ -49,7 +49,7 @@ TEST(ParsePolicy, ReadsTheRuleThatTreesGrowBy) {
 }
 
 TEST(ParsePolicy, RefusesAllElseByName) {
-  for (const char* text : {"", "Off", "off ", " off", "offline", "auto", "off:ngram", "fixed", "fixed:ngram", "fixed::4", "fixed:ngram:0",
+  for (const char* text : {"", "Off", "off ", " off", "offline", "auto:", "Auto", "off:ngram", "fixed", "fixed:ngram", "fixed::4", "fixed:ngram:0",
                            "fixed:ngram:65", "fixed:ngram:-1", "fixed:ngram:4x", "fixed:ngram:", "fixed:ngram:4:0", "fixed:ngram:4:17",
                            "fixed:ngram:4:1:0", "fixed:ngram:4:1:257", "fixed:ngram:4:1:1:1", "fixed:ngram:4:q", "fixed:ngram:4:1:q", "fixed:ngram:4:1:1:", "fixed:ngram:4:1:1:Q",
                            "fixed:ngram:4:1:1:q:q", "off:1:1:1:1:q", "fixed:ngram+ngram:4", "fixed:+ngram:4",

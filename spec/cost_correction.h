@@ -1,0 +1,31 @@
+// CostCorrection: what the cost model gets wrong of one kind of pass, learnt from the passes of a rollout.
+//
+// A factor on the modelled time, by powers of two of the rows and interpolated between them; beyond the rows that were seen it is that of the
+// nearest. It follows the median of observed / modelled: passes that the machine interrupted take several times as long, and say
+// nothing of the others.
+//
+// Thread safety: single-threaded. Never allocates.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace otr {
+
+class CostCorrection {
+ public:
+  static constexpr double kMost = 10;  // a factor beyond this, or below its inverse, is held for this
+
+  // 1 before anything is learnt.
+  double factor(double rows) const;
+  void learn(double rows, double modelled_ms, double ms);
+
+ private:
+  static constexpr size_t kBuckets = 17;
+  struct Bucket {
+    double log_ratio = 0, weight = 0;
+  };
+  std::array<Bucket, kBuckets> buckets_;  // by log2 of the rows
+};
+
+}  // namespace otr

@@ -1,0 +1,240 @@
+// AutoChooser in a world whose costs and acceptance are known: a batch of samples of unequal length, a drafter with a model, one that looks
+// up, and a target, all of them numbers. Deterministic.
+#include "spec/auto_chooser.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "spec/fixed_chooser.h"
+
+namespace otr {
+namespace {
+
+constexpr int kLookup = 0, kModel = 1;
+
+// 10 ms a pass of the target up to `ridge` rows, and in proportion beyond; a level of the drafter takes `share` of it.
+CostModel made_costs(double ridge, double share) {
+  CostModel cost;
+  RoleCost& target = cost.roles[static_cast<size_t>(CostRole::kTarget)];
+  target.weights_ms = 10;
+  target.row_ms = 10 / ridge;
+  target.overlap = 0.7;
+  cost.roles[static_cast<size_t>(CostRole::kVerify)] = target;
+  RoleCost draft = target;
+  draft.weights_ms *= share;
+  draft.row_ms *= share;
+  cost.roles[static_cast<size_t>(CostRole::kDraft)] = draft;
+  return cost;
+}
+
+struct World {
+  CostModel truth;
+  double p = 0.8;             // of the drafter's tokens, kept
+  double noise = 0.05;        // of times
+  std::vector<int32_t> lengths;
+  double ms = 0;              // what it took
+  int64_t tokens = 0, model_ticks = 0, ticks = 0;
+};
+
+// Plays a rollout: the drafter's places are kept with a probability that it knows, uniform around p.
+void play(Chooser* chooser, World* w) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::normal_distribution<double> normal(0, w->noise);
+  std::vector<int32_t> left = w->lengths;
+  TickPlan plan;
+  while (true) {
+    std::vector<TickRow> rows;
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (left[i] <= 0) continue;
+      const int32_t done = w->lengths[i] - left[i];
+      rows.push_back({.sequence = i, .slot = static_cast<int32_t>(i), .context = 50 + done, .generated = done, .max_depth = std::max(1, left[i] - 1)});
+    }
+    if (rows.empty()) return;
+    const TickView view{.rows = rows, .batch = static_cast<int32_t>(rows.size()), .other_rows = 0, .context = 500};
+    plan.clear();
+    chooser->choose(view, &plan);
+    std::vector<Forest> forests(rows.size());
+    std::vector<std::vector<double>> pi(rows.size());
+    std::vector<int32_t> parent(rows.size(), Forest::kRoot);
+    std::vector<float> acceptance(rows.size(), 1.0f);
+    DraftWork work;
+    double draft_ms = 0;
+    const auto limit = [&](size_t r) {
+      int32_t depth = plan.row_depth.empty() ? plan.depth : plan.row_depth[r];
+      if (!plan.model_depth.empty()) depth = std::min(depth, plan.model_depth[r]);
+      return std::min({depth, rows[r].max_depth, plan.verify_tokens, 512 / static_cast<int32_t>(rows.size())});
+    };
+    std::vector<bool> grows(rows.size(), (plan.drafters >> kModel & 1) != 0);
+    for (int32_t level = 1; (plan.drafters >> kModel & 1) != 0; ++level) {
+      std::vector<float> frontier;
+      for (size_t r = 0; r < rows.size(); ++r) {
+        grows[r] = grows[r] && level <= limit(r);
+        if (grows[r]) frontier.push_back(acceptance[r]);
+      }
+      if (level > 1 && chooser->gate() != nullptr && !frontier.empty()) {
+        const float least = chooser->gate()->least_acceptance(kModel, level, frontier);
+        for (size_t r = 0; r < rows.size(); ++r) grows[r] = grows[r] && acceptance[r] >= least;
+      }
+      const int32_t count = static_cast<int32_t>(std::count(grows.begin(), grows.end(), true));
+      if (count == 0) break;
+      draft_ms += w->truth.draft_ms(count, 500);
+      ++work.passes;
+      work.rows += count;
+      for (size_t r = 0; r < rows.size(); ++r) {
+        if (!grows[r]) continue;
+        pi[r].push_back(std::clamp(w->p + (uniform(random) - 0.5) * 2 * std::min(w->p, 1 - w->p), 0.0, 1.0));
+        acceptance[r] *= static_cast<float>(pi[r].back());
+        parent[r] = forests[r].add(parent[r], level, acceptance[r], kModel, 0);
+      }
+    }
+    std::vector<Forest*> mutable_forests;
+    std::vector<const Forest*> verified;
+    for (Forest& forest : forests) mutable_forests.push_back(&forest), verified.push_back(&forest);
+    chooser->select(view, &plan, mutable_forests, work, 512);
+    std::vector<RowOutcome> outcomes;
+    int32_t nodes = 0;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const int32_t size = forests[r].size();
+      nodes += size;
+      int32_t kept = 0;
+      while (kept < size && uniform(random) < pi[r][static_cast<size_t>(kept)]) ++kept;
+      int32_t& remaining = left[static_cast<size_t>(rows[r].slot)];
+      const int32_t num_new = std::min(remaining, kept + 1);
+      remaining -= num_new;
+      w->tokens += num_new;
+      outcomes.push_back({.row = static_cast<int32_t>(r), .drafted = size, .accepted = kept, .num_new = num_new, .ended = remaining == 0});
+    }
+    const double n = static_cast<double>(rows.size());
+    const double verify_ms = w->truth.verify_ms(n, n + nodes, 500) * std::exp(normal(random));
+    draft_ms *= std::exp(normal(random));
+    w->ms += draft_ms + verify_ms + 0.1;
+    ++w->ticks;
+    w->model_ticks += work.passes > 0;
+    chooser->observe(view, plan, {.rows = outcomes, .forests = verified, .work = work, .verify_rows = static_cast<int32_t>(n) + nodes,
+                                  .draft_ms = draft_ms, .verify_ms = verify_ms, .tick_ms = draft_ms + verify_ms + 0.1});
+  }
+}
+
+std::unique_ptr<Chooser> make_auto(const CostModel& believed) {
+  const Policy policy = parse_policy("auto").value();
+  return make_chooser({.policy = policy, .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true, .needs_prefill = true}},
+                       .costs = {believed, believed}, .max_batch = 64});
+}
+
+// Lengths of a rollout with a long tail.
+std::vector<int32_t> tail(int count) {
+  std::vector<int32_t> lengths;
+  for (int i = 0; i < count; ++i) lengths.push_back(i % 8 == 0 ? 1200 : 60 + 7 * i);
+  return lengths;
+}
+
+double time_of(Chooser* chooser, World w) {
+  play(chooser, &w);
+  return w.ms;
+}
+
+double time_of_fixed(const World& w, int32_t depth) {
+  Policy policy{.kind = PolicyKind::kFixed, .drafters = {"ngram", "small"}, .depth = depth, .top_k = 1, .verify_tokens = depth, .by_q = false};
+  FixedChooser fixed(policy);
+  return time_of(&fixed, w);
+}
+
+struct PlainChooser final : Chooser {
+  void choose(const TickView&, TickPlan*) override {}
+  void observe(const TickView&, const TickPlan&, const TickOutcome&) override {}
+};
+
+TEST(AutoChooser, BeatsEveryFixedDepth) {
+  for (const double ridge : {8.0, 40.0, 400.0}) {
+    for (const double p : {0.5, 0.8, 0.95}) {
+      const World w{.truth = made_costs(ridge, 0.15), .p = p, .lengths = tail(32)};
+      PlainChooser plain;
+      double best = time_of(&plain, w);
+      for (const int32_t depth : {1, 2, 3, 4, 6, 8, 12, 16, 24}) best = std::min(best, time_of_fixed(w, depth));
+      const std::unique_ptr<Chooser> chooser = make_auto(w.truth);
+      EXPECT_LE(time_of(chooser.get(), w), 1.03 * best) << "ridge " << ridge << ", p " << p;
+    }
+  }
+}
+
+// Where drafts are hopeless it costs next to nothing.
+TEST(AutoChooser, GivesUpWhereNothingIsKept) {
+  for (const double ridge : {8.0, 400.0}) {
+    for (const double p : {0.0, 0.02}) {
+      World w{.truth = made_costs(ridge, 0.3), .p = p, .lengths = tail(32)};
+      PlainChooser plain;
+      const double off = time_of(&plain, w);
+      const std::unique_ptr<Chooser> chooser = make_auto(w.truth);
+      play(chooser.get(), &w);
+      EXPECT_LE(w.ms, 1.03 * off) << ridge << " " << p;
+      EXPECT_LT(w.model_ticks * 10, w.ticks);
+      EXPECT_TRUE(w.model_ticks > 0 || ridge < 100);  // it has looked
+    }
+  }
+}
+
+// Costs believed by a factor of two too high or too low, each for itself, are found out.
+TEST(AutoChooser, CorrectsItsCosts) {
+  for (const double target : {0.5, 1.0, 2.0}) {
+    for (const double draft : {0.5, 2.0}) {
+      const World w{.truth = made_costs(40, 0.15), .p = 0.8, .lengths = tail(32)};
+      CostModel believed = w.truth;
+      for (const CostRole role : {CostRole::kTarget, CostRole::kVerify, CostRole::kDraft}) {
+        RoleCost& cost = believed.roles[static_cast<size_t>(role)];
+        const double factor = role == CostRole::kDraft ? draft : target;
+        cost.weights_ms *= factor;
+        cost.row_ms *= factor;
+      }
+      const std::unique_ptr<Chooser> right = make_auto(w.truth), wrong = make_auto(believed);
+      EXPECT_LE(time_of(wrong.get(), w), 1.05 * time_of(right.get(), w)) << target << " " << draft;
+    }
+  }
+}
+
+// A sequence's tokens are verified within the limits, whatever the drafters proposed.
+TEST(AutoChooser, KeepsItsLimits) {
+  const std::unique_ptr<Chooser> chooser = make_auto(made_costs(1e6, 0.01));
+  std::mt19937 random(3);
+  std::vector<TickRow> rows;
+  for (int32_t i = 0; i < 20; ++i) rows.push_back({.sequence = 100u + static_cast<uint64_t>(i), .slot = i, .context = 100, .generated = 50, .max_depth = 30});
+  const TickView view{.rows = rows, .batch = 20, .other_rows = 3, .context = 100};
+  for (int tick = 0; tick < 200; ++tick) {
+    TickPlan plan;
+    chooser->choose(view, &plan);
+    ASSERT_LE(plan.depth, kMaxDraftDepth);
+    ASSERT_LE(plan.drafter_nodes * std::popcount(plan.drafters), kMaxDraftNodes);
+    std::vector<Forest> forests(rows.size());
+    std::vector<Forest*> pointers;
+    for (Forest& forest : forests) {
+      for (int i = 0; i < 100; ++i) {
+        const int32_t parent = static_cast<int32_t>(random() % static_cast<uint32_t>(forest.size() + 1)) - 1;
+        const float above = parent < 0 ? 1.0f : forest[parent].acceptance;
+        forest.add(parent, static_cast<int32_t>(random() % 1000), above * (random() % 3 == 0 ? 1.0f : 0.9f), static_cast<int>(random() % 2), 0);
+      }
+      pointers.push_back(&forest);
+    }
+    const int32_t most = 1 + static_cast<int32_t>(random() % 300);
+    chooser->select(view, &plan, pointers, {.passes = 2, .rows = 40}, most);
+    int32_t nodes = 0;
+    for (const Forest& forest : forests) {
+      nodes += forest.size();
+      ASSERT_LE(forest.size(), plan.verify_tokens);
+      for (int32_t i = 0; i < forest.size(); ++i) {
+        ASSERT_LT(forest[i].parent, i);
+        const int32_t parent = forest[i].parent;
+        ASSERT_GE(parent < 0 ? 1.0f : forest[parent].acceptance, forest[i].acceptance);
+      }
+    }
+    ASSERT_LE(nodes, most);
+  }
+}
+
+}  // namespace
+}  // namespace otr
