@@ -28,7 +28,7 @@ def rollout(args, policy, folder):
         command += ["--threads", str(args.threads)]
     if args.isa:
         command += ["--isa", args.isa]
-    if policy != "off":
+    if policy != "off":  # auto included
         for drafter in args.drafter:
             command += ["--drafter", drafter]
         if "history" in policy and args.history:

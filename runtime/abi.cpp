@@ -140,7 +140,7 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 }
 
 constexpr otr_engine_options kEngineDefaults = {
-    .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "off",
+    .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "auto",
     .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
     .pin_threads = 0};
 
@@ -195,7 +195,7 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   if (c.pin_threads != 0 && c.pin_threads != 1) return invalid_argument("options.pin_threads must be 0 or 1");
   o.worker.pin_threads = c.pin_threads == 1;
   o.worker.target.kv_bytes = c.kv_bytes;
-  o.policy = text(c.policy, "off");
+  o.policy = text(c.policy, "auto");
   constexpr size_t kMostDrafters = 1024;
   if (c.num_drafters > kMostDrafters) return invalid_argument("options.num_drafters is " + std::to_string(c.num_drafters) + ", more than 1024");
   if (c.num_drafters > 0 && c.drafters == nullptr) return invalid_argument("options.drafters is NULL");

@@ -26,7 +26,7 @@ namespace otr {
 
 struct EngineOptions {
   WorkerOptions worker;
-  std::string policy = "off";
+  std::string policy = "auto";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not: for proofs that it changes nothing

@@ -116,10 +116,12 @@ typedef struct otr_engine_options {
   const char* device;      /* "auto" (default) or "cpu" */
   const char* isa;         /* "auto" (default), "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"; a forced path that is missing
                               is OTR_UNSUPPORTED, never replaced */
-  const char* policy;      /* what is speculated: "off" (default), or "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]":
-                              drafters propose up to <depth> tokens after each sample's last one, and the model keeps those that it
-                              would have drawn itself. Samples are the same under every policy; only their speed differs. With "q",
-                              drafters do without the noise that samples are drawn with: for comparison */
+  const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps those that it
+                              would have drawn itself. Samples are the same under every policy; only their speed differs. "auto"
+                              (default): every tick what should pay most, of all drafters that are there; what passes cost is measured at
+                              create, in about a second. "off": nothing; no memory for drafters.
+                              "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]": always the same; with "q", drafters do
+                              without the noise that samples are drawn with: for comparison */
   int32_t max_batch;       /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
   int32_t prefill_chunk;   /* prompt tokens a tick, 1 … 1048576; default 512 */
   int32_t num_threads;     /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */

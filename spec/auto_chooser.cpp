@@ -10,6 +10,7 @@ namespace {
 
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
 constexpr double kHorizon = 64;      // ticks over which the cost of beginning with a drafter is spread
+constexpr int64_t kExploreEvery = 8; // ticks
 constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
 
 }  // namespace
@@ -68,13 +69,17 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   const double n = static_cast<double>(view.rows.size());
   DraftDepth best{.depth = 0, .tokens = n + known, .ms = plain.verify_ms(known)};
   const double plain_ms = best.ms;
+  const bool may_explore = ticks_++ % kExploreEvery == 0;
   arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
   for (size_t m = 0; m < models_.size(); ++m) {
     const int d = models_[m];
     const TickTimes t = times(view, d);
     const double once = switch_on_ms(view, d);
-    fill_odds(view, d, kHoped);
-    const DraftDepth hoped = optimiser_.best_depth(t, odds_, most, once / kHorizon);
+    DraftDepth hoped;
+    if (may_explore) {
+      fill_odds(view, d, kHoped);
+      hoped = optimiser_.best_depth(t, odds_, most, once / kHorizon);
+    }
     fill_odds(view, d, 0);
     const DraftDepth found = optimiser_.best_depth(t, odds_, most, once / kHorizon);
     const double probe = once + kProbeDepth * t.draft_ms(n) + t.verify_ms(kProbeDepth * n) - t.verify_ms(0);

@@ -54,6 +54,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   std::vector<CostCorrection> draft_correction_;  // by drafter
   double fixed_ms_ = 0;             // of a tick, beside its passes: the mean of late
   std::vector<Known> known_;        // by slot
+  int64_t ticks_ = 0;
 
   // Of the tick.
   std::vector<RowOdds> odds_;

@@ -237,7 +237,7 @@ TEST_F(AbiRequest, DefaultsAreThoseOfTheHeader) {
   otr_engine_options_init(&options_, sizeof options_);
   EXPECT_STREQ(options_.device, "auto");
   EXPECT_STREQ(options_.isa, "auto");
-  EXPECT_STREQ(options_.policy, "off");
+  EXPECT_STREQ(options_.policy, "auto");
   EXPECT_EQ(options_.max_batch, 256);
   EXPECT_EQ(options_.prefill_chunk, 512);
   EXPECT_EQ(options_.num_threads, 0);

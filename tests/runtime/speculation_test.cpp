@@ -126,9 +126,12 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "fixed:small:6:4:12:q", .max_batch = 7},
       {.policy = "fixed:self+ngram:5:3:14:q"},
       {.policy = "fixed:self+twin+ngram+random+adversary+small:6:4:40"},
+      {.policy = "auto"},
+      {.policy = "auto", .max_batch = 3, .chunk = 16},
   };
   for (const Variant& variant : variants) {
     EXPECT_EQ(difference(plain, run(variant)), "") << variant.policy;
+    if (std::string(variant.policy) == "auto") continue;  // what it drafts is a matter of time
     for (const auto& [name, counts] : stats_["speculation"]["drafters"].items()) {
       EXPECT_GT(counts.at("drafted").get<int64_t>(), 20) << variant.policy << ": " << name;
     }
@@ -172,10 +175,10 @@ TEST_P(Speculation, OddDraftersChangeNothingOnOtherModels) {
 TEST_P(Speculation, UnderPressureDraftsGiveWay) {
   const Outputs plain = run({});
   const int64_t pages = fewest_pages();
-  for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16"}) {
+  for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16", "auto"}) {
     EXPECT_EQ(difference(plain, run({.policy = policy, .max_batch = 64, .chunk = 48, .num_pages = pages})), "") << policy;
     EXPECT_GE(stats_["preemptions"].get<int64_t>(), 10) << policy;
-    EXPECT_GT(spec_count("accepted_tokens"), 0) << policy;
+    EXPECT_TRUE(spec_count("accepted_tokens") > 0 || std::string(policy) == "auto") << policy;
   }
 }
 

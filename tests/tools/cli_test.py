@@ -45,7 +45,7 @@ class Usage(ProgramTest):
         for flag, value in (("n", "0"), ("n", "x"), ("max-new-tokens", "0"), ("temperature", "0.001"), ("temperature", "nan"),
                             ("top-k", "-1"), ("top-p", "0"), ("top-p", "1.5"), ("min-p", "-0.5"), ("seed", "-1"), ("seed", "1.5"),
                             ("step", "-1"), ("max-batch", "0"), ("kv-bytes", "1X"), ("chunk", "0"), ("threads", "-2"),
-                            ("device", "tpu"), ("device", "cuda:"), ("isa", "cpu-none"), ("policy", "auto"),
+                            ("device", "tpu"), ("device", "cuda:"), ("isa", "cpu-none"), ("policy", "auto:"),
                             ("progress", "sometimes")):
             self.expect_usage(f"--{flag}", *base, f"--{flag}", value)
         self.expect_usage("progress", "score", "--model", MODEL, "--in", "-", "--progress", "auto")

@@ -54,7 +54,7 @@ class Exactness(ProgramTest):
     @classmethod
     def plain(cls, test):
         if "plain_run" not in cls.__dict__:
-            cls.plain_run = test.roll(cls.lines, "--max-batch", 64)
+            cls.plain_run = test.roll(cls.lines, "--max-batch", 64, "--policy", "off")
         return cls.plain_run
 
     def expect_same(self, out, lines=None):
@@ -99,14 +99,14 @@ class Exactness(ProgramTest):
         self.assertEqual(texts, texts[:1] * 3)
 
     def test_preemption(self):
-        plenty, calm = self.roll(self.pressure_lines, "--max-batch", 64, n=self.pressure_n)
-        page_bytes = calm["kv_page_bytes"]
-        scarce, pressed = self.roll(self.pressure_lines, "--max-batch", 64, "--kv-bytes", self.pressure_pages * page_bytes,
-                                    n=self.pressure_n)
+        plenty, calm = self.roll(self.pressure_lines, "--max-batch", 64, "--policy", "off", n=self.pressure_n)
+        pressure = ("--max-batch", 64, "--kv-bytes", self.pressure_pages * calm["kv_page_bytes"])
+        scarce, pressed = self.roll(self.pressure_lines, *pressure, "--policy", "off", n=self.pressure_n)
         self.assertEqual(calm["preemptions"], 0)
         self.assertGreaterEqual(pressed["preemptions"], self.min_preemptions)
         self.assertLessEqual(pressed["kv_pages_peak"], self.pressure_pages)
         self.expect_same(scarce, plenty)
+        self.expect_same(self.roll(self.pressure_lines, *pressure, n=self.pressure_n)[0], plenty)
 
     def test_score(self):
         rolled = self.plain(self)[0]

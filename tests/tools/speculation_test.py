@@ -79,14 +79,15 @@ class ExactnessMatrix(ProgramTest):
 
     def test_every_policy_gives_the_plain_output(self):
         epoch, history = self.folder / "epoch", self.folder / "history"
-        plain, stats = self.roll({"batch": 64, "pressure": False})
+        plain, stats = self.roll({"batch": 64, "pressure": False}, "--policy", "off")
         self.roll({"batch": 64, "pressure": False}, "--history", epoch, step=0)
         self.page_bytes = stats["kv_page_bytes"]
         cases = self.cases()
         preempted = accepted = 0
         drafted = collections.Counter()
         for case in cases:
-            flags = ["--policy", policy(case), "--drafter", f"small=model:{self.drafter}"]
+            drafters = ["--drafter", f"small=model:{self.drafter}"]
+            flags = ["--policy", policy(case), *drafters]
             if "history" in case["drafter"]:
                 shutil.copy(epoch, history)  # a run leaves its own epoch behind
                 flags += ["--history", history]
@@ -96,6 +97,10 @@ class ExactnessMatrix(ProgramTest):
             accepted += stats["speculation"]["accepted_tokens"]
             for drafter, counts in stats["speculation"]["drafters"].items():
                 drafted[drafter] += counts["drafted"]
+        for batch, pressure in itertools.product(self.axes["batch"], self.axes["pressure"]):
+            case = {"batch": batch, "pressure": pressure}
+            shutil.copy(epoch, history)
+            self.assertTrue(self.roll(case, *drafters, "--history", history)[0] == plain, f"the output of auto differs under {case}")
         print(f"{len(cases)} cases: {accepted} drafted tokens kept, {preempted} preemptions", file=sys.stderr)
         for drafter in "+".join(self.axes["drafter"]).split("+"):
             self.assertGreater(drafted[drafter], 100, drafter)

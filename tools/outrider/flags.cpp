@@ -166,7 +166,7 @@ const std::vector<Flag> kEngineFlagTable = {
     {"stats", "FILE.json", "write times and counts to this file"},
 };
 
-EngineFlags::EngineFlags(const Flags& flags)
+EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
     : model(flags.required("model")), device(flags.text("device", "auto")), isa(flags.text("isa", "auto")) {
   otr_engine_options_init(&options, sizeof options);
   const auto set_int = [&](const char* name, int32_t* field) {
@@ -176,7 +176,7 @@ EngineFlags::EngineFlags(const Flags& flags)
   set_int("chunk", &options.prefill_chunk);
   set_int("threads", &options.num_threads);
   options.pin_threads = flags.given("pin-threads");
-  policy = flags.text("policy", "off");
+  policy = flags.text("policy", default_policy);
   drafters = flags.all("drafter");
   for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());
   options.policy = policy.c_str();

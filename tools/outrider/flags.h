@@ -63,7 +63,8 @@ struct EngineFlags {
   std::vector<const char*> drafter_pointers;
   otr_engine_options options;  // borrows the strings above
   EngineFlags(const EngineFlags&) = delete;
-  explicit EngineFlags(const Flags& flags);
+  // `default_policy`: without --policy.
+  EngineFlags(const Flags& flags, const char* default_policy);
 
   nlohmann::ordered_json settings() const;  // for --stats
 };

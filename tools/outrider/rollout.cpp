@@ -132,7 +132,7 @@ std::vector<Flag> flag_table() {
       {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
       {"seed", "S", "default 0"},
       {"step", "K", "the RL step: another step, other noise (default 0)"},
-      {"policy", "POLICY", "off, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]]: what is speculated (default off)"},
+      {"policy", "POLICY", "what is speculated: auto (default), off, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]]"},
       {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (self, ngram and history are always there)"},
       {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
       {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
@@ -148,7 +148,7 @@ int rollout_command(int argc, char** argv) {
   const std::vector<Flag> table = flag_table();
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);
-  EngineFlags engine_flags(flags);
+  EngineFlags engine_flags(flags, "auto");
   const std::string history = flags.text("history", ""), content = flags.text("history-content", "logprobs");
   choice_flag("history-content", content, {"tokens", "logprobs"});
   if (!history.empty()) engine_flags.options.history = content == "tokens" ? 1 : 2;

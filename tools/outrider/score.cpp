@@ -81,7 +81,7 @@ int score_command(int argc, char** argv) {
   table.insert(table.begin() + 1, {"in", "FILE|-", "JSON lines; - is standard input (required)"});
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);
-  const EngineFlags engine_flags(flags);
+  const EngineFlags engine_flags(flags, "off");  // scores draft nothing
 
   LineReader input(flags.required("in"));
   OutputFile output(flags.text("out", "-"), input.fd());
