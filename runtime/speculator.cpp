@@ -57,6 +57,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   for (const std::string& name : options.policy.drafters) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, worker, live));
     s->drafters_.push_back(std::move(drafter));
+    s->programs_.resize(s->drafters_.size());  // of one that has no model: none
     s->traits_.push_back({.name = name, .has_model = name == "self" || s->is_model(name), .needs_prefill = s->is_model(name)});
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
@@ -72,7 +73,8 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   s->verified_.reserve(batch);
   s->outcomes_.reserve(batch);
   s->plan_.row_depth.reserve(batch);
-  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = {}, .max_batch = options.max_batch});
+  OTR_ASSIGN_OR_RETURN(std::vector<CostModel> costs, s->costs(worker));
+  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = std::move(costs), .max_batch = options.max_batch});
   return s;
 }
 
@@ -88,6 +90,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   if (name == "self") {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, worker.target(), live));
     drafter_weight_bytes_ += worker.target().quantized_bytes();
+    programs_.push_back(self->timed_program());
     return std::unique_ptr<Drafter>(std::move(self));
   }
   if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
@@ -95,9 +98,20 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, worker, live));
     drafter_weight_bytes_ += model->model().weight_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
+    programs_.push_back(model->timed_program());
     return std::unique_ptr<Drafter>(std::move(model));
   }
   return invalid_argument("the policy names drafter '" + name + "', which is not defined");
+}
+
+Result<std::vector<CostModel>> Speculator::costs(const Worker& worker) const {
+  if (options_.profile.empty()) return std::vector<CostModel>();
+  OTR_ASSIGN_OR_RETURN(const Profile profile, load_profile(options_.profile));
+  ProfileSubject subject = subject_of(worker);
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    subject.drafters.push_back({traits_[d].name, programs_[d] ? drafter_shape(*programs_[d], worker.target()) : ""});
+  }
+  return costs_of(profile, options_.profile, subject);
 }
 
 bool Speculator::is_model(const std::string& name) const {

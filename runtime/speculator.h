@@ -3,14 +3,17 @@
 // A tick: begin_tick(); offer() each sequence that may draft; choose(); plan() those of depth() > 0 that have pages; draft(); observe()
 // each sequence that got tokens; end_tick().
 //
-// Thread safety: used by the engine thread. Errors: create() as ModelDrafter, or kInvalidArgument for a drafter nobody defined.
+// Thread safety: used by the engine thread. Errors: create() as ModelDrafter and costs_of, or kInvalidArgument for a drafter nobody
+// defined.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/profile_file.h"
 #include "runtime/request.h"
 #include "runtime/worker.h"
 #include "spec/chooser.h"
@@ -42,6 +45,7 @@ struct SpeculatorOptions {
   std::vector<DrafterModel> models;
   std::vector<CustomDrafter> custom;
   HistorySource history;   // of drafter "history"
+  std::string profile;     // a file of measured costs; empty: none
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together
@@ -94,6 +98,8 @@ class Speculator {
   Speculator(const SpeculatorOptions& options) : options_(options) {}
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Worker& worker, const std::vector<std::unique_ptr<Sequence>>& live);
   bool is_model(const std::string& name) const;
+  // What the drafters cost, by bit; nothing without a profile.
+  Result<std::vector<CostModel>> costs(const Worker& worker) const;
   DraftSequence view(const Sequence& s) const;
   void note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
 
@@ -101,6 +107,7 @@ class Speculator {
   std::vector<std::unique_ptr<Drafter>> drafters_;  // in the policy's order: index = bit in the forests
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<DrafterTraits> traits_;               // likewise
+  std::vector<std::optional<TimedProgram>> programs_;  // likewise; none of a drafter without a model
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick
   std::vector<int32_t> depths_;   // by run: what the plan says
