@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace otr {
@@ -90,6 +91,46 @@ Status NewFile::append(std::span<const std::byte> bytes) {
 Status NewFile::finish() {
   return ::fsync(fd_) == 0 ? Status() : system_error(path_, "cannot make durable");
 }
+
+ReplacedFile::ReplacedFile(const std::string& path)
+    : path_(path), name_(path + ".XXXXXX"), fd_(::mkstemp(name_.data())) {}
+
+ReplacedFile::~ReplacedFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  if (!renamed_) ::unlink(name_.c_str());
+}
+
+Status ReplacedFile::created() const {
+  return fd_ >= 0 ? Status() : io_error(path_ + ": cannot create a temporary file beside it: " + std::strerror(errno));
+}
+
+Status ReplacedFile::write(const void* data, size_t size) const {
+  for (const char* p = static_cast<const char*>(data); size > 0;) {
+    const ssize_t n = ::write(fd_, p, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return failed("cannot write");
+    p += n;
+    size -= static_cast<size_t>(n);
+  }
+  return {};
+}
+
+Status ReplacedFile::rename() {
+  if (::fchmod(fd_, 0644) != 0 || ::fsync(fd_) != 0) return failed("cannot make durable");
+  if (::rename(name_.c_str(), path_.c_str()) != 0) return failed("cannot rename");
+  renamed_ = true;
+  const size_t slash = path_.rfind('/');
+  const int folder =
+      ::open(slash == std::string::npos ? "." : path_.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {  // the name itself; without it the old file may come back after a crash, which is whole too
+    ::fsync(folder);
+    ::close(folder);
+  }
+  return {};
+}
+
+Status ReplacedFile::failed(const char* what) const { return system_error(name_, what); }
 
 Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes) {
   OTR_ASSIGN_OR_RETURN(const File file, File::open(path));

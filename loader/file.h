@@ -1,7 +1,7 @@
 // File: a regular file opened for reading with pread, never mapped: a file that shrinks gives an error, not a signal.
-// NewFile: a file that is written from front to back.
+// NewFile, ReplacedFile: files that are written from front to back.
 //
-// Thread safety: a File is immutable after open; reads may run from any number of threads. A NewFile is single-threaded.
+// Thread safety: a File is immutable after open; reads may run from any number of threads. The others are single-threaded.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +54,28 @@ class NewFile {
 
   std::string path_;
   int fd_ = -1;
+};
+
+// A file that takes the place of another, or none, at once, when it is complete: a temporary one beside it that is unlinked unless it is
+// renamed.
+class ReplacedFile {
+ public:
+  explicit ReplacedFile(const std::string& path);
+  ~ReplacedFile();
+  ReplacedFile(const ReplacedFile&) = delete;
+  ReplacedFile& operator=(const ReplacedFile&) = delete;
+
+  Status created() const;  // to be asked first
+  Status write(const void* data, size_t size) const;
+  Status rename();  // everything is on disk when it succeeds
+
+ private:
+  Status failed(const char* what) const;
+
+  const std::string path_;
+  std::string name_;
+  const int fd_;
+  bool renamed_ = false;
 };
 
 // The whole contents. A file larger than `max_bytes` is kBadInput.

@@ -83,7 +83,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
   OTR_ASSIGN_OR_RETURN(Policy policy, parse_policy(options.policy));
   const int32_t draft_rows = draft_row_limit(options, policy);
-  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .history = {}, .costs = {}, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
+  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .history = {}, .profile = options.profile, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
                                 .max_draft_rows = draft_rows};
   for (const std::string& text : options.drafters) {
     OTR_ASSIGN_OR_RETURN(DrafterModel model, parse_drafter_model(text));

@@ -1,12 +1,8 @@
 #include "runtime/history_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zstd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -69,54 +65,6 @@ std::vector<char> encode(std::span<const int32_t> prompt, const PromptHistory& h
   std::memcpy(raw.data() + sizeof count, &count, sizeof count);
   return raw;
 }
-
-// A file that takes the place of another at once, when it is complete: a temporary one that is unlinked unless it is renamed.
-class ReplacedFile {
- public:
-  explicit ReplacedFile(const std::string& path) : path_(path), name_(path + ".XXXXXX"), fd_(::mkstemp(name_.data())) {}
-  ~ReplacedFile() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    if (!renamed_) ::unlink(name_.c_str());
-  }
-  ReplacedFile(const ReplacedFile&) = delete;
-  ReplacedFile& operator=(const ReplacedFile&) = delete;
-
-  Status created() const {
-    return fd_ >= 0 ? Status() : io_error(path_ + ": cannot create a temporary file beside it: " + std::strerror(errno));
-  }
-  Status write(const void* data, size_t size) const {
-    for (const char* p = static_cast<const char*>(data); size > 0;) {
-      const ssize_t n = ::write(fd_, p, size);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return failed("cannot write");
-      p += n;
-      size -= static_cast<size_t>(n);
-    }
-    return {};
-  }
-  Status rename() {
-    if (::fchmod(fd_, 0644) != 0 || ::fsync(fd_) != 0) return failed("cannot make durable");
-    if (::rename(name_.c_str(), path_.c_str()) != 0) return failed("cannot rename");
-    renamed_ = true;
-    const size_t slash = path_.rfind('/');
-    const int folder =
-        ::open(slash == std::string::npos ? "." : path_.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder >= 0) {  // the name itself; without it the old file may come back after a crash, which is whole too
-      ::fsync(folder);
-      ::close(folder);
-    }
-    return {};
-  }
-
- private:
-  Status failed(const char* what) const { return io_error(name_ + ": " + what + ": " + std::strerror(errno)); }
-
-  const std::string path_;
-  std::string name_;
-  const int fd_;
-  bool renamed_ = false;
-};
 
 Status write_frame(const ReplacedFile& file, std::span<const int32_t> prompt, const PromptHistory& history) {
   const std::vector<char> raw = encode(prompt, history);

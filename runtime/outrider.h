@@ -136,6 +136,8 @@ typedef struct otr_engine_options {
                               names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead of 8) */
   int32_t pin_threads;     /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is steadier where
                               nothing else runs; default 0 */
+  const char* profile_path; /* what passes cost on this machine, a file that 'outrider profile' wrote; NULL: none. One of another machine,
+                              path, number of threads, model shape or drafter is OTR_BAD_INPUT */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);

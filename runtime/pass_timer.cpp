@@ -11,8 +11,6 @@
 namespace otr {
 namespace {
 
-constexpr int64_t kReadBytes = int64_t{256} << 20;  // of pages that are only read; several times any cache
-
 // A pass's shape in whole numbers.
 struct Counts {
   int32_t batch, rows, context;
@@ -36,7 +34,7 @@ int32_t written_pages(CostRole role, const Counts& c) {
 
 // Pages that are only read: all before the sample's first row, if each sample had its own, and the bytes there are for them.
 int32_t read_pages(const Counts& c, int64_t page_bytes) {
-  const int64_t most = std::max<int64_t>(2, kReadBytes / page_bytes);
+  const int64_t most = std::max<int64_t>(2, PassTimer::kReadBytes / page_bytes);
   return static_cast<int32_t>(std::min<int64_t>(most, int64_t{c.batch} * (c.context / kPageTokens)));
 }
 

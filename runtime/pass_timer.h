@@ -3,7 +3,7 @@
 // A pass is what a tick would run: rows by RowBatchBuilder, the program, and the draws of all its rows; a level of a draft
 // takes its candidates instead. Samples continue `context` tokens whose keys and values are the model's own of random tokens,
 // on pages of the model's pool, and share none of them with their neighbours in the batch. To bound the memory, pages that are
-// only read are used again by later samples once 256 MB of them were read: no cache holds them till then.
+// only read are used again by later samples once kReadBytes of them were read: no cache holds them till then.
 //
 // A verification's rows are chains of equal length. The rows of a level beyond one a sample are siblings of it, each on a page
 // of its own.
@@ -29,6 +29,8 @@ struct TimedProgram {
 
 class PassTimer {
  public:
+  static constexpr int64_t kReadBytes = int64_t{256} << 20;  // of pages that are only read: several times any cache
+
   PassTimer();
   ~PassTimer();
   PassTimer(const PassTimer&) = delete;

@@ -108,11 +108,19 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   return invalid_argument("the policy names drafter '" + name + "', which is not defined");
 }
 
-// By drafter, if the policy needs them.
+// By drafter, if the policy needs them: of the profile, or else measured.
 Result<std::vector<CostModel>> Speculator::costs(Worker& worker) const {
-  if (!needs_costs(options_.policy) || !options_.costs.empty()) return options_.costs;
-  PassTimer timer;
-  return calibrate_costs({&worker.target(), &worker.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
+  if (options_.profile.empty()) {
+    if (!needs_costs(options_.policy)) return std::vector<CostModel>();
+    PassTimer timer;
+    return calibrate_costs({&worker.target(), &worker.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
+  }
+  OTR_ASSIGN_OR_RETURN(const Profile profile, load_profile(options_.profile));
+  ProfileSubject subject = subject_of(worker);
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    subject.drafters.push_back({traits_[d].name, programs_[d] ? drafter_shape(*programs_[d], worker.target()) : ""});
+  }
+  return costs_of(profile, options_.profile, subject);
 }
 
 bool Speculator::is_model(const std::string& name) const {

@@ -3,7 +3,8 @@
 // A tick: begin_tick(); offer() each sequence that may draft; choose(); plan() those of depth() > 0 that have pages; draft(); observe()
 // each sequence that got tokens; end_tick().
 //
-// Thread safety: used by the engine thread. Errors: create() as ModelDrafter, or kInvalidArgument for a drafter nobody defined.
+// Thread safety: used by the engine thread. Errors: create() as ModelDrafter and costs_of, or kInvalidArgument for a drafter nobody
+// defined.
 #pragma once
 
 #include <functional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "runtime/cost_calibration.h"
+#include "runtime/profile_file.h"
 #include "runtime/request.h"
 #include "runtime/worker.h"
 #include "spec/chooser.h"
@@ -44,7 +46,7 @@ struct SpeculatorOptions {
   std::vector<DrafterModel> models;
   std::vector<CustomDrafter> custom;
   HistorySource history;   // of drafter "history"
-  std::vector<CostModel> costs;  // by drafter; empty: they are measured, if the policy needs them
+  std::string profile;     // a file of measured costs; empty: none
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together
@@ -107,7 +109,7 @@ class Speculator {
   std::vector<std::unique_ptr<Drafter>> drafters_;  // in the policy's order: index = bit in the forests
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<DrafterTraits> traits_;               // likewise
-  std::vector<std::optional<TimedProgram>> programs_;  // likewise; of those with a model
+  std::vector<std::optional<TimedProgram>> programs_;  // likewise; none of a drafter without a model
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick
   std::vector<int32_t> depths_;   // by run: what the plan says

@@ -111,10 +111,25 @@ def otr_seeds():
         save("otr_container", "weights-" + kind, kind.encode() + compact(header).encode() + b"\0" + planes + plain)
 
 
+def profile_seeds():
+    cost = {k: 0.5 for k in ("weights_ms", "kv_ms", "row_ms", "attention_ms", "sample_ms", "context_ms", "overlap")}
+    cost |= {"points": 6, "r2": 0.9, "median_error": 0.01, "worst_error": 0.1}
+    profile = {"format": "outrider profile", "format_version": 1, "version": "0.1.0", "commit": "unknown", "machine": "m", "isa": "cpu-scalar",
+               "threads": 1, "target": "t", "drafters": [{"name": "d", "shape": "s"}], "max_batch": 4, "max_context": 64,
+               "passes": [{"role": "target", "batch": 1, "rows": 1, "context": 64, "ms": 0.25},
+                          {"role": "draft", "drafter": "d", "batch": 2, "rows": 4, "context": 0, "ms": 1e-3}],
+               "fits": [{"drafter": "d", "comm_ms": 0, "target": cost, "draft": cost, "verify": cost}]}
+    save("profile_file", "whole", compact(profile))
+    save("profile_file", "part", compact(profile | {"fits": []}))
+    alone = {"drafters": [], "passes": profile["passes"][:1], "fits": [profile["fits"][0] | {"drafter": None}]}
+    save("profile_file", "alone", compact(profile | alone))
+
+
 def main():
     json_seeds()
     checkpoint_seeds()
     otr_seeds()
+    profile_seeds()
     save("tokenizer_json", "small", compact(TOKENIZER) + "\0abc aab<s> cabca b\u0065\u0301'S")
     save("tokenizer_json", "whole",
          compact(TOKENIZER | {"model": TOKENIZER["model"] | {"ignore_merges": True}, "normalizer": None}) + "\0cab bécab")

@@ -163,6 +163,7 @@ const std::vector<Flag> kEngineFlagTable = {
     {"pin-threads", nullptr, "keep each thread on one CPU"},
     {"device", "NAME", "auto, cpu or cuda:N (default auto)"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
+    {"profile", "FILE.json", "what passes cost on this machine, as 'outrider profile' measured it"},
     {"stats", "FILE.json", "write times and counts to this file"},
 };
 
@@ -180,6 +181,8 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   drafters = flags.all("drafter");
   for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());
   options.policy = policy.c_str();
+  profile = flags.text("profile", "");
+  options.profile_path = profile.c_str();
   options.drafters = drafter_pointers.data();
   options.num_drafters = drafter_pointers.size();
   if (flags.given("kv-bytes")) options.kv_bytes = size_flag("kv-bytes", flags.required("kv-bytes"));
@@ -196,6 +199,7 @@ nlohmann::ordered_json EngineFlags::settings() const {
           {"isa", isa},
           {"policy", policy},
           {"drafters", drafters},
+          {"profile", profile},
           {"max_batch", options.max_batch},
           {"chunk", options.prefill_chunk},
           {"threads", options.num_threads},

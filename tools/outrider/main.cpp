@@ -20,6 +20,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"rollout", "draw samples for a file of prompts", rollout_command},
     {"score", "log-probabilities of given tokens", score_command},
+    {"profile", "measure what passes cost here, for policies that choose by it", profile_command},
     {"inspect", "what a model holds", inspect_command},
     {"convert", "write a model folder as one .otr file", convert_command},
     {"inflate", "widen a small model to the shape of a large one", inflate_command},

@@ -35,11 +35,15 @@ void ProgressBar::clear() {
   drawn_ = false;
 }
 
-void show_percent(const char* what, uint64_t done, uint64_t total) {
+void show_status(const std::string& text) {
   if (!::isatty(STDERR_FILENO)) return;
-  std::fprintf(stderr, "\r\033[K%s %3d %%", what, static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
-  if (done == total) std::fputs("\r\033[K", stderr);
+  std::fprintf(stderr, "\r\033[K%s", text.c_str());
   std::fflush(stderr);
+}
+
+void show_percent(const char* what, uint64_t done, uint64_t total) {
+  const int percent = static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+  show_status(done == total ? "" : std::string(what) + " " + std::to_string(percent) + " %");
 }
 
 }  // namespace otr::cli

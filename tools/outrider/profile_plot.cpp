@@ -1,0 +1,265 @@
+#include "tools/outrider/profile_plot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <set>
+#include <vector>
+
+namespace otr::cli {
+namespace {
+
+constexpr double kPanel = 220, kGapX = 70, kGapY = 78, kLeft = 64, kTop = 74;
+constexpr int kPanelsInRow = 3;
+constexpr double kBand = 0.15;  // drawn around "predicted = measured"
+
+__attribute__((format(printf, 2, 3))) void print(std::string* out, const char* format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  *out += text;
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
+  return out;
+}
+
+// A logarithmic axis over [low, high], drawn along `length` units.
+struct Axis {
+  double low, high;
+  double at(double value) const { return kPanel * std::log(value / low) / std::log(high / low); }
+};
+
+class Figure {
+ public:
+  // The panel's corner.
+  double x = 0, y = 0;
+
+  void place(int panel) {
+    x = kLeft + panel % kPanelsInRow * (kPanel + kGapX);
+    y = kTop + panel / kPanelsInRow * (kPanel + kGapY);
+    rows_ = std::max(rows_, panel / kPanelsInRow + 1);
+  }
+  void text(double dx, double dy, const char* style, const std::string& words) {
+    print(&body_, "<text x=\"%.1f\" y=\"%.1f\" %s>", x + dx, y + dy, style);
+    body_ += escaped(words) + "</text>\n";
+  }
+  void line(double x1, double y1, double x2, double y2, const char* style) {
+    print(&body_, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x + x1, y + y1, x + x2, y + y2, style);
+  }
+  void rectangle(double left, double top, double width, double height, const std::string& fill, const char* style) {
+    print(&body_, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" %s/>\n", x + left, y + top, width,
+          height, fill.c_str(), style);
+  }
+  void dot(double cx, double cy, double radius, const char* style) {
+    print(&body_, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" %s/>\n", x + cx, y + cy, radius, style);
+  }
+  void frame(const std::string& title, const char* x_label, const char* y_label) {
+    rectangle(0, 0, kPanel, kPanel, "none", "stroke=\"#444\"");
+    text(kPanel / 2, -8, "text-anchor=\"middle\" font-weight=\"bold\"", title);
+    text(kPanel / 2, kPanel + 32, "text-anchor=\"middle\"", x_label);
+    print(&body_, "<text transform=\"translate(%.1f %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n", x - 42,
+          y + kPanel / 2, y_label);
+  }
+  void tick_x(double at, const std::string& label) {
+    line(at, kPanel, at, kPanel + 4, "stroke=\"#444\"");
+    text(at, kPanel + 16, "text-anchor=\"middle\"", label);
+  }
+  void tick_y(double at, const std::string& label) {
+    line(-4, kPanel - at, 0, kPanel - at, "stroke=\"#444\"");
+    text(-7, kPanel - at + 4, "text-anchor=\"end\"", label);
+  }
+  std::string finish(const std::string& title, const std::string& subtitle) {
+    const double width = kLeft + kPanelsInRow * kPanel + (kPanelsInRow - 1) * kGapX + 24,
+                 height = kTop + rows_ * (kPanel + kGapY);
+    std::string svg;
+    print(&svg,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
+          "font-size=\"11\">\n",
+          width, height);
+    svg +=
+        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"14\" y=\"22\" font-size=\"15\" "
+        "font-weight=\"bold\">" +
+        escaped(title) + "</text>\n<text x=\"14\" y=\"40\" fill=\"#555\">" + escaped(subtitle) + "</text>\n";
+    return svg + body_ + "</svg>\n";
+  }
+
+ private:
+  std::string body_;
+  int rows_ = 0;
+};
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+const char* role_name(CostRole role) {
+  return role == CostRole::kTarget   ? "target, plain decoding"
+         : role == CostRole::kVerify ? "target, verification"
+                                     : "a level of ";
+}
+
+// Measured against predicted times of one role.
+void draw_times(const Profile& p, int32_t drafter, CostRole role, Figure* f) {
+  const size_t fit = drafter == TimedPass::kTarget ? 0 : static_cast<size_t>(drafter);
+  std::vector<std::pair<double, double>> points;
+  double low = 1e300, high = 0;
+  for (const TimedPass& pass : p.passes) {
+    if (pass.drafter != drafter || pass.point.role != role) continue;
+    const double predicted = p.fits[fit].model.time_ms(role, pass.point.pass);
+    points.emplace_back(std::max(predicted, 1e-9), pass.point.ms);
+    low = std::min({low, points.back().first, pass.point.ms});
+    high = std::max({high, predicted, pass.point.ms});
+  }
+  if (points.empty()) return;
+  const Axis axis{low / 1.3, high * 1.3};
+  const double band = axis.at(axis.low * (1 + kBand));
+  std::string title = role_name(role);
+  if (role == CostRole::kDraft) title += "'" + p.subject.drafters[fit].name + "'";
+  f->line(0, kPanel, kPanel, 0, "stroke=\"#888\"");
+  f->line(0, kPanel - band, kPanel - band, 0, "stroke=\"#bbb\" stroke-dasharray=\"3 3\"");
+  f->line(band, kPanel, kPanel, band, "stroke=\"#bbb\" stroke-dasharray=\"3 3\"");
+  for (const auto& [predicted, ms] : points)
+    f->dot(axis.at(predicted), kPanel - axis.at(ms), 2.4, "fill=\"#1f6fb4\" fill-opacity=\"0.6\"");
+  for (int exponent = -6; exponent <= 9; ++exponent) {
+    for (const double digit : {1.0, 3.0}) {
+      const double value = digit * std::pow(10, exponent);
+      if (value < axis.low || value > axis.high) continue;
+      f->tick_x(axis.at(value), number(value));
+      f->tick_y(axis.at(value), number(value));
+    }
+  }
+  const Goodness& g = p.fits[fit].goodness[static_cast<size_t>(role)];
+  char text[96];
+  std::snprintf(text, sizeof text, "R2 %.3f, median error %.1f %%", g.r2, 100 * g.median_error);
+  f->text(8, 16, "fill=\"#333\"", text);
+  f->frame(title, "predicted ms", "measured ms");
+}
+
+// Red where speculation costs, white where it makes no difference, green where it pays: full at factors of 2.
+std::string colour(double speedup) {
+  const double strength = std::min(1.0, std::abs(std::log2(speedup)));
+  const auto fade = [strength](int full) { return static_cast<int>(std::lround(255 + strength * (full - 255))); };
+  char text[16];
+  std::snprintf(text, sizeof text, "#%02x%02x%02x", speedup < 1 ? fade(214) : fade(60), speedup < 1 ? fade(96) : fade(160),
+                fade(90));
+  return text;
+}
+
+// The predicted speed-up of the best chain over batch and context, and what was measured.
+void draw_frontier(const Profile& p, int32_t drafter, double acceptance, Figure* f) {
+  constexpr int kCells = 44;
+  const CostModel& costs = p.fits[static_cast<size_t>(drafter)].model;
+  std::set<double> batches, contexts;
+  for (const TimedPass& pass : p.passes) {
+    batches.insert(pass.point.pass.batch);
+    contexts.insert(pass.point.pass.context);
+  }
+  const Axis batch{*batches.begin() / 1.3, *batches.rbegin() * 1.3}, context{*contexts.begin() / 1.3, *contexts.rbegin() * 1.3};
+  const auto value = [](const Axis& axis, int cell) {
+    return axis.low * std::pow(axis.high / axis.low, (cell + 0.5) / kCells);
+  };
+  const double size = kPanel / kCells;
+  std::vector<std::vector<bool>> pays(kCells, std::vector<bool>(kCells));
+  for (int i = 0; i < kCells; ++i) {
+    for (int j = 0; j < kCells; ++j) {
+      const double speedup = best_chain(costs, value(batch, i), value(context, j), acceptance).speedup;
+      pays[static_cast<size_t>(i)][static_cast<size_t>(j)] = speedup >= 1;
+      f->rectangle(i * size, kPanel - (j + 1) * size, size + 0.3, size + 0.3, colour(speedup), "");
+    }
+  }
+  // The border between cells that pay and cells that do not.
+  constexpr const char* kBorder = "stroke=\"#1030c0\" stroke-width=\"2\" stroke-linecap=\"square\"";
+  for (size_t i = 0; i < kCells; ++i) {
+    for (size_t j = 0; j < kCells; ++j) {
+      const double left = static_cast<double>(i) * size, bottom = kPanel - static_cast<double>(j) * size;
+      if (i > 0 && pays[i][j] != pays[i - 1][j]) f->line(left, bottom, left, bottom - size, kBorder);
+      if (j > 0 && pays[i][j] != pays[i][j - 1]) f->line(left, bottom, left + size, bottom, kBorder);
+    }
+  }
+  for (const double b : batches) f->tick_x(batch.at(b), number(b));
+  for (const double c : contexts) {
+    f->tick_y(context.at(c), number(c));
+    for (const double b : batches) {
+      const std::optional<BestChain> measured = measured_chain(p, drafter, b, c, acceptance);
+      if (!measured) continue;
+      const double cx = batch.at(b), cy = kPanel - context.at(c);
+      if (measured->speedup >= 1) {
+        f->dot(cx, cy, 3.6, "fill=\"#0a6a2a\" stroke=\"white\"");
+      } else {
+        f->line(cx - 3.5, cy - 3.5, cx + 3.5, cy + 3.5, "stroke=\"#8a0f0f\" stroke-width=\"2\"");
+        f->line(cx - 3.5, cy + 3.5, cx + 3.5, cy - 3.5, "stroke=\"#8a0f0f\" stroke-width=\"2\"");
+      }
+    }
+  }
+  char title[96];
+  std::snprintf(title, sizeof title, "'%.40s', acceptance %g", p.subject.drafters[static_cast<size_t>(drafter)].name.c_str(),
+                acceptance);
+  f->frame(title, "samples", "tokens of context");
+}
+
+}  // namespace
+
+double chain_tokens(double acceptance, int depth) {
+  double tokens = 1, reached = 1;
+  for (int d = 0; d < depth; ++d) tokens += reached *= acceptance;
+  return tokens;
+}
+
+BestChain best_chain(const CostModel& costs, double batch, double context, double acceptance) {
+  BestChain best{0, 0};
+  for (int depth = 1; depth <= kDeepestChain; ++depth) {
+    const double speedup = costs.speedup(batch, context, depth, chain_tokens(acceptance, depth));
+    if (speedup > best.speedup) best = {depth, speedup};
+  }
+  return best;
+}
+
+std::optional<BestChain> measured_chain(const Profile& profile, int32_t drafter, double batch, double context,
+                                        double acceptance) {
+  const auto ms = [&](int32_t of, CostRole role, double rows) -> std::optional<double> {
+    for (const TimedPass& pass : profile.passes) {
+      const PassShape& p = pass.point.pass;
+      if (pass.drafter == of && pass.point.role == role && p.batch == batch && p.rows == rows && p.context == context)
+        return pass.point.ms;
+    }
+    return std::nullopt;
+  };
+  const auto plain = ms(TimedPass::kTarget, CostRole::kTarget, batch), level = ms(drafter, CostRole::kDraft, batch);
+  std::optional<BestChain> best;
+  for (int depth = 1; plain && level && depth <= kDeepestChain; ++depth) {
+    const auto verify = ms(TimedPass::kTarget, CostRole::kVerify, batch * (depth + 1));
+    if (!verify) continue;
+    const double speedup = chain_tokens(acceptance, depth) * *plain / (depth * *level + *verify);
+    if (!best || speedup > best->speedup) best = {depth, speedup};
+  }
+  return best;
+}
+
+std::string profile_svg(const Profile& p) {
+  Figure f;
+  int panel = 0;
+  const auto next = [&] { f.place(panel++); };
+  next(), draw_times(p, TimedPass::kTarget, CostRole::kTarget, &f);
+  next(), draw_times(p, TimedPass::kTarget, CostRole::kVerify, &f);
+  const int32_t num_drafters = static_cast<int32_t>(p.subject.drafters.size());
+  for (int32_t d = 0; d < num_drafters; ++d) next(), draw_times(p, d, CostRole::kDraft, &f);
+  panel = (panel + kPanelsInRow - 1) / kPanelsInRow * kPanelsInRow;
+  for (int32_t d = 0; d < num_drafters; ++d) {
+    for (const double acceptance : kAcceptances) next(), draw_frontier(p, d, acceptance, &f);
+  }
+  return f.finish(p.subject.target + " on " + p.subject.machine + ", " + p.subject.isa + ", " +
+                      std::to_string(p.subject.threads) + " threads",
+                  "Lower panels: predicted speed-up of the best chain (green: gain, red: loss; the blue line is 1), and "
+                  "measured gains (dots) "
+                  "and losses (crosses) of the depths that were timed");
+}
+
+}  // namespace otr::cli
