@@ -69,17 +69,26 @@ std::string unavailable_paths_json() {
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
-  OTR_ASSIGN_OR_RETURN(const Policy policy, parse_policy(options.policy));
-  const int32_t draft_rows = draft_row_limit(options, policy);
-  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .history = {}, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
-                                .max_draft_rows = draft_rows};
+  OTR_ASSIGN_OR_RETURN(Policy policy, parse_policy(options.policy));
+  std::vector<DrafterModel> models;
+  std::vector<std::string> model_names;
   for (const std::string& text : options.drafters) {
     OTR_ASSIGN_OR_RETURN(DrafterModel model, parse_drafter_model(text));
-    speculation.models.push_back(std::move(model));
+    if (std::find(model_names.begin(), model_names.end(), model.name) != model_names.end()) {
+      return invalid_argument("drafter '" + text + "': the name is given twice");
+    }
+    model_names.push_back(model.name);
+    models.push_back(std::move(model));
   }
+  OTR_RETURN_IF_ERROR(name_drafters(model_names, &policy));
+  const int32_t draft_rows = draft_row_limit(options, policy);
+  SpeculatorOptions speculation{.policy = policy, .models = std::move(models), .custom = options.custom_drafters, .history = {}, .costs = options.costs,
+                                .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk, .max_draft_rows = draft_rows};
   EngineOptions o = options;
   const bool drafts_history = std::find(policy.drafters.begin(), policy.drafters.end(), "history") != policy.drafters.end();
-  if (drafts_history && o.history == HistoryContent::kNone) o.history = HistoryContent::kLogprobs;
+  if (drafts_history && o.history == HistoryContent::kNone) {
+    o.history = uses_history_logprobs(policy) ? HistoryContent::kLogprobs : HistoryContent::kTokens;
+  }
   o.worker.target.bucket = {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_logit_rows = max_logit_rows(o) + draft_rows};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));
   std::unique_ptr<Engine> engine(new Engine(o, std::move(worker), draft_rows));

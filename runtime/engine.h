@@ -29,6 +29,7 @@ struct EngineOptions {
   std::string policy = "off";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
+  std::vector<CostModel> costs;       // by drafter of a policy that weighs them
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not: for proofs that it changes nothing
   HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
   int32_t max_batch = 256;

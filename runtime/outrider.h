@@ -116,7 +116,8 @@ typedef struct otr_engine_options {
   const char* device;      /* "auto" (default) or "cpu" */
   const char* isa;         /* "auto" (default), "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"; a forced path that is missing
                               is OTR_UNSUPPORTED, never replaced */
-  const char* policy;      /* what is speculated: "off" (default), or "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]":
+  const char* policy;      /* what is speculated: "off" (default), "specactor", "rhymerl", "tlt" or "efficientrollout", which choose as the
+                              papers of these names do, or "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]":
                               drafters propose up to <depth> tokens after each sample's last one, and the model keeps those that it
                               would have drawn itself. Samples are the same under every policy; only their speed differs. With "q",
                               drafters do without the noise that samples are drawn with: for comparison */

@@ -42,6 +42,7 @@ struct SpeculatorOptions {
   std::vector<DrafterModel> models;
   std::vector<CustomDrafter> custom;
   HistorySource history;   // of drafter "history"
+  std::vector<CostModel> costs;  // by drafter of the policy; empty unless needs_costs(policy)
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together

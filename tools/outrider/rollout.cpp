@@ -132,7 +132,9 @@ std::vector<Flag> flag_table() {
       {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
       {"seed", "S", "default 0"},
       {"step", "K", "the RL step: another step, other noise (default 0)"},
-      {"policy", "POLICY", "off, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]]: what is speculated (default off)"},
+      {"policy", "POLICY",
+       "what is speculated: off, specactor, rhymerl, tlt, efficientrollout, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]] "
+       "(default off)"},
       {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (self, ngram and history are always there)"},
       {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
       {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
