@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "kernels/base/fp_env.h"
@@ -81,6 +82,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     models.push_back(std::move(model));
   }
   OTR_RETURN_IF_ERROR(name_drafters(model_names, &policy));
+  std::unique_ptr<Trace> trace;
+  if (!options.trace_path.empty()) {
+    OTR_ASSIGN_OR_RETURN(trace, Trace::create(options.trace_path));
+  }
   const int32_t draft_rows = draft_row_limit(options, policy);
   SpeculatorOptions speculation{.policy = policy, .models = std::move(models), .custom = options.custom_drafters, .history = {}, .costs = options.costs,
                                 .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk, .max_draft_rows = draft_rows};
@@ -94,6 +99,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine(o, std::move(worker), draft_rows));
   if (engine->history_ != nullptr) speculation.history = [history = engine->history_.get()] { return history->index(); };
   OTR_ASSIGN_OR_RETURN(engine->speculator_, Speculator::create(speculation, *engine->worker_, engine->live_));
+  if (trace != nullptr) {
+    OTR_RETURN_IF_ERROR(trace->begin(engine->worker_->isa(), engine->worker_->num_threads(), o.max_batch, o.policy, policy.drafters));
+    engine->trace_ = std::move(trace);
+  }
   engine->tick_stats_.quantize_seconds = engine->stats_.quantize_seconds = engine->target().quantize_seconds();
   engine->thread_ = std::thread([e = engine.get()] { e->loop(); });
   return engine;
@@ -267,7 +276,8 @@ std::string Engine::stats_json() const {
                 static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.activation_bytes() + speculator_->drafter_activation_bytes()),
                 decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str(), decimal(s.quantize_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
-  return std::string(text) + ",\"policy\":\"" + options_.policy + "\",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
+  const std::string trace = s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
+  return std::string(text) + trace + ",\"policy\":\"" + options_.policy + "\",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
 }
 
 // ---- The engine thread ---------------------------------------------------------------------------------------------------
@@ -383,10 +393,22 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
   }
 }
 
+// Who has received the last sample finds the trace complete.
+void Engine::trace_finished() {
+  for (const auto& s : finished_) {
+    if (s->group->is_score) continue;
+    trace_->sample({.group = s->group->id, .sample = s->sample, .tokens = static_cast<int64_t>(s->tokens.size()) - s->num_prompt(),
+                    .finish_reason = otr_finish_reason_text(s->finish_reason)});
+  }
+  if (batcher_.empty()) trace_->flush();
+  tick_stats_.trace_error = trace_->error();
+}
+
 // The counters go out with the results they count: who has received the last sample reads final numbers.
 void Engine::publish_finished() {
   tick_stats_.kv_pages_in_use = target().page_pool().num_in_use();
   tick_stats_.spec = speculator_->counts();
+  if (trace_ != nullptr) trace_finished();
   for (const auto& s : finished_) {
     if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
   }

@@ -135,6 +135,10 @@ typedef struct otr_engine_options {
                               names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead of 8) */
   int32_t pin_threads;     /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is steadier where
                               nothing else runs; default 0 */
+  const char* trace_path;  /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider report` open
+                              it), one event a line: what each tick chose, expected and did, and each sample's end. Up to date
+                              whenever no sample is unfinished. NULL or "" (default): none. A write that fails later ends the trace
+                              alone, and otr_stats says why (trace_error) */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -142,7 +146,7 @@ OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t s
 /* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model.
  * On failure *engine is NULL and otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the
  * model_path missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it
- * cannot be read. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
+ * cannot be read, or the trace not be written. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
  * OTR_OUT_OF_MEMORY: weights, KV pages or threads do not fit. */
 OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
 

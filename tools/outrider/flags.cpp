@@ -179,7 +179,9 @@ EngineFlags::EngineFlags(const Flags& flags)
   policy = flags.text("policy", "off");
   drafters = flags.all("drafter");
   for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());
+  trace = flags.text("trace", "");
   options.policy = policy.c_str();
+  options.trace_path = trace.c_str();
   options.drafters = drafter_pointers.data();
   options.num_drafters = drafter_pointers.size();
   if (flags.given("kv-bytes")) options.kv_bytes = size_flag("kv-bytes", flags.required("kv-bytes"));
@@ -191,7 +193,7 @@ EngineFlags::EngineFlags(const Flags& flags)
 }
 
 nlohmann::ordered_json EngineFlags::settings() const {
-  return {{"model", model},
+  nlohmann::ordered_json settings = {{"model", model},
           {"device", device},
           {"isa", isa},
           {"policy", policy},
@@ -201,6 +203,8 @@ nlohmann::ordered_json EngineFlags::settings() const {
           {"threads", options.num_threads},
           {"pin_threads", options.pin_threads == 1},
           {"kv_bytes", options.kv_bytes}};
+  if (!trace.empty()) settings["trace"] = trace;
+  return settings;
 }
 
 }  // namespace otr::cli
