@@ -99,7 +99,7 @@ class Engine final : private BatchHost {
   struct TickMarks {
     Stopwatch clock;
     double draft_at = 0, verify_at = 0;
-    int64_t generated_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
+    int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
   };
   bool step();
   void draft(const std::vector<RowRun>& runs);

@@ -22,8 +22,8 @@ const Engine::Ending Engine::kFaulted = {.ended = true, .reason = OTR_FINISH_ERR
 // One tick. False if there was nothing to run.
 bool Engine::step() {
   const SpecCounts& spec = speculator_->counts();
-  marks_ = {.clock = {}, .generated_tokens = tick_stats_.generated_tokens, .verify_steps = spec.verify_steps, .draft_tokens = spec.draft_tokens,
-            .accepted_tokens = spec.accepted_tokens};
+  marks_ = {.clock = {}, .generated_tokens = tick_stats_.generated_tokens, .prefill_tokens = tick_stats_.prefill_tokens,
+            .verify_steps = spec.verify_steps, .draft_tokens = spec.draft_tokens, .accepted_tokens = spec.accepted_tokens};
   const double drafted = tick_stats_.draft_seconds;
   page_work_.clear();
   if (tick_stats_.ticks == options_.preempt_at_tick) batcher_.preempt_one(this);
@@ -54,7 +54,8 @@ void Engine::trace_tick(size_t batch, double draft, double verify, double tick) 
                 .tick = tick, .batch = static_cast<int32_t>(batch), .rows = rows_.batch().num_rows,
                 .offered = static_cast<int32_t>(speculator_->num_offered()), .verified = spec.verify_steps - marks_.verify_steps,
                 .drafted = spec.draft_tokens - marks_.draft_tokens, .accepted = spec.accepted_tokens - marks_.accepted_tokens,
-                .tokens = tick_stats_.generated_tokens - marks_.generated_tokens, .plan = &speculator_->chosen()});
+                .tokens = tick_stats_.generated_tokens - marks_.generated_tokens,
+                .prefill_tokens = tick_stats_.prefill_tokens - marks_.prefill_tokens, .plan = &speculator_->chosen()});
   tick_stats_.trace_error = trace_->error();
 }
 

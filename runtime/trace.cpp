@@ -141,6 +141,7 @@ void Trace::tick(const TraceTick& t) {
   field("drafted", t.drafted);
   field("accepted", t.accepted);
   field("tokens", t.tokens);
+  field("prefill_tokens", t.prefill_tokens);
   put("}}");
   if (t.plan->drafters != 0) {
     slice("draft", at + 1e6 * t.draft_at, t.draft);

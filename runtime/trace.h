@@ -31,7 +31,7 @@ struct TraceTick {
   int32_t offered = 0;                // sequences that might draft
   int64_t verified = 0;               // of them, with a draft
   int64_t drafted = 0, accepted = 0;  // nodes, as otr_stats counts them
-  int64_t tokens = 0;                 // generated
+  int64_t tokens = 0, prefill_tokens = 0;  // generated; run of prompts
   const TickPlan* plan = nullptr;
 };
 

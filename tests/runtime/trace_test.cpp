@@ -86,6 +86,7 @@ TEST_F(TraceTest, AgreesWithCountersAndSamples) {
     EXPECT_EQ(all, events());
     EXPECT_EQ(static_cast<int64_t>(ticks.size()), stats["ticks"].get<int64_t>());
     EXPECT_EQ(sum_of(ticks, "tokens"), stats["generated_tokens"].get<int64_t>());
+    EXPECT_EQ(sum_of(ticks, "prefill_tokens"), stats["prefill_tokens"].get<int64_t>());
     EXPECT_EQ(sum_of(ticks, "drafted"), stats["speculation"]["draft_tokens"].get<int64_t>());
     EXPECT_EQ(sum_of(ticks, "accepted"), stats["speculation"]["accepted_tokens"].get<int64_t>());
     EXPECT_EQ(sum_of(ticks, "verified"), stats["speculation"]["verify_steps"].get<int64_t>());

@@ -8,5 +8,6 @@ int score_command(int argc, char** argv);
 int inspect_command(int argc, char** argv);
 int convert_command(int argc, char** argv);
 int inflate_command(int argc, char** argv);
+int report_command(int argc, char** argv);
 
 }  // namespace otr::cli
