@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "kernels/base/fp_env.h"
@@ -34,12 +35,12 @@ int32_t draft_row_limit(const EngineOptions& o, const Policy& policy) {
 }
 
 // All that are there: those that look up first.
-std::vector<std::string> drafters_of_auto(const EngineOptions& o, const std::vector<DrafterModel>& models) {
+std::vector<std::string> drafters_of_auto(const EngineOptions& o, const std::vector<std::string>& models) {
   std::vector<std::string> names;
   if (o.history != HistoryContent::kNone) names.push_back("history");
   names.push_back("ngram");
   for (const CustomDrafter& custom : o.custom_drafters) names.push_back(custom.name);
-  for (const DrafterModel& model : models) names.push_back(model.name);
+  names.insert(names.end(), models.begin(), models.end());
   names.push_back("self");
   return names;
 }
@@ -82,25 +83,39 @@ std::string unavailable_paths_json() {
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   OTR_RETURN_IF_ERROR(check_options(options));
   OTR_ASSIGN_OR_RETURN(Policy policy, parse_policy(options.policy));
-  const int32_t draft_rows = draft_row_limit(options, policy);
-  SpeculatorOptions speculation{.policy = policy, .models = {}, .custom = options.custom_drafters, .history = {}, .profile = options.profile, .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk,
-                                .max_draft_rows = draft_rows};
+  std::vector<DrafterModel> models;
+  std::vector<std::string> model_names;
   for (const std::string& text : options.drafters) {
     OTR_ASSIGN_OR_RETURN(DrafterModel model, parse_drafter_model(text));
-    speculation.models.push_back(std::move(model));
+    if (std::find(model_names.begin(), model_names.end(), model.name) != model_names.end()) {
+      return invalid_argument("drafter '" + text + "': the name is given twice");
+    }
+    model_names.push_back(model.name);
+    models.push_back(std::move(model));
   }
-  if (policy.kind == PolicyKind::kAuto) speculation.policy.drafters = policy.drafters = drafters_of_auto(options, speculation.models);
-  if (policy.drafters.size() > static_cast<size_t>(kMaxDrafters)) {
-    return invalid_argument("there are more than " + std::to_string(kMaxDrafters) + " drafters");
+  if (policy.kind == PolicyKind::kAuto) policy.drafters = drafters_of_auto(options, model_names);
+  OTR_RETURN_IF_ERROR(name_drafters(model_names, &policy));
+  std::unique_ptr<Trace> trace;
+  if (!options.trace_path.empty()) {
+    OTR_ASSIGN_OR_RETURN(trace, Trace::create(options.trace_path));
   }
+  const int32_t draft_rows = draft_row_limit(options, policy);
+  SpeculatorOptions speculation{.policy = policy, .models = std::move(models), .custom = options.custom_drafters, .history = {}, .profile = options.profile,
+                                .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk, .max_draft_rows = draft_rows};
   EngineOptions o = options;
   const bool drafts_history = std::find(policy.drafters.begin(), policy.drafters.end(), "history") != policy.drafters.end();
-  if (drafts_history && o.history == HistoryContent::kNone) o.history = HistoryContent::kLogprobs;
+  if (drafts_history && o.history == HistoryContent::kNone) {
+    o.history = uses_history_logprobs(policy) ? HistoryContent::kLogprobs : HistoryContent::kTokens;
+  }
   o.worker.target.bucket = {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_logit_rows = max_logit_rows(o) + draft_rows};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));
   std::unique_ptr<Engine> engine(new Engine(o, std::move(worker), draft_rows));
   if (engine->history_ != nullptr) speculation.history = [history = engine->history_.get()] { return history->index(); };
   OTR_ASSIGN_OR_RETURN(engine->speculator_, Speculator::create(speculation, *engine->worker_, engine->live_));
+  if (trace != nullptr) {
+    OTR_RETURN_IF_ERROR(trace->begin(engine->worker_->isa(), engine->worker_->num_threads(), o.max_batch, o.policy, policy.drafters));
+    engine->trace_ = std::move(trace);
+  }
   engine->tick_stats_.quantize_seconds = engine->stats_.quantize_seconds = engine->target().quantize_seconds();
   engine->thread_ = std::thread([e = engine.get()] { e->loop(); });
   return engine;
@@ -274,7 +289,8 @@ std::string Engine::stats_json() const {
                 static_cast<long long>(model.converted_tensors()), static_cast<long long>(model.activation_bytes() + speculator_->drafter_activation_bytes()),
                 decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(s.quantize_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
-  return std::string(text) + ",\"policy\":\"" + options_.policy + "\",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
+  const std::string trace = s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
+  return std::string(text) + trace + ",\"policy\":\"" + options_.policy + "\",\"speculation\":" + speculator_->counts_json(s.spec) + history + "}";
 }
 
 // ---- The engine thread ---------------------------------------------------------------------------------------------------
@@ -390,11 +406,23 @@ void Engine::finish(Sequence* s, otr_finish_reason reason, std::string error) {
   }
 }
 
+// Who has received the last sample finds the trace complete.
+void Engine::trace_finished() {
+  for (const auto& s : finished_) {
+    if (s->group->is_score) continue;
+    trace_->sample({.group = s->group->id, .sample = s->sample, .tokens = static_cast<int64_t>(s->tokens.size()) - s->num_prompt(),
+                    .finish_reason = otr_finish_reason_text(s->finish_reason)});
+  }
+  if (batcher_.empty()) trace_->flush();
+  tick_stats_.trace_error = trace_->error();
+}
+
 // The counters go out with the results they count: who has received the last sample reads final numbers.
 void Engine::publish_finished() {
   tick_stats_.kv_pages_in_use = target().page_pool().num_in_use();
   tick_stats_.spec = speculator_->counts();
   tick_stats_.decide_seconds = speculator_->decide_seconds();
+  if (trace_ != nullptr) trace_finished();
   for (const auto& s : finished_) {
     if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
   }

@@ -19,6 +19,7 @@
 #include "runtime/history_store.h"
 #include "runtime/request.h"
 #include "runtime/speculator.h"
+#include "runtime/trace.h"
 #include "runtime/worker.h"
 #include "sched/batcher.h"
 
@@ -32,6 +33,7 @@ struct EngineOptions {
   std::string profile;  // a file of measured costs; empty: none
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not: for proofs that it changes nothing
   HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
+  std::string trace_path;             // "": no trace
   int32_t max_batch = 256;
   int32_t prefill_chunk = 512;
 };
@@ -52,6 +54,7 @@ struct EngineStats {
   double draft_seconds = 0;       // inside the drafters
   double decide_seconds = 0;      // inside the policy
   double quantize_seconds = 0;    // the last making of "self"
+  int32_t trace_error = 0;        // errno of the write that ended the trace
   SpecCounts spec;
 };
 
@@ -93,6 +96,12 @@ class Engine final : private BatchHost {
     int32_t row, logit, draw;
     int32_t first_path;  // of the forest's second path, in paths_
   };
+  // What a tick began with, for the trace; parts in seconds from its beginning.
+  struct TickMarks {
+    Stopwatch clock;
+    double draft_at = 0, verify_at = 0;
+    int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
+  };
   bool step();
   void draft(const std::vector<RowRun>& runs);
   void assemble(const std::vector<RowRun>& runs);
@@ -121,6 +130,8 @@ class Engine final : private BatchHost {
 
   void start(std::unique_ptr<Sequence>* s);
   void finish(Sequence* s, otr_finish_reason reason, std::string error = {});
+  void trace_tick(size_t batch, double draft, double verify, double tick);
+  void trace_finished();
   void publish_finished();
   void drain_inbox();
   void finish_unstarted(std::unique_ptr<Sequence> s, const std::string& error);
@@ -169,6 +180,8 @@ class Engine final : private BatchHost {
   std::vector<int32_t> drawn_, accepted_;  // of one forest: the target's tokens; the nodes that were kept
   std::vector<std::unique_ptr<Sequence>> finished_;  // of this tick
   EngineStats tick_stats_;
+  TickMarks marks_;
+  std::unique_ptr<Trace> trace_;  // may be null
 
   std::mutex weights_mutex_;  // of calls that change the weights; taken before mutex_
   mutable std::mutex mutex_;

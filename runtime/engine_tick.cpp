@@ -21,7 +21,9 @@ const Engine::Ending Engine::kFaulted = {.ended = true, .reason = OTR_FINISH_ERR
 
 // One tick. False if there was nothing to run.
 bool Engine::step() {
-  const Stopwatch tick;
+  const SpecCounts& spec = speculator_->counts();
+  marks_ = {.clock = {}, .generated_tokens = tick_stats_.generated_tokens, .prefill_tokens = tick_stats_.prefill_tokens,
+            .verify_steps = spec.verify_steps, .draft_tokens = spec.draft_tokens, .accepted_tokens = spec.accepted_tokens};
   const double drafted = tick_stats_.draft_seconds;
   page_work_.clear();
   if (tick_stats_.ticks == options_.preempt_at_tick) batcher_.preempt_one(this);
@@ -29,14 +31,14 @@ bool Engine::step() {
   if (runs.empty()) return false;
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
-  const Stopwatch kernels;
+  marks_.verify_at = marks_.clock.seconds();
   target().run(rows_.batch());      // run: the forward program
   draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
-  const double verifying = kernels.seconds();
+  const double verifying = marks_.clock.seconds() - marks_.verify_at;
   commit(runs);                     // commit: … kept, with its pages; finished samples leave
-  const double seconds = tick.seconds();
-  speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * (tick_stats_.draft_seconds - drafted),
-                         .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * seconds});
+  const double seconds = marks_.clock.seconds(), drafting = tick_stats_.draft_seconds - drafted;
+  speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * drafting, .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * seconds});
+  if (trace_ != nullptr) trace_tick(runs.size(), drafting, verifying, seconds);
   ++tick_stats_.ticks;
   tick_stats_.kernel_seconds += verifying;
   tick_stats_.busy_seconds += seconds;
@@ -44,6 +46,17 @@ bool Engine::step() {
   if (const Status status = check_pages(); !status.ok()) fail_all(status.message());
 #endif
   return true;
+}
+
+void Engine::trace_tick(size_t batch, double draft, double verify, double tick) {
+  const SpecCounts& spec = speculator_->counts();
+  trace_->tick({.number = tick_stats_.ticks, .draft_at = marks_.draft_at, .draft = draft, .verify_at = marks_.verify_at, .verify = verify,
+                .tick = tick, .batch = static_cast<int32_t>(batch), .rows = rows_.batch().num_rows,
+                .offered = static_cast<int32_t>(speculator_->num_offered()), .verified = spec.verify_steps - marks_.verify_steps,
+                .drafted = spec.draft_tokens - marks_.draft_tokens, .accepted = spec.accepted_tokens - marks_.accepted_tokens,
+                .tokens = tick_stats_.generated_tokens - marks_.generated_tokens,
+                .prefill_tokens = tick_stats_.prefill_tokens - marks_.prefill_tokens, .plan = &speculator_->chosen()});
+  tick_stats_.trace_error = trace_->error();
 }
 
 // Lets the policy choose among the runs that may draft, and takes pages for their nodes as long as there are any that no sequence
@@ -69,6 +82,7 @@ void Engine::draft(const std::vector<RowRun>& runs) {
   }
   target().prepare(page_work_);
   const Stopwatch drafting;
+  marks_.draft_at = marks_.clock.seconds();
   try {
     speculator_->draft(max_draft_rows_);
   } catch (const std::bad_alloc&) {  // a draft that fails costs speed, and nobody's sample

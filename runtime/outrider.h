@@ -118,8 +118,9 @@ typedef struct otr_engine_options {
                               is OTR_UNSUPPORTED, never replaced */
   const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps those that it
                               would have drawn itself. Samples are the same under every policy; only their speed differs. "auto"
-                              (default): every tick what should pay most, of all drafters that are there; what passes cost is measured at
-                              create, in about a second. "off": nothing; no memory for drafters.
+                              (default): every tick what should pay most, of all drafters that are there; without a profile (see below)
+                              what passes cost is measured at create, in about a second. "off": nothing; no memory for drafters.
+                              "specactor", "rhymerl", "tlt", "efficientrollout": as the papers of these names choose.
                               "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]": always the same; with "q", drafters do
                               without the noise that samples are drawn with: for comparison */
   int32_t max_batch;       /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
@@ -138,6 +139,10 @@ typedef struct otr_engine_options {
                               nothing else runs; default 0 */
   const char* profile_path; /* what passes cost on this machine, a file that 'outrider profile' wrote; NULL: none. One of another machine,
                               path, number of threads, model shape or drafter is OTR_BAD_INPUT */
+  const char* trace_path;  /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider report` open
+                              it), one event a line: what each tick chose, expected and did, and each sample's end. Up to date
+                              whenever no sample is unfinished. NULL or "" (default): none. A write that fails later ends the trace
+                              alone, and otr_stats says why (trace_error) */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -145,7 +150,7 @@ OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t s
 /* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model.
  * On failure *engine is NULL and otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the
  * model_path missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it
- * cannot be read. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
+ * cannot be read, or the trace not be written. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
  * OTR_OUT_OF_MEMORY: weights, KV pages or threads do not fit. */
 OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
 

@@ -54,6 +54,9 @@ Result<DrafterModel> parse_drafter_model(std::string_view text) {
 
 Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& options, Worker& worker,
                                                        const std::vector<std::unique_ptr<Sequence>>& live) {
+  if (needs_costs(options.policy) && options.costs.size() != options.policy.drafters.size()) {
+    return invalid_argument("the policy weighs costs, and there is no profile of its drafters");
+  }
   std::unique_ptr<Speculator> s(new Speculator(options));
   for (const std::string& name : options.policy.drafters) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, worker, live));
@@ -90,7 +93,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
                                 .by_q = policy.by_q};
   const auto named = [&name](const auto& d) { return d.name == name; };
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
-  if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history));
+  if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));
   if (name == "self") {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, worker.target(), live));
     drafter_weight_bytes_ += worker.target().quantized_bytes();

@@ -64,6 +64,8 @@ class Speculator {
   int64_t drafter_activation_bytes() const { return drafter_activation_bytes_; }  // of drafters with models of their own
   const SpecCounts& counts() const { return counts_; }
   double decide_seconds() const { return decide_seconds_; }  // inside the policy
+  const TickPlan& chosen() const { return plan_; }  // of the tick
+  size_t num_offered() const { return offered_.size(); }
   // {"decode_steps":…,"drafters":{"ngram":{…}}}
   std::string counts_json(const SpecCounts& counts) const;
 

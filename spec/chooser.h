@@ -30,6 +30,9 @@ struct TickView {
   int32_t batch = 0;              // sequences that take part in the tick
   int32_t other_rows = 0;         // rows of the target's pass beside one for each of `rows`: prefill, scores, sequences that may not draft
   double context = 0;             // mean of `rows`; 0 without any
+
+  // A prompt runs: some sequence has more rows than one.
+  bool prefills() const { return other_rows > batch - static_cast<int32_t>(rows.size()); }
 };
 
 // What is done in a tick. REQUIRES: where drafters != 0, depth, top_k and verify_tokens are within the limits of policy.h.

@@ -13,7 +13,8 @@ size_t match_at(int32_t length, int32_t depth) {
 
 }  // namespace
 
-HistoryDrafter::HistoryDrafter(int number, HistorySource source) : number_(number), source_(std::move(source)) {
+HistoryDrafter::HistoryDrafter(int number, HistorySource source, bool use_logprobs)
+    : number_(number), source_(std::move(source)), use_logprobs_(use_logprobs) {
   places_.reserve(static_cast<size_t>(PromptHistory::kMaxPlaces) * (kMaxDraftNodes + 1));
   children_.reserve(PromptHistory::kMaxPlaces);
   candidates_.reserve(static_cast<size_t>(PromptHistory::kMaxPlaces) * (kMaxDraftNodes + 1));
@@ -48,7 +49,7 @@ void HistoryDrafter::propose_row(const DraftRow& row, int32_t top_k, int32_t max
   Member& m = member(row.sequence.slot);
   m.proposed = m.history != nullptr && find_places(row.sequence, &m);
   if (!m.proposed) return;
-  m.coupled = m.history->has_logprobs() && row.sequence.temperature > 0.0f;
+  m.coupled = use_logprobs_ && m.history->has_logprobs() && row.sequence.temperature > 0.0f;
   const int32_t max_depth = m.coupled ? row.max_depth : std::min(row.max_depth, m.window);
   const auto worse = [](const Candidate& a, const Candidate& b) { return a.acceptance < b.acceptance; };
   candidates_.clear();

@@ -43,8 +43,8 @@ class HistoryDrafter final : public Drafter {
   //   0: 5.49, 34 %    0.1: 5.42, 49 %    0.2: 5.24, 55 %    0.3: 4.74, 65 %    0.5: 4.42, 75 %
   static constexpr float kMinAcceptance = 0.2f;
 
-  // `number`: the drafter's bit in the forests.
-  HistoryDrafter(int number, HistorySource source);
+  // `number`: the drafter's bit in the forests. `use_logprobs`: false: an index with log-probs is used as one without.
+  HistoryDrafter(int number, HistorySource source, bool use_logprobs = true);
 
   void join(const DraftSequence& sequence) override;
   DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override;
@@ -107,6 +107,7 @@ class HistoryDrafter final : public Drafter {
 
   const int number_;
   const HistorySource source_;
+  const bool use_logprobs_;
   std::vector<Member> members_;                            // by slot
   std::array<Rates, PromptHistory::kMaxMatch + 1> rates_;  // by match length and rank
   std::array<Trust, PromptHistory::kMaxMatch + 1> trust_;  // by match length

@@ -8,7 +8,20 @@
 namespace otr {
 namespace {
 
-constexpr std::string_view kGrammar = "expected auto, off or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
+constexpr std::string_view kGrammar =
+    "expected auto, off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
+
+struct Preset {
+  std::string_view name;
+  PolicyKind kind;
+  int32_t depth, top_k, verify_tokens;
+  bool by_q;
+};
+constexpr Preset kPresets[] = {{"auto", PolicyKind::kAuto, 32, 3, 64, false},
+                               {"specactor", PolicyKind::kSpecactor, 16, 1, 16, false},
+                               {"rhymerl", PolicyKind::kRhymerl, 32, 1, 32, false},
+                               {"tlt", PolicyKind::kTlt, 12, 4, 48, true},
+                               {"efficientrollout", PolicyKind::kEfficientrollout, 11, 1, 11, false}};
 
 // Cuts `text` at every `separator`.
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -28,7 +41,9 @@ class Parser {
   Result<Policy> parse() {
     std::vector<std::string_view> parts = split(text_, ':');
     if (text_ == "off") return Policy{};
-    if (text_ == "auto") return Policy{.kind = PolicyKind::kAuto, .drafters = {}, .depth = 32, .top_k = 3, .verify_tokens = 64, .by_q = false};
+    for (const Preset& preset : kPresets) {
+      if (text_ == preset.name) return Policy{preset.kind, {}, preset.depth, preset.top_k, preset.verify_tokens, preset.by_q};
+    }
     Policy p;
     p.by_q = parts.size() == 6 && parts.back() == "q";
     if (p.by_q) parts.pop_back();
@@ -73,5 +88,28 @@ bool is_drafter_name(std::string_view name) {
 }
 
 Result<Policy> parse_policy(std::string_view text) { return Parser(text).parse(); }
+
+Status name_drafters(std::span<const std::string> models, Policy* policy) {
+  switch (policy->kind) {
+    case PolicyKind::kOff:
+    case PolicyKind::kFixed: return {};
+    case PolicyKind::kAuto: break;  // the engine knows what there is
+    case PolicyKind::kSpecactor:
+      policy->drafters = {"ngram", "history", "self"};
+      policy->drafters.insert(policy->drafters.end(), models.begin(), models.end());
+      break;
+    case PolicyKind::kRhymerl: policy->drafters = {"history"}; break;
+    case PolicyKind::kTlt: policy->drafters = {models.empty() ? "self" : models.front(), "ngram"}; break;
+    case PolicyKind::kEfficientrollout: policy->drafters = {"self"}; break;
+  }
+  if (policy->drafters.size() <= static_cast<size_t>(kMaxDrafters)) return {};
+  return invalid_argument("the policy has " + std::to_string(policy->drafters.size()) + " drafters, more than " + std::to_string(kMaxDrafters));
+}
+
+bool needs_costs(const Policy& policy) {
+  return policy.kind == PolicyKind::kAuto || policy.kind == PolicyKind::kSpecactor || policy.kind == PolicyKind::kRhymerl || policy.kind == PolicyKind::kEfficientrollout;
+}
+
+bool uses_history_logprobs(const Policy& policy) { return policy.kind == PolicyKind::kFixed || policy.kind == PolicyKind::kAuto; }
 
 }  // namespace otr

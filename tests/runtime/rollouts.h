@@ -76,6 +76,7 @@ struct EngineSetup {
   int32_t num_threads = 1;
   int64_t num_pages = 2048;
   std::string policy = "off";
+  std::string trace_path = "";
 };
 
 class TestEngine {
@@ -90,6 +91,7 @@ class TestEngine {
     options.num_threads = setup.num_threads;
     options.kv_bytes = model.kv_bytes(setup.num_pages);
     options.policy = setup.policy.c_str();
+    options.trace_path = setup.trace_path.c_str();
     EXPECT_EQ(otr_engine_create(&options, &engine_), OTR_OK) << otr_last_error(nullptr);
   }
   ~TestEngine() { otr_engine_destroy(engine_); }

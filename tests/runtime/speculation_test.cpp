@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "runtime/engine.h"
@@ -22,7 +23,15 @@ struct Variant {
   int64_t num_pages = 2048;
   int64_t preempt_at_tick = -1;
   const KernelTable* kernels = nullptr;  // instead of the path's
+  std::vector<CostModel> costs = {};     // of a policy that weighs them
 };
+
+// One pass costs 1 ms whatever it runs, a level of a draft nothing: speculation always pays.
+CostModel free_drafts() {
+  CostModel costs;
+  for (const CostRole role : {CostRole::kTarget, CostRole::kVerify}) costs.roles[static_cast<size_t>(role)].weights_ms = 1;
+  return costs;
+}
 
 class Speculation : public EveryPath {
  protected:
@@ -37,6 +46,7 @@ class Speculation : public EveryPath {
     o.prefill_chunk = r.chunk;
     o.policy = r.policy;
     o.preempt_at_tick = r.preempt_at_tick;
+    o.costs = r.costs;
     o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path};
     o.custom_drafters = {
         {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, target_.vocab_size); }},
@@ -135,6 +145,30 @@ TEST_P(Speculation, ChangesNothing) {
     for (const auto& [name, counts] : stats_["speculation"]["drafters"].items()) {
       EXPECT_GT(counts.at("drafted").get<int64_t>(), 20) << variant.policy << ": " << name;
     }
+  }
+}
+
+// The papers' policies, each with all its drafters. (What they decide: tests/spec/paper_choosers_test.cpp.)
+TEST_P(Speculation, ThePapersPoliciesChangeNothing) {
+  const Outputs plain = run({});
+  const std::vector<CostModel> one(1, free_drafts()), five(5, free_drafts());
+  const struct {
+    Variant variant;
+    std::vector<std::string> drafters, drafting;
+  } cases[] = {
+      {{.policy = "specactor", .costs = five}, {"ngram", "history", "self", "small", "twin"}, {"ngram", "self", "small", "twin"}},
+      {{.policy = "tlt", .max_batch = 7}, {"small", "ngram"}, {"small"}},
+      {{.policy = "tlt", .max_batch = 16, .num_pages = fewest_pages()}, {"small", "ngram"}, {"small"}},
+      {{.policy = "rhymerl", .costs = one}, {"history"}, {}},  // the first epoch
+      {{.policy = "efficientrollout", .max_batch = 7, .costs = one}, {"self"}, {"self"}},
+  };
+  for (const auto& [variant, drafters, drafting] : cases) {
+    EXPECT_EQ(difference(plain, run(variant)), "") << variant.policy;
+    std::vector<std::string> names;
+    for (const auto& [name, counts] : stats_["speculation"]["drafters"].items()) names.push_back(name);
+    EXPECT_EQ(std::set(names.begin(), names.end()), std::set(drafters.begin(), drafters.end())) << variant.policy;
+    for (const std::string& name : drafting) EXPECT_GT(drafter_count(name.c_str(), "drafted"), 20) << variant.policy << ": " << name;
+    EXPECT_EQ(spec_count("draft_tokens") > 0, !drafting.empty()) << variant.policy;
   }
 }
 
@@ -277,6 +311,8 @@ TEST(SpeculationErrors, ArePlain) {
   EXPECT_EQ(error("fixed:small:4", {}), "the policy names drafter 'small', which is not defined");
   EXPECT_EQ(error("fixed:d:4", {"d=model:" + other.path()}),
             "drafter 'd' (" + other.path() + ") has a vocabulary of 98 tokens, the target one of 97");
+  EXPECT_EQ(error("efficientrollout", {}), "the policy weighs costs, and there is no profile of its drafters");
+  EXPECT_EQ(error("off", {"d=model:x", "d=model:y"}), "drafter 'd=model:y': the name is given twice");
   EXPECT_NE(error("fixed:d:4", {"d=model:/nowhere"}).find("/nowhere"), std::string::npos);
   EXPECT_EQ(error("off", {"d=" + model.path()}), "drafter 'd=" + model.path() + "': expected NAME=model:PATH");
   EXPECT_EQ(error("off", {"self=model:x"}), "drafter 'self=model:x': the name 'self' is taken by a drafter that is always there");

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <thread>
 
@@ -95,6 +96,25 @@ TEST_F(TickAllocation, DraftsAllocateNothing) {
     EXPECT_EQ(engine.count("finished_samples"), 0);
     otr_cancel(engine.get(), group);
     engine.collect();
+  }
+}
+
+// Nor does the trace, over many of its buffers.
+TEST_F(TickAllocation, TracingAllocatesNothing) {
+  const TinyModel model({.max_position_embeddings = 8192});
+  for (const char* policy : {"off", "fixed:self:4:3:12"}) {
+    EngineSetup setup;
+    setup.num_pages = 3000;
+    setup.policy = policy;
+    setup.trace_path = model.path() + "/trace.json";
+    const TestEngine engine(model, setup);
+    const uint64_t group = engine.submit(endless(100, 8000, 3), 0);
+    const int64_t before = allocations_at(engine, 3 * 600);
+    EXPECT_EQ(allocations_at(engine, 3 * 3000) - before, 0) << policy;
+    EXPECT_EQ(engine.count("finished_samples"), 0);
+    otr_cancel(engine.get(), group);
+    engine.collect();
+    EXPECT_GT(std::filesystem::file_size(setup.trace_path), 300'000u);
   }
 }
 

@@ -136,6 +136,17 @@ TEST_F(HistoryDrafterTest, WithoutNoiseLogprobsOfDrawsSayNothing) {
   EXPECT_EQ(propose(2), (std::vector<int32_t>{10, 11}));  // at temperature 1 these would mostly be dropped
 }
 
+TEST_F(HistoryDrafterTest, ToldToItDoesWithoutLogprobs) {
+  // Tokens of probability e^-9: dropped where log-probs count, else a window of them is drafted.
+  start({{count_up(100, 20), std::vector<float>(20, -9.0f), kUnknownReward}});
+  EXPECT_TRUE(propose().empty());
+  HistoryDrafter plain(3, [this] { return index_; }, /*use_logprobs=*/false);
+  plain.join(view());
+  const DraftRow row = {view(), 64, &forest_};
+  plain.propose({&row, 1}, {.top_k = 1, .max_nodes = 64});
+  EXPECT_EQ(forest_.size(), HistoryDrafter::kFirstWindow);
+}
+
 // A place whose old tokens had the probabilities p, while the target may say anything: what is proposed is the known token with
 // the greatest score, A is how often the target draws it, and what is dropped would have been kept less often than
 // kMinAcceptance.

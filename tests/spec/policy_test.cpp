@@ -48,8 +48,52 @@ TEST(ParsePolicy, ReadsTheRuleThatTreesGrowBy) {
   EXPECT_FALSE(by_acceptance.value().by_q);
 }
 
+TEST(ParsePolicy, KnowsThePapersByName) {
+  struct Case {
+    const char* name;
+    PolicyKind kind;
+    bool costs, by_q;
+    std::vector<std::string> alone, with_models;  // drafters
+  };
+  const Case cases[] = {
+      {"specactor", PolicyKind::kSpecactor, true, false, {"ngram", "history", "self"}, {"ngram", "history", "self", "b", "a"}},
+      {"rhymerl", PolicyKind::kRhymerl, true, false, {"history"}, {"history"}},
+      {"tlt", PolicyKind::kTlt, false, true, {"self", "ngram"}, {"b", "ngram"}},
+      {"efficientrollout", PolicyKind::kEfficientrollout, true, false, {"self"}, {"self"}},
+  };
+  const std::vector<std::string> models = {"b", "a"};
+  for (const Case& c : cases) {
+    const Result<Policy> parsed = parse_policy(c.name);
+    ASSERT_TRUE(parsed.ok()) << c.name;
+    EXPECT_EQ(parsed.value().kind, c.kind);
+    EXPECT_EQ(parsed.value().by_q, c.by_q);
+    EXPECT_EQ(needs_costs(parsed.value()), c.costs);
+    EXPECT_FALSE(uses_history_logprobs(parsed.value()));
+    Policy p = parsed.value();
+    ASSERT_TRUE(name_drafters({}, &p).ok());
+    EXPECT_EQ(p.drafters, c.alone) << c.name;
+    ASSERT_TRUE(name_drafters(models, &p).ok());
+    EXPECT_EQ(p.drafters, c.with_models) << c.name;
+    EXPECT_LE(p.depth, 64);
+    EXPECT_GE(p.verify_tokens, p.depth);
+  }
+}
+
+TEST(NameDrafters, LeavesGivenOnesAloneAndKnowsTheLimit) {
+  Policy fixed = parse_policy("fixed:self:3").value(), off;
+  const std::vector<std::string> many(14, "m");
+  ASSERT_TRUE(name_drafters(many, &fixed).ok() && name_drafters(many, &off).ok());
+  EXPECT_EQ(fixed.drafters, std::vector<std::string>{"self"});
+  EXPECT_TRUE(off.drafters.empty());
+  EXPECT_TRUE(uses_history_logprobs(fixed));
+  EXPECT_FALSE(needs_costs(fixed) || needs_costs(off));
+  Policy specactor = parse_policy("specactor").value();
+  EXPECT_FALSE(name_drafters(many, &specactor).ok());  // 17
+  EXPECT_TRUE(name_drafters(std::span(many).first(13), &specactor).ok());
+}
+
 TEST(ParsePolicy, RefusesAllElseByName) {
-  for (const char* text : {"", "Off", "off ", " off", "offline", "auto:", "Auto", "off:ngram", "fixed", "fixed:ngram", "fixed::4", "fixed:ngram:0",
+  for (const char* text : {"", "Off", "off ", " off", "offline", "auto:", "Auto", "off:ngram", "tlt:small", "Specactor", "rhymerl ", "fixed", "fixed:ngram", "fixed::4", "fixed:ngram:0",
                            "fixed:ngram:65", "fixed:ngram:-1", "fixed:ngram:4x", "fixed:ngram:", "fixed:ngram:4:0", "fixed:ngram:4:17",
                            "fixed:ngram:4:1:0", "fixed:ngram:4:1:257", "fixed:ngram:4:1:1:1", "fixed:ngram:4:q", "fixed:ngram:4:1:q", "fixed:ngram:4:1:1:", "fixed:ngram:4:1:1:Q",
                            "fixed:ngram:4:1:1:q:q", "off:1:1:1:1:q", "fixed:ngram+ngram:4", "fixed:+ngram:4",

@@ -9,5 +9,6 @@ int inspect_command(int argc, char** argv);
 int convert_command(int argc, char** argv);
 int inflate_command(int argc, char** argv);
 int profile_command(int argc, char** argv);
+int report_command(int argc, char** argv);
 
 }  // namespace otr::cli

@@ -180,9 +180,11 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   policy = flags.text("policy", default_policy);
   drafters = flags.all("drafter");
   for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());
+  trace = flags.text("trace", "");
   options.policy = policy.c_str();
   profile = flags.text("profile", "");
   options.profile_path = profile.c_str();
+  options.trace_path = trace.c_str();
   options.drafters = drafter_pointers.data();
   options.num_drafters = drafter_pointers.size();
   if (flags.given("kv-bytes")) options.kv_bytes = size_flag("kv-bytes", flags.required("kv-bytes"));
@@ -194,7 +196,7 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
 }
 
 nlohmann::ordered_json EngineFlags::settings() const {
-  return {{"model", model},
+  nlohmann::ordered_json settings = {{"model", model},
           {"device", device},
           {"isa", isa},
           {"policy", policy},
@@ -205,6 +207,8 @@ nlohmann::ordered_json EngineFlags::settings() const {
           {"threads", options.num_threads},
           {"pin_threads", options.pin_threads == 1},
           {"kv_bytes", options.kv_bytes}};
+  if (!trace.empty()) settings["trace"] = trace;
+  return settings;
 }
 
 }  // namespace otr::cli

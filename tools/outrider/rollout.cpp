@@ -120,6 +120,12 @@ void load_history(otr_engine* engine, const std::string& path) {
   if (status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", otr_last_error(engine));
 }
 
+// A trace that could not be written to its end costs no sample.
+void report_trace_error(const EngineHandle& engine) {
+  const nlohmann::json stats = nlohmann::json::parse(engine.stats());
+  if (stats.contains("trace_error")) std::fprintf(stderr, "outrider: trace: %s\n", stats["trace_error"].get<std::string>().c_str());
+}
+
 std::vector<Flag> flag_table() {
   std::vector<Flag> table = kEngineFlagTable;
   table.insert(table.begin() + 1, {"prompts", "FILE|-", "JSON lines; - is standard input (required)"});
@@ -132,10 +138,13 @@ std::vector<Flag> flag_table() {
       {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
       {"seed", "S", "default 0"},
       {"step", "K", "the RL step: another step, other noise (default 0)"},
-      {"policy", "POLICY", "what is speculated: auto (default), off, or fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]]"},
+      {"policy", "POLICY",
+       "what is speculated: auto (default), off, specactor, rhymerl, tlt, efficientrollout, or "
+       "fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]]"},
       {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (self, ngram and history are always there)"},
       {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
       {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
+      {"trace", "FILE.json", "write what every tick chose, expected and did: for 'outrider report' and Perfetto"},
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
   };
   table.insert(table.end(), std::begin(own), std::end(own));
@@ -178,6 +187,7 @@ int rollout_command(int argc, char** argv) {
   if (!history.empty() && otr_history_save(engine.get(), history.c_str()) != OTR_OK) {
     throw Failure(kExitFailure, "history: " + std::string(otr_last_error(engine.get())));
   }
+  if (!engine_flags.trace.empty()) report_trace_error(engine);
   nlohmann::ordered_json settings = engine_flags.settings();
   settings["prompts"] = input.name();
   settings.update(sampling_settings(defaults));

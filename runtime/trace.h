@@ -1,0 +1,88 @@
+// Trace: what every tick decided, foretold and did, as a Chrome trace (JSON) that Perfetto and `outrider report` open.
+//
+// One event a line: metadata, then a slice a tick with slices for its draft and its verification inside, counters, and an
+// instant for each finished sample. Times are microseconds since the engine was made. The array is closed when the engine ends;
+// that of a program that was killed is open, which the format allows, and ends with a whole event.
+//
+// Events go into a buffer made at create, and to the file when that is full, after kFlushSeconds, or at rest: nothing is
+// allocated. A write that fails ends the trace, and error() says why.
+//
+// Thread safety: used by the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/status.h"
+#include "spec/chooser.h"
+
+namespace otr {
+
+// A tick. Times in seconds; those of the parts from the tick's beginning.
+struct TraceTick {
+  int64_t number;
+  double draft_at = 0, draft = 0, verify_at = 0, verify = 0, tick = 0;
+  int32_t batch = 0;                  // sequences
+  int32_t rows = 0;                   // of the target's pass
+  int32_t offered = 0;                // sequences that might draft
+  int64_t verified = 0;               // of them, with a draft
+  int64_t drafted = 0, accepted = 0;  // nodes, as otr_stats counts them
+  int64_t tokens = 0, prefill_tokens = 0;  // generated; run of prompts
+  const TickPlan* plan = nullptr;
+};
+
+struct TraceSample {
+  uint64_t group;
+  uint32_t sample;
+  int64_t tokens;  // of the response
+  const char* finish_reason;
+};
+
+class Trace {
+ public:
+  // Makes the file, empty. kIoError, with the path and the reason; pipes and sockets are refused.
+  static Result<std::unique_ptr<Trace>> create(const std::string& path);
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  // Who runs: written at once. Before all else. `drafters`: names, by bit.
+  Status begin(std::string_view isa, int32_t num_threads, int32_t max_batch, std::string_view policy,
+               std::vector<std::string> drafters);
+  // A tick that ends now.
+  void tick(const TraceTick& tick);
+  void sample(const TraceSample& sample);
+  void flush();
+  int error() const { return error_; }  // errno of the write that failed; 0: none
+
+ private:
+  static constexpr size_t kBufferBytes = 1 << 17, kMostEventsBytes = 1 << 13;  // of one call
+  static constexpr double kFlushSeconds = 1;
+
+  Trace(std::string path, int fd);
+  void put(std::string_view text);
+  void put(int64_t number);
+  void put(double number, int decimals);
+  void field(std::string_view name, int64_t number);
+  void field(std::string_view name, double number, int decimals);
+  void slice(std::string_view name, double at_us, double seconds);
+  void counter(std::string_view name, double at_us, std::string_view key, double value);
+  void plan(const TickPlan& plan);
+  void end_events();
+
+  const std::string path_;
+  int fd_;
+  bool begun_ = false;
+  int error_ = 0;
+  const Stopwatch clock_;
+  double flushed_ = 0;  // seconds
+  std::vector<std::string> drafters_;
+  const std::unique_ptr<char[]> buffer_;
+  size_t size_ = 0;
+};
+
+}  // namespace otr
