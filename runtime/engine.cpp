@@ -100,7 +100,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     OTR_ASSIGN_OR_RETURN(trace, Trace::create(options.trace_path));
   }
   const int32_t draft_rows = draft_row_limit(options, policy);
-  SpeculatorOptions speculation{.policy = policy, .models = std::move(models), .custom = options.custom_drafters, .history = {}, .profile = options.profile,
+  SpeculatorOptions speculation{.policy = policy, .models = std::move(models), .custom = options.custom_drafters, .history = {}, .profile = options.profile, .costs = options.costs,
                                 .max_batch = options.max_batch, .prefill_chunk = options.prefill_chunk, .max_draft_rows = draft_rows};
   EngineOptions o = options;
   const bool drafts_history = std::find(policy.drafters.begin(), policy.drafters.end(), "history") != policy.drafters.end();

@@ -30,7 +30,8 @@ struct EngineOptions {
   std::string policy = "auto";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
-  std::string profile;  // a file of measured costs; empty: none
+  std::string profile;                // a file of measured costs; empty: none
+  std::vector<CostModel> costs;       // by drafter of the policy, instead of measured ones: for proofs
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not: for proofs that it changes nothing
   HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
   std::string trace_path;             // "": no trace

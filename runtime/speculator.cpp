@@ -54,9 +54,6 @@ Result<DrafterModel> parse_drafter_model(std::string_view text) {
 
 Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& options, Worker& worker,
                                                        const std::vector<std::unique_ptr<Sequence>>& live) {
-  if (needs_costs(options.policy) && options.costs.size() != options.policy.drafters.size()) {
-    return invalid_argument("the policy weighs costs, and there is no profile of its drafters");
-  }
   std::unique_ptr<Speculator> s(new Speculator(options));
   for (const std::string& name : options.policy.drafters) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, worker, live));
@@ -113,6 +110,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
 
 // By drafter, if the policy needs them: of the profile, or else measured.
 Result<std::vector<CostModel>> Speculator::costs(Worker& worker) const {
+  if (!options_.costs.empty()) return options_.costs;
   if (options_.profile.empty()) {
     if (!needs_costs(options_.policy)) return std::vector<CostModel>();
     PassTimer timer;

@@ -47,6 +47,7 @@ struct SpeculatorOptions {
   std::vector<CustomDrafter> custom;
   HistorySource history;   // of drafter "history"
   std::string profile;     // a file of measured costs; empty: none
+  std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together

@@ -311,7 +311,6 @@ TEST(SpeculationErrors, ArePlain) {
   EXPECT_EQ(error("fixed:small:4", {}), "the policy names drafter 'small', which is not defined");
   EXPECT_EQ(error("fixed:d:4", {"d=model:" + other.path()}),
             "drafter 'd' (" + other.path() + ") has a vocabulary of 98 tokens, the target one of 97");
-  EXPECT_EQ(error("efficientrollout", {}), "the policy weighs costs, and there is no profile of its drafters");
   EXPECT_EQ(error("off", {"d=model:x", "d=model:y"}), "drafter 'd=model:y': the name is given twice");
   EXPECT_NE(error("fixed:d:4", {"d=model:/nowhere"}).find("/nowhere"), std::string::npos);
   EXPECT_EQ(error("off", {"d=" + model.path()}), "drafter 'd=" + model.path() + "': expected NAME=model:PATH");
