@@ -24,6 +24,10 @@ struct TimedPass {
   CostPoint point;
 };
 
+bool same_shape(const TimedPass& a, const TimedPass& b);
+// Every shape once, with the median of its times, the lower one of two in the middle; in the order of their first.
+std::vector<TimedPass> medians_of(std::span<const TimedPass> passes);
+
 // The target's costs with those of each drafter; one without points costs nothing. Without drafters: one, of the target alone.
 // Errors: as fit_cost_model.
 Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t num_drafters);
