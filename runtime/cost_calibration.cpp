@@ -7,7 +7,7 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kNear = 16, kFar = 1024;  // tokens of context
+constexpr int32_t kNear = 16, kFar = 2048;  // tokens of context
 constexpr size_t kMostRepeats = 20;
 constexpr double kTargetsShare = 0.6;  // of the time: its passes are the longer ones
 
@@ -23,8 +23,9 @@ constexpr Want kTargetWants[] = {{kTarget, 1, 1, kNear},  {kVerify, 1, 4, kNear}
                                  {kTarget, 1, 1, kFar},   {kTarget, 4, 1, kNear},  {kTarget, 4, 1, kFar},
                                  {kVerify, 1, 8, kFar},   {kVerify, 4, 4, kFar},   {kTarget, 16, 1, kFar},
                                  {kTarget, 16, 1, kNear}, {kVerify, 16, 2, kNear}, {kVerify, 16, 4, kFar}};
-constexpr Want kDraftWants[] = {{kDraft, 1, 1, kNear}, {kDraft, 1, 1, kFar},   {kDraft, 4, 1, kNear},
-                                {kDraft, 4, 1, kFar},  {kDraft, 16, 1, kNear}, {kDraft, 16, 1, kFar}};
+// Wide levels too: without them rows and samples could not be told apart.
+constexpr Want kDraftWants[] = {{kDraft, 1, 1, kNear},  {kDraft, 1, 1, kFar},  {kDraft, 4, 1, kNear}, {kDraft, 4, 1, kFar},
+                                {kDraft, 16, 1, kNear}, {kDraft, 4, 4, kNear}, {kDraft, 16, 1, kFar}, {kDraft, 16, 2, kFar}};
 
 double lower_median(std::vector<double>* times) {
   std::sort(times->begin(), times->end());

@@ -129,7 +129,7 @@ TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
     const auto costs = calibrate_costs(target, drafters, {.max_batch = 32, .seconds = 1e9}, &timer);
     ASSERT_TRUE(costs.ok()) << costs.status().message();
     ASSERT_EQ(costs.value().size(), 2u);
-    EXPECT_EQ(timer.num_passes(), 12 + 6 + 20);
+    EXPECT_EQ(timer.num_passes(), 12 + 8 + 20);
     expect_sane(costs.value()[0], false);
     expect_sane(costs.value()[1], true);
     for (const PassShape pass : {PassShape{1, 1, 10}, {16, 48, 700}}) {

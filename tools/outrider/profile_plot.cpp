@@ -12,7 +12,7 @@
 namespace otr::cli {
 namespace {
 
-constexpr double kPanel = 220, kGapX = 70, kGapY = 78, kLeft = 64, kTop = 96;
+constexpr double kPanel = 220, kGapX = 70, kGapY = 78, kLeft = 64, kTop = 106;
 constexpr int kPanelsInRow = 3;
 constexpr double kBand = 0.15;  // drawn around "predicted = measured"
 
