@@ -7,8 +7,8 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kNear = 16, kFar = 1024;  // tokens of context
-constexpr int64_t kMostRepeats = 20;
+constexpr int32_t kNear = 16, kFar = 2048;  // tokens of context
+constexpr size_t kMostRepeats = 20;
 constexpr int32_t kLeastLargest = 16;  // rows: without such a pass nobody knows what a row costs
 constexpr double kTargetsShare = 0.6;  // of the time: its passes are the longer ones
 
@@ -24,8 +24,14 @@ constexpr Want kTargetWants[] = {{kTarget, 1, 1, kNear},  {kVerify, 1, 4, kNear}
                                  {kTarget, 1, 1, kFar},   {kTarget, 4, 1, kNear},  {kTarget, 4, 1, kFar},
                                  {kVerify, 1, 8, kFar},   {kVerify, 4, 4, kFar},   {kTarget, 16, 1, kFar},
                                  {kTarget, 16, 1, kNear}, {kVerify, 16, 2, kNear}, {kVerify, 16, 4, kFar}};
-constexpr Want kDraftWants[] = {{kDraft, 1, 1, kNear}, {kDraft, 1, 1, kFar},   {kDraft, 4, 1, kNear},
-                                {kDraft, 4, 1, kFar},  {kDraft, 16, 1, kNear}, {kDraft, 16, 1, kFar}};
+// Wide levels too: without them rows and samples could not be told apart.
+constexpr Want kDraftWants[] = {{kDraft, 1, 1, kNear},  {kDraft, 1, 1, kFar},  {kDraft, 4, 1, kNear}, {kDraft, 4, 1, kFar},
+                                {kDraft, 16, 1, kNear}, {kDraft, 4, 4, kNear}, {kDraft, 16, 1, kFar}, {kDraft, 16, 2, kFar}};
+
+double lower_median(std::vector<double>* times) {
+  std::sort(times->begin(), times->end());
+  return (*times)[(times->size() - 1) / 2];
+}
 
 struct Planned {
   TimedProgram timed;
@@ -64,18 +70,18 @@ class Calibration {
   // Round after round, while there is time.
   void repeat(double seconds) {
     const Stopwatch time;
-    for (int64_t i = 0; i < kMostRepeats && time.seconds() < seconds; ++i) {
-      Planned& p = planned_[static_cast<size_t>(i) % planned_.size()];
+    for (size_t i = 0; i < kMostRepeats && time.seconds() < seconds; ++i) {
+      Planned& p = planned_[i % planned_.size()];
       p.times.push_back(timer_->time_ms(p.timed, p.pass.point.role, p.pass.point.pass, 1));
     }
   }
 
-  // Of two times the shorter one: what disturbs a pass makes it longer.
+  // Of two times the shorter one counts: what disturbs a pass makes it longer. Shapes that were made smaller may be there
+  // twice.
   std::vector<TimedPass> passes() {
     std::vector<TimedPass> all;
     for (Planned& p : planned_) {
-      std::sort(p.times.begin(), p.times.end());
-      p.pass.point.ms = p.times[(p.times.size() - 1) / 2];
+      p.pass.point.ms = lower_median(&p.times);
       all.push_back(p.pass);
     }
     return all;
@@ -104,6 +110,30 @@ class Calibration {
 };
 
 }  // namespace
+
+bool same_shape(const TimedPass& a, const TimedPass& b) {
+  const PassShape &p = a.point.pass, &q = b.point.pass;
+  return a.drafter == b.drafter && a.point.role == b.point.role && p.batch == q.batch && p.rows == q.rows &&
+         p.context == q.context;
+}
+
+std::vector<TimedPass> medians_of(std::span<const TimedPass> passes) {
+  std::vector<TimedPass> medians;
+  std::vector<std::vector<double>> times;  // likewise
+  for (const TimedPass& pass : passes) {
+    const auto found = std::find_if(medians.begin(), medians.end(), [&](const TimedPass& m) { return same_shape(m, pass); });
+    const size_t at = static_cast<size_t>(found - medians.begin());
+    if (found == medians.end()) {
+      medians.push_back(pass);
+      times.emplace_back();
+    }
+    times[at].push_back(pass.point.ms);
+  }
+  for (size_t i = 0; i < medians.size(); ++i) {
+    medians[i].point.ms = lower_median(&times[i]);
+  }
+  return medians;
+}
 
 Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t num_drafters) {
   std::vector<CostFit> fits;

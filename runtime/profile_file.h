@@ -8,8 +8,8 @@
 //    "ms": …}, …], "fits": [{"drafter": NAME | null, "comm_ms": 0, "target": COST, "verify": COST, "draft": COST}, …]}
 //
 // SHAPE is shape_text(); COST has RoleCost's and Goodness's numbers. "fits" has one entry a drafter, or one of the target
-// alone; none while the sweep is under way. The times are those of kernels and shapes, not of weights: a profile stays right
-// when weights change.
+// alone; none while the sweep is under way. A shape that was visited again has a pass for each visit. The times are those of
+// kernels and shapes, not of weights: a profile stays right when weights change.
 //
 // Reading is strict: every key is there, no other is, and every number is in its range. Errors: kBadInput "FILE: ITEM: REASON",
 // kUnsupported for another format_version, kIoError. Thread safety: values, pure functions.

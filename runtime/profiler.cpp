@@ -15,8 +15,8 @@ namespace {
 constexpr int32_t kDepths[] = {1, 3, 7, Profiler::kDeepestVerify};
 constexpr int32_t kTreeRows = 4;         // rows a sample of a wide level
 constexpr int32_t kMostDraftRows = 512;  // as an engine's tick
-constexpr int32_t kFewestRuns = 3, kMostRuns = 7;
-constexpr double kPointSeconds = 0.4;  // runs of one shape, where three take less
+constexpr double kShortSeconds = 0.03;   // passes shorter than this run three times a visit, the first for the caches
+constexpr int32_t kShortRuns = 3;
 
 ProgramBucket bucket_of(const ProfilerOptions& o) {
   const int32_t rows = o.max_batch + kMostDraftRows;
@@ -112,7 +112,7 @@ Status Profiler::resume(const Profile& part) {
 }
 
 void Profiler::add_shape(int32_t drafter, CostRole role, const PassShape& pass, std::vector<Shape>* shapes) const {
-  if (timer_.fits(timed(drafter), role, pass)) shapes->push_back({drafter, role, pass, kMostRuns, 0});
+  if (timer_.fits(timed(drafter), role, pass)) shapes->push_back({drafter, role, pass, 1, 0});
 }
 
 std::vector<Profiler::Shape> Profiler::all_shapes() const {
@@ -132,12 +132,10 @@ std::vector<Profiler::Shape> Profiler::all_shapes() const {
   return shapes;
 }
 
-bool Profiler::has(const Shape& shape) const {
-  return std::any_of(profile_.passes.begin(), profile_.passes.end(), [&](const TimedPass& pass) {
-    const PassShape& p = pass.point.pass;
-    return pass.drafter == shape.drafter && pass.point.role == shape.role && p.batch == shape.pass.batch &&
-           p.rows == shape.pass.rows && p.context == shape.pass.context;
-  });
+int32_t Profiler::visits_of(const Shape& shape) const {
+  return static_cast<int32_t>(std::count_if(profile_.passes.begin(), profile_.passes.end(), [&](const TimedPass& pass) {
+    return same_shape(pass, {shape.drafter, {shape.role, shape.pass, 0}});
+  }));
 }
 
 Status Profiler::plan() {
@@ -147,28 +145,31 @@ Status Profiler::plan() {
                        calibrate_costs(timed(TimedPass::kTarget), programs, {.max_batch = options_.max_batch}, &timer_));
   std::vector<Shape> shapes = all_shapes();
   keep_within_time(&shapes);
-  std::erase_if(shapes, [this](const Shape& shape) { return has(shape); });
   std::mt19937 random(1);
-  for (size_t i = shapes.size(); i > 1; --i) std::swap(shapes[i - 1], shapes[random() % i]);
-  planned_ = std::move(shapes);
+  for (int32_t round = 0; round < kVisits; ++round) {
+    const size_t begin = planned_.size();
+    for (const Shape& shape : shapes) {
+      if (visits_of(shape) <= round) planned_.push_back(shape);
+    }
+    if (round == 0) first_round_ = planned_.size();
+    for (size_t i = planned_.size(); i > begin + 1; --i) std::swap(planned_[i - 1], planned_[begin + random() % (i - begin)]);
+  }
   return {};
 }
 
-// Sets every shape's runs, and drops the slowest ones where all of them with fewest runs would take too long.
+// Sets every shape's runs, and drops the slowest ones where all of them would take too long.
 void Profiler::keep_within_time(std::vector<Shape>* shapes) {
   double sum = 0;
   for (Shape& shape : *shapes) {
     const CostModel& costs = calibrated_[shape.drafter == TimedPass::kTarget ? 0 : static_cast<size_t>(shape.drafter)];
     const double seconds = 1e-3 * costs.time_ms(shape.role, shape.pass);
-    shape.runs =
-        static_cast<int32_t>(std::clamp(kPointSeconds / std::max(seconds, 1e-9), double{kFewestRuns}, double{kMostRuns}));
+    shape.runs = seconds < kShortSeconds ? kShortRuns : 1;
     shape.seconds = shape.runs * seconds;
-    sum += shape.seconds;
+    sum += kVisits * shape.seconds;
   }
-  std::stable_sort(shapes->begin(), shapes->end(),
-                   [](const Shape& a, const Shape& b) { return a.seconds / a.runs < b.seconds / b.runs; });
+  std::stable_sort(shapes->begin(), shapes->end(), [](const Shape& a, const Shape& b) { return a.seconds < b.seconds; });
   while (shapes->size() > 1 && sum > options_.seconds) {
-    sum -= shapes->back().seconds;
+    sum -= kVisits * shapes->back().seconds;
     shapes->pop_back();
     ++num_left_out_;
   }
@@ -191,7 +192,7 @@ double Profiler::seconds_left() const {
 }
 
 Status Profiler::fit() {
-  OTR_ASSIGN_OR_RETURN(profile_.fits, fit_costs(profile_.passes, drafters_.size()));
+  OTR_ASSIGN_OR_RETURN(profile_.fits, fit_costs(medians_of(profile_.passes), drafters_.size()));
   for (CostFit& fit : profile_.fits) fit.residuals.clear();
   return {};
 }
@@ -200,7 +201,7 @@ std::vector<std::array<Goodness, kNumCostRoles>> Profiler::calibration_goodness(
   std::vector<std::array<Goodness, kNumCostRoles>> all;
   for (size_t d = 0; d < calibrated_.size(); ++d) {
     std::vector<CostPoint> points;
-    for (const TimedPass& pass : profile_.passes) {
+    for (const TimedPass& pass : medians_of(profile_.passes)) {
       if (pass.drafter == TimedPass::kTarget || static_cast<size_t>(pass.drafter) == d) points.push_back(pass.point);
     }
     all.push_back(goodness_of(calibrated_[d], points));

@@ -2,11 +2,11 @@
 //
 // Batches are the powers of two up to max_batch, contexts 64, 256, … up to max_context, verifications of chains of 1, 3, 7 and
 // 15 tokens, levels of one row a sample and, for trees, of four. A calibration of a second (runtime/cost_calibration.h)
-// foretells what that takes: fewer repetitions, and at last no passes of the slowest shapes, where it would be more than the
-// time given. Shapes come in a fixed random order, so that a machine that slows down for a while spoils no single part of the
-// picture.
+// foretells what that takes: the slowest shapes are left out where it would be more than the time given.
 //
-// A sweep may be interrupted: profile() after any step() is what resume() takes. Single-threaded.
+// Every shape is visited three times, in rounds, each in a random order of its own, and the median counts: a machine that is
+// slow for a while spoils neither a shape nor one part of the picture. A sweep may be interrupted: profile() after any step()
+// is what resume() takes. Single-threaded.
 #pragma once
 
 #include <memory>
@@ -36,6 +36,7 @@ struct ProfilerOptions {
 class Profiler {
  public:
   static constexpr int32_t kDeepestVerify = 15;  // tokens of the longest chain
+  static constexpr int32_t kVisits = 3;          // of a shape
 
   // Loads the models. Errors: as Worker::create and ModelDrafter::create; kInvalidArgument where max_context exceeds the
   // target's.
@@ -51,14 +52,15 @@ class Profiler {
   // Calibrates, and plans what is still to be timed. To be called once, after resume().
   Status plan();
 
-  bool done() const { return next_ == planned_.size(); }
-  void step();  // times one shape. REQUIRES: !done()
+  // Every visit was made; or every shape was visited, and the time is up because the machine is slower than foretold.
+  bool done() const { return next_ == planned_.size() || (next_ >= first_round_ && taken_ >= options_.seconds); }
+  void step();  // a visit. REQUIRES: !done()
   // The costs of what was timed.
   Status fit();
 
-  const Profile& profile() const { return profile_; }  // as far as it is
-  size_t num_planned() const { return planned_.size(); }
-  size_t num_timed() const { return next_; }
+  const Profile& profile() const { return profile_; }     // as far as it is
+  size_t num_planned() const { return planned_.size(); }  // visits
+  size_t num_done() const { return next_; }
   size_t num_left_out() const { return num_left_out_; }  // shapes that there was no time for
   double seconds_left() const;                           // of the planned passes, as foretold
   // How well the calibration, of a second, foretold what the sweep found; by drafter, as profile().fits.
@@ -69,8 +71,8 @@ class Profiler {
     int32_t drafter;  // TimedPass::kTarget: the target
     CostRole role;
     PassShape pass;
-    int32_t runs;
-    double seconds;  // foretold, of all runs
+    int32_t runs;    // of a visit
+    double seconds;  // of a visit, as foretold
   };
 
   Profiler(const ProfilerOptions& options, std::unique_ptr<Worker> worker);
@@ -78,7 +80,7 @@ class Profiler {
   TimedProgram timed(int32_t drafter) const;
   std::vector<Shape> all_shapes() const;
   void add_shape(int32_t drafter, CostRole role, const PassShape& pass, std::vector<Shape>* shapes) const;
-  bool has(const Shape& shape) const;
+  int32_t visits_of(const Shape& shape) const;
   void keep_within_time(std::vector<Shape>* shapes);
 
   const ProfilerOptions options_;
@@ -89,8 +91,8 @@ class Profiler {
   std::vector<CostModel> calibrated_;
   Profile profile_;
   std::vector<Shape> planned_;
-  size_t next_ = 0, num_left_out_ = 0;
-  double foretold_ = 0, taken_ = 0;  // seconds of what was timed
+  size_t next_ = 0, first_round_ = 0, num_left_out_ = 0;
+  double foretold_ = 0, taken_ = 0;  // seconds of the visits that are done
 };
 
 }  // namespace otr

@@ -129,7 +129,7 @@ TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
     const auto costs = calibrate_costs(target, drafters, {.max_batch = 32, .seconds = 1e9}, &timer);
     ASSERT_TRUE(costs.ok()) << costs.status().message();
     ASSERT_EQ(costs.value().size(), 2u);
-    EXPECT_EQ(timer.num_passes(), 12 + 6 + 20);
+    EXPECT_EQ(timer.num_passes(), 12 + 8 + 20);
     expect_sane(costs.value()[0], false);
     expect_sane(costs.value()[1], true);
     for (const PassShape pass : {PassShape{1, 1, 10}, {16, 48, 700}}) {
@@ -137,6 +137,19 @@ TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
     }
   }
   expect_all_pages_free(*worker);
+}
+
+TEST(CostCalibration, MediansOfEveryShape) {
+  const auto pass = [](int32_t drafter, double rows, double ms) {
+    return TimedPass{drafter, {CostRole::kDraft, {1, rows, 0}, ms}};
+  };
+  const std::vector<TimedPass> passes = {pass(0, 1, 5), pass(1, 1, 7),  pass(0, 1, 4),
+                                         pass(0, 2, 9), pass(0, 1, 99), pass(1, 1, 6)};
+  const std::vector<TimedPass> medians = medians_of(passes);
+  ASSERT_EQ(medians.size(), 3u);
+  EXPECT_EQ(medians[0].point.ms, 5);
+  EXPECT_EQ(medians[1].point.ms, 6);
+  EXPECT_EQ(medians[2].point.ms, 9);
 }
 
 // Without time every shape runs once; without room shapes shrink until they fit.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
@@ -189,13 +190,13 @@ TEST_F(ProfileFile, ASweepThatWasInterruptedGoesOn) {
   const TinyModel target, drafter({.hidden_size = 64, .seed = 2});
   const ProfilerOptions options = small_sweep(target, drafter);
   // 3 batches x 2 contexts: the target, 4 verifications, 2 levels of 2 drafters.
-  const size_t num_shapes = 3 * 2 * (1 + 4 + 2 * 2);
+  const size_t num_shapes = 3 * 2 * (1 + 4 + 2 * 2), num_visits = Profiler::kVisits * num_shapes;
   Profile part;
   {
     const auto profiler = profiler_of(options);
     ASSERT_TRUE(profiler->plan().ok());
-    ASSERT_EQ(profiler->num_planned(), num_shapes);
-    for (int i = 0; i < 10; ++i) profiler->step();
+    ASSERT_EQ(profiler->num_planned(), num_visits);
+    for (size_t i = 0; i < num_shapes + 10; ++i) profiler->step();
     part = profiler->profile();
   }
   const auto other_sweep = [&](int32_t batch, int32_t context, std::vector<ProfilerModel> drafters) {
@@ -211,13 +212,18 @@ TEST_F(ProfileFile, ASweepThatWasInterruptedGoesOn) {
   const auto profiler = profiler_of(options);
   ASSERT_TRUE(profiler->resume(part).ok());
   ASSERT_TRUE(profiler->plan().ok());
-  EXPECT_EQ(profiler->num_planned(), num_shapes - 10);
+  EXPECT_EQ(profiler->num_planned(), num_visits - num_shapes - 10);
   while (!profiler->done()) profiler->step();
   EXPECT_EQ(profiler->num_left_out(), 0u);
   EXPECT_EQ(profiler->seconds_left(), 0);
   ASSERT_TRUE(profiler->fit().ok());
   const Profile& p = profiler->profile();
-  EXPECT_EQ(p.passes.size(), num_shapes);
+  EXPECT_EQ(p.passes.size(), num_visits);
+  EXPECT_EQ(medians_of(p.passes).size(), num_shapes);
+  for (const TimedPass& pass : p.passes) {
+    EXPECT_EQ(std::count_if(p.passes.begin(), p.passes.end(), [&](const auto& other) { return same_shape(pass, other); }),
+              Profiler::kVisits);
+  }
   EXPECT_EQ(p.passes.front().point.ms, part.passes.front().point.ms);
   ASSERT_EQ(p.fits.size(), 2u);
   EXPECT_EQ(profiler->calibration_goodness()[1][static_cast<size_t>(CostRole::kDraft)].points, 12);
@@ -234,7 +240,7 @@ TEST_F(ProfileFile, ASweepKeepsWithinItsTime) {
   options.seconds = 0;
   const auto profiler = profiler_of(options);
   ASSERT_TRUE(profiler->plan().ok());
-  EXPECT_EQ(profiler->num_planned(), 1u);
+  EXPECT_EQ(profiler->num_planned(), size_t{Profiler::kVisits});
   EXPECT_EQ(profiler->num_left_out(), 53u);
 }
 

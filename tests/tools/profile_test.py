@@ -12,6 +12,7 @@ from harness import BIN, MODEL, TINYMATH, ProgramTest, json_lines, outrider, pro
 DRAFTER = f"small=model:{TINYMATH / 'drafter'}"
 SMALL = ("--model", MODEL, "--drafter", DRAFTER, "--max-batch", "4", "--max-context", "200", "--threads", "1")
 SHAPES = 3 * 2 * (1 + 4 + 2 * 2)  # batches x contexts x (target, verifications, levels of two drafters)
+VISITS = 3 * SHAPES
 
 
 class Profile(ProgramTest):
@@ -32,7 +33,7 @@ class Profile(ProgramTest):
         plot = self.folder / "p.svg"
         profile, out = self.profile("--plot", plot)
         self.assertEqual([p.name for p in sorted(self.folder.iterdir())], ["p.json", "p.svg"])
-        self.assertEqual(len(profile["passes"]), SHAPES)
+        self.assertEqual(len(profile["passes"]), VISITS)
         self.assertEqual([f["drafter"] for f in profile["fits"]], ["self", "small"])
         self.assertEqual(profile["threads"], 1)
         self.assertTrue(all(p["ms"] > 0 for p in profile["passes"]))
@@ -56,7 +57,7 @@ class Profile(ProgramTest):
         again, out = self.profile("--json")
         self.assertFalse(part.exists())
         self.assertEqual(again["passes"][:len(kept)], kept)
-        self.assertEqual(len(again["passes"]), SHAPES)
+        self.assertEqual(len(again["passes"]), VISITS)
         printed = json.loads(out)
         self.assertEqual(printed["shapes_timed"], SHAPES)
         self.assertEqual(printed["shapes_left_out"], 0)
@@ -81,7 +82,7 @@ class Profile(ProgramTest):
                 pass
         os.close(ours)
         self.assertEqual(program.returncode, 0)
-        self.assertIn(f"sweep 0 %  0 of {SHAPES} shapes  0:".encode(), shown)
+        self.assertIn(f"sweep 0 %  0 of {VISITS} visits  0:".encode(), shown)
         self.assertTrue(shown.endswith(b"\r\x1b[K"), shown[-80:])
 
     def test_refusals(self):

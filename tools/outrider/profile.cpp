@@ -87,8 +87,8 @@ void sweep(Profiler* profiler, const std::string& part) {
   check(profiler->plan());
   Stopwatch since_saved;
   while (!profiler->done()) {
-    show_status("sweep " + std::to_string(100 * profiler->num_timed() / profiler->num_planned()) + " %  " +
-                std::to_string(profiler->num_timed()) + " of " + std::to_string(profiler->num_planned()) + " shapes  " +
+    show_status("sweep " + std::to_string(100 * profiler->num_done() / profiler->num_planned()) + " %  " +
+                std::to_string(profiler->num_done()) + " of " + std::to_string(profiler->num_planned()) + " visits  " +
                 minutes(profiler->seconds_left()) + " left");
     profiler->step();
     if (since_saved.seconds() < kSavedEvery) continue;
@@ -159,7 +159,10 @@ ordered_json goodness_json(const Goodness& g) {
 void print_json(const Profiler& profiler, double seconds) {
   const Profile& p = profiler.profile();
   const auto calibrated = profiler.calibration_goodness();
-  ordered_json json = {{"seconds", seconds}, {"shapes_timed", p.passes.size()}, {"shapes_left_out", profiler.num_left_out()}};
+  ordered_json json = {{"seconds", seconds},
+                       {"shapes_timed", medians_of(p.passes).size()},
+                       {"visits", p.passes.size()},
+                       {"shapes_left_out", profiler.num_left_out()}};
   for_each_role(p, [&](size_t d, CostRole role) {
     const size_t r = static_cast<size_t>(role);
     ordered_json one = {{"role", role_name(role)}};
@@ -213,6 +216,10 @@ int profile_command(int argc, char** argv) {
   if (profiler->num_left_out() > 0) {
     std::fprintf(stderr, "outrider profile: %zu of the slowest shapes were left out, to take no longer than five minutes\n",
                  profiler->num_left_out());
+  }
+  if (profiler->num_done() < profiler->num_planned()) {
+    std::fprintf(stderr, "outrider profile: %zu of %zu visits were made: the machine was slower than foretold\n", profiler->num_done(),
+                 profiler->num_planned());
   }
   if (flags.given("json"))
     print_json(*profiler, time.seconds());

@@ -4,13 +4,15 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <initializer_list>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace otr::cli {
 namespace {
 
-constexpr double kPanel = 220, kGapX = 70, kGapY = 78, kLeft = 64, kTop = 74;
+constexpr double kPanel = 220, kGapX = 70, kGapY = 78, kLeft = 64, kTop = 106;
 constexpr int kPanelsInRow = 3;
 constexpr double kBand = 0.15;  // drawn around "predicted = measured"
 
@@ -74,7 +76,8 @@ class Figure {
     line(-4, kPanel - at, 0, kPanel - at, "stroke=\"#444\"");
     text(-7, kPanel - at + 4, "text-anchor=\"end\"", label);
   }
-  std::string finish(const std::string& title, const std::string& subtitle) {
+  // `lines`: of the heading, the first one bold.
+  std::string finish(std::initializer_list<std::string> lines) {
     const double width = kLeft + kPanelsInRow * kPanel + (kPanelsInRow - 1) * kGapX + 24,
                  height = kTop + rows_ * (kPanel + kGapY);
     std::string svg;
@@ -82,11 +85,14 @@ class Figure {
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
           "font-size=\"11\">\n",
           width, height);
-    svg +=
-        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"14\" y=\"22\" font-size=\"15\" "
-        "font-weight=\"bold\">" +
-        escaped(title) + "</text>\n<text x=\"14\" y=\"40\" fill=\"#555\">" + escaped(subtitle) + "</text>\n";
-    return svg + body_ + "</svg>\n";
+    svg += "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+    x = y = 0;
+    const std::string panels = std::exchange(body_, {});
+    for (const std::string& words : lines) {
+      y += 18;
+      text(14, 0, &words == lines.begin() ? "font-size=\"13\" font-weight=\"bold\"" : "fill=\"#444\"", words);
+    }
+    return svg + body_ + panels + "</svg>\n";
   }
 
  private:
@@ -111,7 +117,7 @@ void draw_times(const Profile& p, int32_t drafter, CostRole role, Figure* f) {
   const size_t fit = drafter == TimedPass::kTarget ? 0 : static_cast<size_t>(drafter);
   std::vector<std::pair<double, double>> points;
   double low = 1e300, high = 0;
-  for (const TimedPass& pass : p.passes) {
+  for (const TimedPass& pass : medians_of(p.passes)) {
     if (pass.drafter != drafter || pass.point.role != role) continue;
     const double predicted = p.fits[fit].model.time_ms(role, pass.point.pass);
     points.emplace_back(std::max(predicted, 1e-9), pass.point.ms);
@@ -157,8 +163,9 @@ std::string colour(double speedup) {
 void draw_frontier(const Profile& p, int32_t drafter, double acceptance, Figure* f) {
   constexpr int kCells = 44;
   const CostModel& costs = p.fits[static_cast<size_t>(drafter)].model;
+  const std::vector<TimedPass> medians = medians_of(p.passes);
   std::set<double> batches, contexts;
-  for (const TimedPass& pass : p.passes) {
+  for (const TimedPass& pass : medians) {
     batches.insert(pass.point.pass.batch);
     contexts.insert(pass.point.pass.context);
   }
@@ -188,7 +195,7 @@ void draw_frontier(const Profile& p, int32_t drafter, double acceptance, Figure*
   for (const double c : contexts) {
     f->tick_y(context.at(c), number(c));
     for (const double b : batches) {
-      const std::optional<BestChain> measured = measured_chain(p, drafter, b, c, acceptance);
+      const std::optional<BestChain> measured = measured_chain(medians, drafter, b, c, acceptance);
       if (!measured) continue;
       const double cx = batch.at(b), cy = kPanel - context.at(c);
       if (measured->speedup >= 1) {
@@ -222,10 +229,10 @@ BestChain best_chain(const CostModel& costs, double batch, double context, doubl
   return best;
 }
 
-std::optional<BestChain> measured_chain(const Profile& profile, int32_t drafter, double batch, double context,
+std::optional<BestChain> measured_chain(std::span<const TimedPass> passes, int32_t drafter, double batch, double context,
                                         double acceptance) {
   const auto ms = [&](int32_t of, CostRole role, double rows) -> std::optional<double> {
-    for (const TimedPass& pass : profile.passes) {
+    for (const TimedPass& pass : passes) {
       const PassShape& p = pass.point.pass;
       if (pass.drafter == of && pass.point.role == role && p.batch == batch && p.rows == rows && p.context == context)
         return pass.point.ms;
@@ -255,11 +262,10 @@ std::string profile_svg(const Profile& p) {
   for (int32_t d = 0; d < num_drafters; ++d) {
     for (const double acceptance : kAcceptances) next(), draw_frontier(p, d, acceptance, &f);
   }
-  return f.finish(p.subject.target + " on " + p.subject.machine + ", " + p.subject.isa + ", " +
-                      std::to_string(p.subject.threads) + " threads",
-                  "Lower panels: predicted speed-up of the best chain (green: gain, red: loss; the blue line is 1), and "
-                  "measured gains (dots) "
-                  "and losses (crosses) of the depths that were timed");
+  return f.finish({p.subject.target,
+                   p.subject.machine + ", " + p.subject.isa + ", " + std::to_string(p.subject.threads) + " threads",
+                   "Below the times: predicted speed-up of the best chain (green: gain, red: loss; the blue line: neither),",
+                   "and what the depths that were timed would have brought (dots: gain, crosses: loss)"});
 }
 
 }  // namespace otr::cli

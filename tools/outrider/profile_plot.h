@@ -5,6 +5,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "runtime/profile_file.h"
@@ -24,8 +25,8 @@ struct BestChain {
 double chain_tokens(double acceptance, int depth);
 // The predicted best depth, 1 … kDeepestChain.
 BestChain best_chain(const CostModel& costs, double batch, double context, double acceptance);
-// The same of the depths that were timed; nothing where the passes were not.
-std::optional<BestChain> measured_chain(const Profile& profile, int32_t drafter, double batch, double context,
+// The same of the depths that were timed, each shape once; nothing where the passes were not.
+std::optional<BestChain> measured_chain(std::span<const TimedPass> passes, int32_t drafter, double batch, double context,
                                         double acceptance);
 
 // REQUIRES: the profile has fits.
