@@ -26,7 +26,9 @@ Work make_linear(Suite& suite, const Projection& p, int rows) {
                             q.in_features,
                             o.residual(),
                             o.out.data(),
-                            q.out_features},
+                            q.out_features,
+                            o.projection.gated ? o.gated.data() : nullptr,
+                            q.out_features / 2},
                            suite.pool());
   };
   work.verify = [operands, weights] {

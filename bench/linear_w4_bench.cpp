@@ -25,7 +25,9 @@ Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
                                q.in_features,
                                o.residual(),
                                o.out.data(),
-                               q.out_features},
+                               q.out_features,
+                               o.projection.gated ? o.gated.data() : nullptr,
+                               q.out_features / 2},
                               suite.pool());
   };
   work.verify = [operands, weights] {
@@ -51,6 +53,7 @@ Work make_quantize_w4(Suite& suite, const Projection& p) {
   uint8_t* packed = static_cast<uint8_t*>(suite.arena().scratch(out_bytes * copies));
 
   Work work;
+  work.memory = Bound::kCopy;  // it writes a byte for every four that it reads
   work.bytes = static_cast<double>(in_bytes + out_bytes);
   work.run = [=, &suite](int64_t call) {
     const int64_t i = call % copies;

@@ -2,6 +2,7 @@
 // sampled outputs with float64.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -20,13 +21,18 @@ struct ProjectionOperands {
   int rows;
   Buffer<Element> x;
   Buffer<float> out;
+  Buffer<Element> gated;  // instead of `out`
   std::vector<float> biases, residuals;
 
   // REQUIRES: in_features is a multiple of 128, as it is of every model: rows need no padding, groups no tail.
   ProjectionOperands(RandomArena& arena, const Projection& p, int num_rows) : projection(p), rows(num_rows) {
     const int64_t inputs = int64_t{rows} * p.in_features, outputs = int64_t{rows} * p.out_features;
     x = std::move(Buffer<Element>::create(inputs, "activations").value());
-    out = std::move(Buffer<float>::create(outputs, "outputs").value());
+    if (p.gated) {
+      gated = std::move(Buffer<Element>::create(outputs / 2, "outputs").value());
+      std::memset(static_cast<void*>(gated.data()), 0, gated.bytes());
+    }
+    out = std::move(Buffer<float>::create(p.gated ? 0 : outputs, "outputs").value());
     std::memcpy(x.data(), arena.elements(inputs + 777) + 777, x.bytes());  // not the first weights
     std::memset(static_cast<void*>(out.data()), 0, out.bytes());
     if (p.bias) biases.assign(arena.floats(p.out_features), arena.floats(p.out_features) + p.out_features);
@@ -36,33 +42,51 @@ struct ProjectionOperands {
   const float* bias() const { return biases.empty() ? nullptr : biases.data(); }
   const float* residual() const { return residuals.empty() ? nullptr : residuals.data(); }
   double activation_bytes() const {
-    return static_cast<double>(x.bytes() + out.bytes() + (biases.size() + residuals.size()) * sizeof(float));
+    return static_cast<double>(x.bytes() + out.bytes() + gated.bytes() + (biases.size() + residuals.size()) * sizeof(float));
   }
-  uint64_t hash() const { return xxh64(out.data(), out.bytes()); }
+  uint64_t hash() const { return projection.gated ? xxh64(gated.data(), gated.bytes()) : xxh64(out.data(), out.bytes()); }
 
   // 64 outputs, of which the last is the last one. weight(n, k): in float64.
   template <typename Weight>
   std::string verify(const Weight& weight) const {
     Places places;
     Comparison comparison;
+    const int64_t width = projection.gated ? projection.out_features / 2 : projection.out_features;
     for (int i = 0; i < 64; ++i) {
-      const int64_t r = i == 63 ? rows - 1 : places.below(rows);
-      const int64_t n = i == 63 ? projection.out_features - 1 : places.below(projection.out_features);
-      double sum = 0, squares = 0, ends = 0;
-      for (int64_t k = 0; k < projection.in_features; ++k) {
-        const double term = static_cast<double>(to_float(x.data()[r * projection.in_features + k])) * weight(n, k);
-        sum += term;
-        squares += term * term;
+      const int64_t r = i == 63 ? rows - 1 : places.below(rows), n = i == 63 ? width - 1 : places.below(width), at = r * width + n;
+      if (projection.gated) {
+        const Sum g = sum(weight, r, n / 16 * 32 + n % 16), u = sum(weight, r, n / 16 * 32 + 16 + n % 16);
+        const double silu = g.value / (1.0 + std::exp(-g.value)), expected = silu * u.value;
+        comparison.expect(at, to_float(gated.data()[at]), expected,  // silu's slope is at most 1.1
+                          1.1 * g.tolerance * (std::fabs(u.value) + u.tolerance) + std::fabs(silu) * u.tolerance +
+                              (kBf16Rounding + 4 * 0x1p-24) * std::fabs(expected));
+      } else {
+        const Sum y = sum(weight, r, n);
+        comparison.expect(at, out.data()[at], y.value, y.tolerance);
       }
-      const int64_t at = r * projection.out_features + n;
-      ends = std::fabs(sum);
-      for (const double extra : {bias() ? double{bias()[n]} : 0.0, residual() ? double{residual()[at]} : 0.0}) {
-        sum += extra;
-        ends += std::fabs(extra);
-      }
-      comparison.expect(at, out.data()[at], sum, sum_tolerance(projection.in_features, squares, ends));
     }
     return comparison.verdict();
+  }
+
+ private:
+  struct Sum {
+    double value, tolerance;
+  };
+
+  template <typename Weight>
+  Sum sum(const Weight& weight, int64_t r, int64_t n) const {
+    double sum = 0, squares = 0;
+    for (int64_t k = 0; k < projection.in_features; ++k) {
+      const double term = static_cast<double>(to_float(x.data()[r * projection.in_features + k])) * weight(n, k);
+      sum += term;
+      squares += term * term;
+    }
+    double ends = std::fabs(sum);
+    for (const double extra : {bias() ? double{bias()[n]} : 0.0, residual() ? double{residual()[r * projection.out_features + n]} : 0.0}) {
+      sum += extra;
+      ends += std::fabs(extra);
+    }
+    return {sum, sum_tolerance(projection.in_features, squares, ends)};
   }
 };
 

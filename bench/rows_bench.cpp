@@ -1,4 +1,4 @@
-// The ops between the products: embed, rmsnorm, rope_table, rope_append, silu_mul, and the pages' copy and zero. Bound by
+// The ops between the products: embed, rmsnorm, rope_table, rope_append, and the pages' copy and zero. Bound by
 // memory or, for few rows, by the launch. Inputs and outputs are rotated.
 #include <algorithm>
 #include <cmath>
@@ -76,33 +76,6 @@ Work make_rmsnorm(Suite& suite, const ModelShape& m, int rows) {
             static_cast<double>(x[r * h + i]) * inv * static_cast<double>((*weight)[static_cast<size_t>(i)]);
         comparison.expect(r * h + i, real(out[r * h + i]), expected, relative * std::fabs(expected) + 1e-30);
       }
-    }
-    return comparison.verdict();
-  };
-  work.hash = [=] { return xxh64(out, static_cast<size_t>(size) * 2); };
-  return work;
-}
-
-Work make_silu_mul(Suite& suite, const ModelShape& m, int rows) {
-  const int64_t n = m.intermediate_size, size = rows * n;
-  const int64_t copies = copies_in_rotation(size * static_cast<int64_t>(2 * sizeof(float) + sizeof(Element)));
-  const float* gate_up = suite.arena().floats(copies * 2 * size);
-  Element* out = static_cast<Element*>(suite.arena().scratch(copies * size * 2));
-
-  Work work;
-  work.memory = Bound::kCopy;
-  work.bytes = static_cast<double>(size) * (2 * sizeof(float) + sizeof(Element));
-  work.run = [=, &suite](int64_t call) {
-    const int64_t i = call % copies;
-    suite.kernels().silu_mul({rows, m.intermediate_size, gate_up + i * 2 * size, out + i * size, n}, suite.pool());
-  };
-  work.verify = [=] {
-    Places places;
-    Comparison comparison;
-    for (int pick = 0; pick < 16 * kPicks; ++pick) {
-      const int64_t i = pick == 0 ? size - 1 : places.below(size), row = i / n * 2 * n + i % n;
-      const double g = gate_up[row], u = gate_up[row + n], expected = g / (1.0 + std::exp(-g)) * u;
-      comparison.expect(i, real(out[i]), expected, (kBf16Rounding + 4 * 0x1p-24) * std::fabs(expected) + 1e-37);
     }
     return comparison.verdict();
   };
@@ -308,8 +281,7 @@ void add_row_cases(Suite& suite) {
   constexpr Op kOps[] = {{"embed", make_embed},
                          {"rmsnorm", make_rmsnorm},
                          {"rope_table", make_rope_table},
-                         {"rope_append", make_rope_append},
-                         {"silu_mul", make_silu_mul}};
+                         {"rope_append", make_rope_append}};
   for (const Op& op : kOps) {
     for (const ModelShape& m : kModels) {
       for (const int rows : kElementwiseRows) {

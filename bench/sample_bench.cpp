@@ -1,5 +1,6 @@
-// sample and candidates over Qwen's vocabulary, with the parameters that rollouts use. The logits' deviation is 5: a few tokens
-// have most of the probability, as in a trained model.
+// sample and candidates over Qwen's vocabulary, with the parameters that rollouts use. The logits' deviation is 5: a few dozen
+// tokens have most of the probability. `flat`: deviation 0.5, all tokens alike; `peaked`: 2.5, but for one token at 25, which
+// has almost all of it, as at most places of a trained model.
 #include <cstring>
 #include <vector>
 
@@ -11,18 +12,17 @@ namespace otr::bench {
 namespace {
 
 constexpr int32_t kVocab = 151936;
-constexpr float kDeviation = 5.0f;
-
 struct SampleKind {
   const char* name;
   float temperature, top_p;
   int32_t top_k, forced_token, candidates;  // candidates: how many, 0: sample
+  float deviation = 5.0f, peak = 0.0f;      // peak: the logit of one token, 0: of none
 };
-constexpr SampleKind kKinds[] = {{"plain", 1, 1, 0, -1, 0},       {"greedy", 0, 1, 0, -1, 0},
-                                 {"top_k:50", 1, 1, 50, -1, 0},   {"top_p:0.95", 1, 0.95f, 0, -1, 0},
-                                 {"forced", 1, 1, 0, 4711, 0},    {"candidates:1", 1, 1, 0, -1, 1},
-                                 {"candidates:8", 1, 1, 0, -1, 8}};
-constexpr int kRows[] = {1, 16, 128};
+constexpr SampleKind kKinds[] = {
+    {"plain", 1, 1, 0, -1, 0},          {"greedy", 0, 1, 0, -1, 0},           {"top_k:50", 1, 1, 50, -1, 0},
+    {"top_p:0.95", 1, 0.95f, 0, -1, 0}, {"forced", 1, 1, 0, 4711, 0},         {"candidates:1", 1, 1, 0, -1, 1},
+    {"candidates:8", 1, 1, 0, -1, 8},   {"plain/flat", 1, 1, 0, -1, 0, 0.5f}, {"plain/peaked", 1, 1, 0, -1, 0, 2.5f, 25.0f}};
+constexpr int kRows[] = {1, 16, 64};
 
 class SampleOperands {
  public:
@@ -38,7 +38,8 @@ class SampleOperands {
     const float* random = suite.arena().floats(size);
     logits_ = std::move(Buffer<float>::create(size, "logits").value());
     suite.pool().parallel_for(static_cast<int>(copies_ * rows), [&](int row, int) {
-      for (int64_t i = int64_t{row} * kVocab, end = i + kVocab; i < end; ++i) logits_.data()[i] = kDeviation * random[i];
+      for (int64_t i = int64_t{row} * kVocab, end = i + kVocab; i < end; ++i) logits_.data()[i] = kind.deviation * random[i];
+      if (kind.peak != 0.0f) logits_.data()[int64_t{row} * kVocab + row * 7919 % kVocab] = kind.peak;
     });
     for (int i = 0; i < rows; ++i) {
       SampleDraw d = {};

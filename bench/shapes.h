@@ -25,6 +25,7 @@ struct Projection {
   const char* name;
   int32_t out_features, in_features;
   bool bias, residual;
+  bool gated = false;  // the outputs are silu(gate) * up
 };
 inline constexpr int kNumProjections = 5;
 
@@ -35,7 +36,7 @@ constexpr Projection projection(const ModelShape& m, int i) {
     case 1:
       return {"o", m.hidden_size, m.num_heads * m.head_dim, false, true};
     case 2:
-      return {"gate_up", 2 * m.intermediate_size, m.hidden_size, false, false};
+      return {"gate_up", 2 * m.intermediate_size, m.hidden_size, false, false, true};
     case 3:
       return {"down", m.hidden_size, m.intermediate_size, false, true};
     default:

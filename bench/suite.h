@@ -78,7 +78,7 @@ class Suite {
 void add_linear_cases(Suite& suite);
 void add_linear_w4_cases(Suite& suite);  // and quantize_w4
 void add_attention_cases(Suite& suite);
-void add_row_cases(Suite& suite);  // embed, rmsnorm, rope_table, rope_append, silu_mul, page_copy, page_zero
+void add_row_cases(Suite& suite);  // embed, rmsnorm, rope_table, rope_append, page_copy, page_zero
 void add_sample_cases(Suite& suite);
 void add_engine_cases(Suite& suite, const std::string& model);
 

@@ -32,7 +32,6 @@ Status ForwardProgram::allocate(const ModelConfig& c, ProgramBucket bucket, floa
   OTR_ASSIGN_OR_RETURN(b.qkv, Buffer<float>::create(rows * qkv_size, "activations"));
   OTR_ASSIGN_OR_RETURN(b.q, Buffer<Element>::create(rows * q_size, "activations"));
   OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * linear_padded(q_size), "activations"));
-  OTR_ASSIGN_OR_RETURN(b.gate_up, Buffer<float>::create(rows * 2 * c.intermediate_size, "activations"));
   OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * linear_padded(c.intermediate_size), "activations"));
   OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
   OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
@@ -78,13 +77,13 @@ void ForwardProgram::build(const Parts& parts) {
   });
   const auto logit_rows = [](const RowBatch& rows) { return rows.num_logit_rows; };
   const LinearW4Weight* quantized_head = parts.quantized != nullptr ? &parts.quantized->lm_head() : nullptr;
-  add_linear(parts, w.lm_head(), quantized_head, b.logit_normed.data(), logits_, false, logit_rows);
+  add_linear(parts, w.lm_head(), quantized_head, b.logit_normed.data(), {.sums = logits_}, logit_rows);
 }
 
 // Rows: how many the launch has of those in the batch.
 template <typename Rows>
 void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x,
-                                float* out, bool add_residual, const Rows& num_rows) {
+                                const Output& out, const Rows& num_rows) {
   ThreadPool& pool = parts.pool;
   const auto launch = [&](const auto& base, auto op) {
     launches_.push_back([base, op, num_rows, &pool](const RowBatch& rows) {
@@ -94,14 +93,14 @@ void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, 
     });
   };
   const int64_t x_stride = linear_padded(weight.in_features);
-  const float* residual = add_residual ? out : nullptr;
+  const float* residual = out.add_residual ? out.sums : nullptr;
   if (quantized != nullptr) {
-    launch(LinearW4Params{.num_rows = 0, .weight = *quantized, .x = x, .x_stride = x_stride, .residual = residual, .out = out,
-                          .out_stride = weight.out_features},
+    launch(LinearW4Params{.num_rows = 0, .weight = *quantized, .x = x, .x_stride = x_stride, .residual = residual,
+                          .out = out.sums, .out_stride = weight.out_features, .gated = out.gated, .gated_stride = out.gated_stride},
            parts.kernels.linear_w4);
   } else {
-    launch(LinearParams{.num_rows = 0, .weight = weight, .x = x, .x_stride = x_stride, .residual = residual, .out = out,
-                        .out_stride = weight.out_features},
+    launch(LinearParams{.num_rows = 0, .weight = weight, .x = x, .x_stride = x_stride, .residual = residual,
+                        .out = out.sums, .out_stride = weight.out_features, .gated = out.gated, .gated_stride = out.gated_stride},
            parts.kernels.linear);
   }
 }
@@ -129,12 +128,12 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   };
   const auto all_rows = [](const RowBatch& rows) { return rows.num_rows; };
   const auto linear = [&](LinearWeight LayerWeights::*weight, LinearW4Weight QuantizedWeights::Layer::*weight_w4, const Element* x,
-                          float* out, bool add_residual) {
-    add_linear(parts, lw.*weight, quantized != nullptr ? &(quantized->*weight_w4) : nullptr, x, out, add_residual, all_rows);
+                          const Output& out) {
+    add_linear(parts, lw.*weight, quantized != nullptr ? &(quantized->*weight_w4) : nullptr, x, out, all_rows);
   };
 
   rmsnorm(lw.input_norm);
-  linear(&LayerWeights::qkv, &QuantizedWeights::Layer::qkv, b.normed.data(), b.qkv.data(), false);
+  linear(&LayerWeights::qkv, &QuantizedWeights::Layer::qkv, b.normed.data(), {.sums = b.qkv.data()});
   const RopeAppendParams append{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout, .qkv = b.qkv.data(),
                                 .q_norm = lw.q_norm, .k_norm = lw.k_norm, .norm_eps = eps, .cos = b.cos.data(), .sin = b.sin.data(),
                                 .q = b.q.data(), .pages = pages, .fault = b.fault.data()};
@@ -151,17 +150,12 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
     p.rows = &rows;
     op(p, pool);
   });
-  linear(&LayerWeights::o, &QuantizedWeights::Layer::o, b.attended.data(), b.residual.data(), true);
+  linear(&LayerWeights::o, &QuantizedWeights::Layer::o, b.attended.data(), {.sums = b.residual.data(), .add_residual = true});
   rmsnorm(lw.post_norm);
-  linear(&LayerWeights::gate_up, &QuantizedWeights::Layer::gate_up, b.normed.data(), b.gate_up.data(), false);
-  const SiluMulParams silu{.num_rows = 0, .intermediate_size = c.intermediate_size, .gate_up = b.gate_up.data(),
-                           .out = b.activated.data(), .out_stride = linear_padded(c.intermediate_size)};
-  launches_.push_back([silu, op = k.silu_mul, &pool](const RowBatch& rows) {
-    SiluMulParams p = silu;
-    p.num_rows = rows.num_rows;
-    op(p, pool);
-  });
-  linear(&LayerWeights::down, &QuantizedWeights::Layer::down, b.activated.data(), b.residual.data(), true);
+  linear(&LayerWeights::gate_up, &QuantizedWeights::Layer::gate_up, b.normed.data(),
+         {.gated = b.activated.data(), .gated_stride = linear_padded(c.intermediate_size)});
+  linear(&LayerWeights::down, &QuantizedWeights::Layer::down, b.activated.data(),
+         {.sums = b.residual.data(), .add_residual = true});
 }
 
 void ForwardProgram::run(const RowBatch& rows) const {
@@ -171,7 +165,7 @@ void ForwardProgram::run(const RowBatch& rows) const {
 int64_t ForwardProgram::buffer_bytes() const {
   const Buffers& b = buffers_;
   return static_cast<int64_t>(b.residual.bytes() + b.normed.bytes() + b.qkv.bytes() + b.q.bytes() + b.attended.bytes() +
-                              b.gate_up.bytes() + b.activated.bytes() + b.cos.bytes() + b.sin.bytes() + b.logit_normed.bytes() +
+                              b.activated.bytes() + b.cos.bytes() + b.sin.bytes() + b.logit_normed.bytes() +
                               b.logits.bytes() + b.fault.bytes());
 }
 

@@ -3,7 +3,7 @@
 // Built once. What varies from tick to tick (which rows, of which sequences, at which positions, on which pages, whose logits)
 // is data in a RowBatch. On the CPU a program is a plain launch list and serves every row count up to its bucket.
 //
-//   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> gate_up -> silu_mul -> down (+residual) }
+//   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> silu(gate) up -> down (+residual) }
 //         -> rmsnorm of the logit rows -> lm_head
 //
 // Errors: create() gives kOutOfMemory, or kUnsupported for a shape that the kernels do not take. Thread safety: run() by one thread at a time.
@@ -54,7 +54,6 @@ class ForwardProgram {
     Buffer<float> qkv;           // [max_rows][(num_heads + 2 num_kv_heads) head_dim]
     Buffer<Element> q;           // [max_rows][num_heads][head_dim]
     Buffer<Element> attended;    // [max_rows][padded num_heads head_dim]
-    Buffer<float> gate_up;       // [max_rows][2 intermediate_size]
     Buffer<Element> activated;   // [max_rows][padded intermediate_size]
     Buffer<float> cos, sin;      // [max_rows][head_dim / 2]
     Buffer<Element> logit_normed;  // [max_logit_rows][padded hidden_size]
@@ -73,10 +72,16 @@ class ForwardProgram {
   };
   void build(const Parts& parts);
   void build_layer(const Parts& parts, int32_t layer);
+  struct Output {  // of a linear: `sums`, or `gated`
+    float* sums = nullptr;
+    bool add_residual = false;  // what is in `sums`
+    Element* gated = nullptr;
+    int64_t gated_stride = 0;
+  };
   // `quantized` may be null. num_rows(batch): rows of the launch.
   template <typename Rows>
-  void add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x, float* out,
-                  bool add_residual, const Rows& num_rows);
+  void add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x, const Output& out,
+                  const Rows& num_rows);
 
   ProgramBucket bucket_ = {};
   Buffers buffers_;

@@ -57,32 +57,39 @@ Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   // Tasks meet between blocks. What has to be converted first fits a core's second-level cache.
   constexpr int64_t kTaskBytes = 256 << 10;
   const int64_t task_rows = std::max<int64_t>(1, kTaskBytes / (width * static_cast<int64_t>(sizeof(Element)) * kLinearBlockN)) * kLinearBlockN;
-  const int64_t first_task = at.first_row / task_rows, num_tasks = (at.first_row + rows + task_rows - 1) / task_rows - first_task;
+  const int64_t start = piece.in_turns ? 0 : at.first_row;  // rows of a tensor that has blocks to itself are split by their own count
+  const int64_t first_task = start / task_rows, num_tasks = (start + rows + task_rows - 1) / task_rows - first_task;
   constexpr Dtype kOwn = std::is_same_v<Element, float> ? Dtype::kF32 : Dtype::kBf16;
   const bool as_it_is = tensor.dtype == kOwn && reinterpret_cast<uintptr_t>(tensor.data) % alignof(Element) == 0;
   std::vector<Element> converted(as_it_is ? 0 : static_cast<size_t>(std::min(task_rows, rows) * width * pool.num_threads()));
   pool.parallel_for(static_cast<int>(num_tasks), [&](int task, int thread) {
-    const int64_t begin = std::max<int64_t>(at.first_row, (first_task + task) * task_rows);
-    const int64_t end = std::min(at.first_row + rows, (first_task + task + 1) * task_rows);
-    const std::byte* stored = tensor.data + (begin - at.first_row) * width * dtype_size(tensor.dtype);
+    const int64_t begin = std::max(start, (first_task + task) * task_rows) - start;
+    const int64_t end = std::min(start + rows, (first_task + task + 1) * task_rows) - start;
+    const std::byte* stored = tensor.data + begin * width * dtype_size(tensor.dtype);
     const Element* values = reinterpret_cast<const Element*>(stored);
     if (!as_it_is) {
       Element* mine = converted.data() + std::min(task_rows, rows) * width * thread;
       convert_tensor(tensor.dtype, stored, static_cast<size_t>((end - begin) * width), mine);
       values = mine;
     }
-    put_rows(piece, static_cast<int32_t>(begin), static_cast<int32_t>(end - begin), values);
+    put_rows(at, static_cast<int32_t>(begin), static_cast<int32_t>(end - begin), values);
   });
   return {};
 }
 
-// Writes rows [num_rows][in_features] into the piece's arena.
-void ModelWeights::put_rows(const WeightPiece& piece, int32_t first_row, int32_t num_rows, const Element* rows) {
-  if (piece.kind == PieceKind::kLinear) {
-    return linear_pack_rows(rows, first_row, num_rows, piece.out_features, piece.in_features, packed_.data() + piece.offset);
-  }
+// Writes rows [num_rows][in_features], of the tensor that belongs there from its row `first` on, into the piece's arena.
+void ModelWeights::put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows) {
+  const WeightPiece& piece = *at.piece;
   const int64_t width = piece.in_features;
-  std::copy_n(rows, num_rows * width, embedding_.data() + piece.offset + first_row * width);
+  if (piece.kind == PieceKind::kMatrix) {
+    std::copy_n(rows, num_rows * width, embedding_.data() + piece.offset + (at.first_row + first) * width);
+    return;
+  }
+  const int32_t run = piece.in_turns ? kLinearTileN : num_rows;  // rows that lie together; of a tensor in turns `first` begins one
+  for (int32_t row = 0; row < num_rows; row += run) {
+    linear_pack_rows(rows + row * width, piece.row_of(at.first_row, first + row), std::min(run, num_rows - row), piece.out_features,
+                     piece.in_features, packed_.data() + piece.offset);
+  }
 }
 
 // Points the named weights at their pieces.

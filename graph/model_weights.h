@@ -30,7 +30,7 @@ struct LayerWeights {
   const float* k_norm = nullptr;      // [head_dim], null for Qwen2
   LinearWeight o;                     // [hidden_size][num_heads head_dim]
   const float* post_norm = nullptr;   // [hidden_size]
-  LinearWeight gate_up;               // [2 intermediate_size][hidden_size]
+  LinearWeight gate_up;               // [2 linear_padded(intermediate_size)][hidden_size], in turns (linear.h)
   LinearWeight down;                  // [hidden_size][intermediate_size]
 };
 
@@ -62,7 +62,7 @@ class ModelWeights {
  private:
   void* address(const WeightPiece& piece);
   void bind();
-  void put_rows(const WeightPiece& piece, int32_t first_row, int32_t num_rows, const Element* rows);
+  void put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows);
 
   ModelConfig config_;
   WeightPlan plan_;

@@ -18,7 +18,6 @@
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/sample/sample.h"
-#include "kernels/silu_mul/silu_mul.h"
 
 namespace otr {
 
@@ -32,7 +31,6 @@ struct KernelTable {
   void (*rope_table)(const RopeTableParams&, ThreadPool&);
   void (*rope_append)(const RopeAppendParams&, ThreadPool&);
   void (*attention)(const AttentionParams&, ThreadPool&);
-  void (*silu_mul)(const SiluMulParams&, ThreadPool&);
   void (*sample)(const SampleParams&, ThreadPool&);
   void (*candidates)(const CandidateParams&, ThreadPool&);
   void (*page_copy)(const PageCopyParams&, ThreadPool&);

@@ -35,7 +35,7 @@ namespace otr {
 
 class ThreadPool;
 
-inline constexpr uint32_t kOtrVersion = 2;
+inline constexpr uint32_t kOtrVersion = 3;
 inline constexpr std::string_view kOtrLayout = "vnni32";
 inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;         // the most a frame may hold
 inline constexpr uint64_t kOtrWrittenFrameBytes = uint64_t{256} << 10;  // what the writer puts in one

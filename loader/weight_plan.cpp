@@ -41,24 +41,24 @@ class PlanBuilder {
     linear(prefix + "o", q, {{tensor("self_attn.o_proj.weight"), hidden}});
     vector(prefix + "post_norm", {{tensor("post_attention_layernorm.weight"), hidden}});
     linear(prefix + "gate_up", hidden,
-           {{tensor("mlp.gate_proj.weight"), c_.intermediate_size}, {tensor("mlp.up_proj.weight"), c_.intermediate_size}});
+           {{tensor("mlp.gate_proj.weight"), c_.intermediate_size}, {tensor("mlp.up_proj.weight"), c_.intermediate_size}}, true);
     linear(prefix + "down", c_.intermediate_size, {{tensor("mlp.down_proj.weight"), hidden}});
   }
 
-  void add(PieceKind kind, std::string name, int32_t in_features, std::vector<PiecePart> parts, int64_t* arena) {
+  void add(PieceKind kind, std::string name, int32_t in_features, std::vector<PiecePart> parts, bool in_turns, int64_t* arena) {
     int32_t rows = 0;
-    for (const PiecePart& part : parts) rows += part.out_features;
-    plan_.pieces.push_back({std::move(name), kind, rows, in_features, *arena, std::move(parts)});
+    for (const PiecePart& part : parts) rows += in_turns ? static_cast<int32_t>(linear_padded(part.out_features)) : part.out_features;
+    plan_.pieces.push_back({std::move(name), kind, rows, in_features, *arena, std::move(parts), in_turns});
     *arena += plan_.pieces.back().elements();
   }
-  void linear(std::string name, int32_t in_features, std::vector<PiecePart> parts) {
-    add(PieceKind::kLinear, std::move(name), in_features, std::move(parts), &plan_.packed_elements);
+  void linear(std::string name, int32_t in_features, std::vector<PiecePart> parts, bool in_turns = false) {
+    add(PieceKind::kLinear, std::move(name), in_features, std::move(parts), in_turns, &plan_.packed_elements);
   }
   void matrix(std::string name, int32_t in_features, std::vector<PiecePart> parts) {
-    add(PieceKind::kMatrix, std::move(name), in_features, std::move(parts), &plan_.matrix_elements);
+    add(PieceKind::kMatrix, std::move(name), in_features, std::move(parts), false, &plan_.matrix_elements);
   }
   void vector(std::string name, std::vector<PiecePart> parts) {
-    add(PieceKind::kVector, std::move(name), 1, std::move(parts), &plan_.vector_elements);
+    add(PieceKind::kVector, std::move(name), 1, std::move(parts), false, &plan_.vector_elements);
   }
 
   const ModelConfig& c_;
@@ -84,7 +84,7 @@ WeightPlan::Place WeightPlan::place_of(std::string_view tensor) const {
     int32_t first_row = 0;
     for (const PiecePart& part : p.parts) {
       if (part.tensor == tensor) return {&p, &part, first_row};
-      first_row += part.out_features;
+      first_row += p.in_turns ? kLinearTileN : part.out_features;
     }
   }
   return {};

@@ -30,7 +30,10 @@ struct WeightPiece {
   int32_t in_features;   // of a vector: 1
   int64_t offset;        // in elements of its arena
   std::vector<PiecePart> parts;
+  bool in_turns = false;  // the parts do not follow each other: 16 rows of one and 16 of the other take turns, padded to 32 rows each
 
+  // The piece's row that holds row `row` of the part whose first row lies at `first_row`.
+  int32_t row_of(int32_t first_row, int32_t row) const { return in_turns ? first_row + row / 16 * 32 + row % 16 : first_row + row; }
   int64_t elements() const;  // in its arena, padding included
 };
 
@@ -43,7 +46,7 @@ struct WeightPlan {
   // REQUIRES: there is such a piece.
   const WeightPiece& piece(const std::string& name) const;
 
-  // Where a checkpoint's tensor belongs: rows [first_row, first_row + part->out_features) of a piece. Nulls: nowhere.
+  // Where a checkpoint's tensor belongs: rows of a piece, its row r to piece->row_of(first_row, r). Nulls: nowhere.
   struct Place {
     const WeightPiece* piece = nullptr;
     const PiecePart* part = nullptr;

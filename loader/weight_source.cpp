@@ -84,11 +84,31 @@ class CheckpointSource final : public WeightSource {
     const int32_t end = task.first_row + task.num_rows, step = step_rows(piece);
     for (int32_t first = task.first_row; first < end; first += step) {
       const int32_t count = std::min(step, end - first);
+      if (piece.in_turns) {
+        OTR_RETURN_IF_ERROR(read_turns(piece, first, count, rows, out));
+        continue;
+      }
       OTR_RETURN_IF_ERROR(read_rows(piece, first, count, rows));
       for (int32_t row = 0; row < count; row += kLinearBlockN) {
         linear_pack_block(rows + int64_t{row} * piece.in_features, std::min(kLinearBlockN, count - row), piece.in_features,
                           out + linear_packed_index(first + row, 0, piece.in_features));
       }
+    }
+    return {};
+  }
+
+  // Blocks of rows [first, first + count) of two parts that take turns, in `out`: half of the rows are of either part.
+  Status read_turns(const WeightPiece& piece, int32_t first, int32_t count, Element* rows, Element* out) const {
+    const int32_t size = piece.parts[0].out_features, begin = std::min(first / 2, size), end = std::min((first + count) / 2, size);
+    const int64_t width = piece.in_features;
+    for (size_t part = 0; part < 2 && begin < end; ++part) {
+      OTR_RETURN_IF_ERROR(checkpoint_.read_rows(piece.parts[part].tensor, std::array<int64_t, 2>{size, width}, begin, end - begin,
+                                                rows + static_cast<int64_t>(part) * count / 2 * width));
+    }
+    for (int32_t block = 0; block < count / kLinearBlockN; ++block) {
+      const int32_t row = block * kLinearTileN, left = std::max(0, end - begin - row);
+      linear_pack_halves(rows + row * width, rows + (count / 2 + row) * width, std::min(left, kLinearTileN), piece.in_features,
+                         out + linear_packed_index(first + int64_t{block} * kLinearBlockN, 0, width));
     }
     return {};
   }

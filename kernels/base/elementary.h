@@ -34,6 +34,18 @@ OTR_INLINE float split_exponent(float x, float* k) {
 
 // ---- exp and log --------------------------------------------------------------------------------------------------------
 
+// exp(r) for |r| <= log(2) / 2.
+template <typename F>
+OTR_INLINE F exp_polynomial(F r) {
+  F p = broadcast(r, 1.9875691500e-4f);
+  p = fma_(p, r, broadcast(r, 1.3981999507e-3f));
+  p = fma_(p, r, broadcast(r, 8.3334519073e-3f));
+  p = fma_(p, r, broadcast(r, 4.1665795894e-2f));
+  p = fma_(p, r, broadcast(r, 1.6666665459e-1f));
+  p = fma_(p, r, broadcast(r, 5.0000001201e-1f));
+  return fma_(p, r * r, r) + broadcast(r, 1.0f);
+}
+
 template <typename F>
 OTR_INLINE F exp32(F x) {
   const F magic = broadcast(x, 12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
@@ -45,16 +57,21 @@ OTR_INLINE F exp32(F x) {
   const F n = shifted - magic;
   F r = fma_(n, broadcast(x, -0.693359375f), y);
   r = fma_(n, broadcast(x, 2.12194440e-4f), r);
-  F p = broadcast(x, 1.9875691500e-4f);
-  p = fma_(p, r, broadcast(x, 1.3981999507e-3f));
-  p = fma_(p, r, broadcast(x, 8.3334519073e-3f));
-  p = fma_(p, r, broadcast(x, 4.1665795894e-2f));
-  p = fma_(p, r, broadcast(x, 1.6666665459e-1f));
-  p = fma_(p, r, broadcast(x, 5.0000001201e-1f));
-  p = fma_(p, r * r, r) + broadcast(x, 1.0f);
-  F result = p * exp2_of_magic(shifted);
+  F result = exp_polynomial(r) * exp2_of_magic(shifted);
   result = select_less(x, low, broadcast(x, 0.0f), result);
   return select_less(high, x, broadcast(x, __builtin_inff()), result);
+}
+
+// exp32(x) for x <= 0, -inf included, to the bit: without the clamps that only larger arguments and the exponent's range need.
+template <typename F>
+OTR_INLINE F exp32_not_positive(F x) {
+  const F magic = broadcast(x, 12582912.0f);
+  const F shifted = fma_(x, broadcast(x, 1.44269504088896341f), magic);
+  const F n = shifted - magic;
+  F r = fma_(n, broadcast(x, -0.693359375f), x);
+  r = fma_(n, broadcast(x, 2.12194440e-4f), r);
+  const F p = exp_polynomial(r);
+  return select_less(x, broadcast(x, -87.0f), broadcast(x, 0.0f), p * exp2_of_magic(shifted));
 }
 
 // log(2^k (1 + f)) for f in [sqrt(1/2) - 1, sqrt(2) - 1]; keeps full relative accuracy as f -> 0 with k = 0 (log1p).
@@ -117,10 +134,14 @@ OTR_INLINE SinCos sincos64(double angle) {
   c = __builtin_fma(c, r2, -0.5);
   c = __builtin_fma(c, r2, 1.0);
   switch (static_cast<int64_t>(n) & 3) {
-    case 0: return {s, c};
-    case 1: return {c, -s};
-    case 2: return {-s, -c};
-    default: return {-c, s};
+    case 0:
+      return {s, c};
+    case 1:
+      return {c, -s};
+    case 2:
+      return {-s, -c};
+    default:
+      return {-c, s};
   }
 }
 

@@ -37,11 +37,15 @@ OTR_INLINE NoiseStream noise_stream(const NoiseKey& key) {
   return NoiseStream{{b.w[0], b.w[1], b.w[2], b.w[3]}};
 }
 
-// Words of token ids 4 * quad .. 4 * quad + 3; U: uint32_t, or 16 quads at once.
+// Words of token ids 4 * quad .. 4 * quad + 3; U: uint32_t, or 16 quads at once. `keys` are philox_keys of r[0] and r[1].
+OTR_INLINE PhiloxKeys noise_keys(const NoiseStream& s) { return philox_keys(PhiloxKey{s.r[0], s.r[1]}); }
 template <typename U>
-OTR_INLINE PhiloxWords<U> noise_words(const NoiseStream& s, U quad, uint32_t position) {
-  return philox4x32(PhiloxKey{s.r[0], s.r[1]}, PhiloxWords<U>{{quad, broadcast(quad, position), broadcast(quad, s.r[2]),
-                                                               broadcast(quad, s.r[3] ^ kNoiseDomainToken)}});
+OTR_INLINE PhiloxWords<U> noise_words(const NoiseStream& s, const PhiloxKeys& keys, U quad, uint32_t position) {
+  return philox4x32(keys, PhiloxWords<U>{{quad, broadcast(quad, position), broadcast(quad, s.r[2]),
+                                          broadcast(quad, s.r[3] ^ kNoiseDomainToken)}});
+}
+OTR_INLINE PhiloxBlock noise_words(const NoiseStream& s, uint32_t quad, uint32_t position) {
+  return noise_words(s, noise_keys(s), quad, position);
 }
 
 // The first word with u >= sqrt(1/2): from here on 1 - u is exact enough and log1p needs no exponent.
@@ -64,6 +68,24 @@ OTR_INLINE float gumbel_from_word(uint32_t w) { return gumbel_from_words<float>(
 
 OTR_INLINE float gumbel(const NoiseStream& s, uint32_t token, uint32_t position) {
   return gumbel_from_word(noise_words(s, token / 4, position).w[token % 4]);
+}
+
+// ---- Tokens that need no logarithm: what G cannot exceed --------------------------------------------------------------------
+
+inline constexpr float kGumbelBound = 23.0f;  // of any word: the last one gives 22.874
+inline constexpr int kNumWordBounds = 23;
+// G(w) <= k - 0.005 for every word w < kWordsBelow[k]: 2^32 exp(-exp(0.005 - k)).
+inline constexpr uint32_t kWordsBelow[kNumWordBounds] = {
+    0x5db4cd03u, 0xb0e07c66u, 0xdf71d56eu, 0xf3817d00u, 0xfb54af48u, 0xfe45b52du, 0xff5cf101u, 0xffc3f784u,
+    0xffe9e89du, 0xfff7df47u, 0xfffd0284u, 0xfffee664u, 0xffff9867u, 0xffffd9e3u, 0xfffff1fbu, 0xfffffad8u,
+    0xfffffe1au, 0xffffff4du, 0xffffffbeu, 0xffffffe8u, 0xfffffff7u, 0xfffffffdu, 0xffffffffu};
+
+// For every word w below this, fl(x + G(w)) < floor wherever x <= highest: rounding is monotone.
+OTR_INLINE uint32_t least_word(float highest, float floor) {
+  const float distance = floor - highest;
+  int k = distance < 0.0f ? -1 : distance < kNumWordBounds - 1 ? static_cast<int>(distance) : kNumWordBounds - 1;
+  while (k >= 0 && !(highest + static_cast<float>(k) < floor)) --k;
+  return k < 0 ? 0 : kWordsBelow[k];
 }
 
 }  // namespace otr

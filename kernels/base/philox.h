@@ -34,17 +34,34 @@ OTR_INLINE uint32_t multiply_wide(uint32_t a, uint32_t b, uint32_t* low) {
   return static_cast<uint32_t>(product >> 32);
 }
 
-template <typename U>
-OTR_INLINE PhiloxWords<U> philox4x32(PhiloxKey key, PhiloxWords<U> ctr) {
+// The keys of the rounds: a loop over counters reads them from memory.
+struct PhiloxKeys {
+  PhiloxKey rounds[kPhiloxRounds];
+};
+OTR_INLINE PhiloxKeys philox_keys(PhiloxKey key) {
+  PhiloxKeys keys;
   for (int round = 0; round < kPhiloxRounds; ++round) {
+    keys.rounds[round] = key;
+    key.k0 += kPhiloxWeyl0;
+    key.k1 += kPhiloxWeyl1;
+  }
+  return keys;
+}
+
+template <typename U>
+OTR_INLINE PhiloxWords<U> philox4x32(const PhiloxKeys& keys, PhiloxWords<U> ctr) {
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const PhiloxKey key = keys.rounds[round];
     U lo0, lo1;
     const U hi0 = multiply_wide(ctr.w[0], kPhiloxMul0, &lo0);
     const U hi1 = multiply_wide(ctr.w[2], kPhiloxMul1, &lo1);
     ctr = PhiloxWords<U>{{hi1 ^ ctr.w[1] ^ broadcast(lo0, key.k0), lo1, hi0 ^ ctr.w[3] ^ broadcast(lo0, key.k1), lo0}};
-    key.k0 += kPhiloxWeyl0;
-    key.k1 += kPhiloxWeyl1;
   }
   return ctr;
+}
+template <typename U>
+OTR_INLINE PhiloxWords<U> philox4x32(PhiloxKey key, PhiloxWords<U> ctr) {
+  return philox4x32(philox_keys(key), ctr);
 }
 
 }  // namespace otr

@@ -77,10 +77,7 @@ void multiply_rows(const LinearParams& p, int64_t first_row, int num_rows, int64
       multiply_block<true>(x, p.x_stride, w, steps, &sums);
     }
     for (int r = 0; r < rows; ++r) {
-      for (int tile = 0; tile < 2; ++tile) {
-        linear_finish(p, first_row + row + r, block * kLinearBlockN + tile * kLinearTileN,
-                      VecAvx512::load(sums.sum[r] + tile * kLinearTileN));
-      }
+      linear_finish(p, first_row + row + r, block, VecAvx512::load(sums.sum[r]), VecAvx512::load(sums.sum[r] + kLinearTileN));
     }
   }
   tile_release();

@@ -59,12 +59,7 @@ __attribute__((noinline)) void multiply_rows(const LinearParams& p, int64_t firs
     }
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int tile = 0; tile < 2; ++tile) {
-      linear_finish(p, first_row + r, block * kLinearBlockN + tile * kLinearTileN, acc[r][tile]);
-    }
-  }
+  for (int r = 0; r < kRows; ++r) linear_finish(p, first_row + r, block, acc[r][0], acc[r][1]);
 }
 
 using MultiplyRows = void (*)(const LinearParams&, int64_t, int64_t);

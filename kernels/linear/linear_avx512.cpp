@@ -53,8 +53,7 @@ __attribute__((noinline)) void multiply_rows(const LinearParams& p, int64_t firs
   }
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
-    linear_finish(p, first_row + r, block * kLinearBlockN, VecAvx512{acc[r][0]});
-    linear_finish(p, first_row + r, block * kLinearBlockN + kLinearTileN, VecAvx512{acc[r][1]});
+    linear_finish(p, first_row + r, block, VecAvx512{acc[r][0]}, VecAvx512{acc[r][1]});
   }
 }
 

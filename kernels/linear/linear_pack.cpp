@@ -32,18 +32,28 @@ void pack_tile_whole(const Element* rows, int64_t stride, Element* dst) {
   }
 }
 
+// Inputs k … k + 31 of a tile: of `num_rows` rows, those beyond 16 left out.
+void pack_tile(const Element* rows, int32_t num_rows, int32_t k, int32_t in_features, Element* dst) {
+  const bool whole = num_rows >= kLinearTileN && in_features - k >= kLinearStepK;
+  if (sizeof(Element) == 2 && whole) pack_tile_whole(rows + k, in_features, dst);
+  else pack_tile_edge(rows + k, num_rows, in_features - k, in_features, dst);
+}
+
+void pack_tiles(const Element* first, int32_t num_first, const Element* last, int32_t num_last, int32_t in_features, Element* block) {
+  for (int32_t k = 0; k < in_features; k += kLinearStepK, block += kLinearBlockN * kLinearStepK) {
+    pack_tile(first, num_first, k, in_features, block);
+    pack_tile(last, num_last, k, in_features, block + kLinearTileN * kLinearStepK);
+  }
+}
+
 }  // namespace
 
 void linear_pack_block(const Element* rows, int32_t num_rows, int32_t in_features, Element* block) {
-  for (int32_t k = 0; k < in_features; k += kLinearStepK) {
-    for (int32_t n = 0; n < kLinearBlockN; n += kLinearTileN) {
-      const Element* src = rows + int64_t{n} * in_features + k;
-      const bool whole = num_rows - n >= kLinearTileN && in_features - k >= kLinearStepK;
-      if (sizeof(Element) == 2 && whole) pack_tile_whole(src, in_features, block);
-      else pack_tile_edge(src, num_rows - n, in_features - k, in_features, block);
-      block += kLinearTileN * kLinearStepK;
-    }
-  }
+  pack_tiles(rows, num_rows, rows + int64_t{kLinearTileN} * in_features, num_rows - kLinearTileN, in_features, block);
+}
+
+void linear_pack_halves(const Element* first, const Element* last, int32_t num_rows, int32_t in_features, Element* block) {
+  pack_tiles(first, num_rows, last, num_rows, in_features, block);
 }
 
 void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features, Element* packed) {
@@ -52,6 +62,13 @@ void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, 
     const bool whole = count == kLinearBlockN || (first_row % kLinearBlockN == 0 && first_row + count == out_features);
     if (whole) {
       linear_pack_block(rows, count, in_features, packed + linear_packed_index(first_row, 0, in_features));
+      continue;
+    }
+    if (first_row % kLinearTileN == 0 && count == kLinearTileN) {
+      Element* dst = packed + linear_packed_index(first_row, 0, in_features);
+      for (int32_t k = 0; k < in_features; k += kLinearStepK, dst += kLinearBlockN * kLinearStepK) {
+        pack_tile(rows, count, k, in_features, dst);
+      }
       continue;
     }
     for (int32_t row = 0; row < count; ++row) {

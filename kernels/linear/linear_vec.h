@@ -1,4 +1,4 @@
-// What the vector paths of linear share: the split into tasks and the epilogue. The products are each path's own.
+// What the vector paths of linear share: the split into tasks, and linear_epilogue.h. The products are each path's own.
 //
 // A task is 32 outputs (a block of the packed weight) by up to kLinearTaskRows rows, never a piece of K. Tasks of one row chunk
 // come first, so that a chunk of x (192 x 3584 bf16 = 1.4 MB) stays in cache while the whole weight streams past it once.
@@ -7,23 +7,11 @@
 #include <cstdint>
 
 #include "kernels/base/thread_pool.h"
-#include "kernels/linear/linear.h"
+#include "kernels/linear/linear_epilogue.h"
 
 namespace otr {
 
 inline constexpr int kLinearTaskRows = 192;
-
-// V: a float type of kernels/simd. out[row][n0 + lane] = residual + (acc + bias), for the lanes that are outputs.
-template <typename V>
-OTR_INLINE void linear_finish(const LinearParams& p, int64_t row, int64_t n0, V acc) {
-  const int64_t left = p.weight.out_features - n0;
-  if (left <= 0) return;
-  const int lanes = left < kLinearTileN ? static_cast<int>(left) : kLinearTileN;
-  V y = p.weight.bias != nullptr ? acc + V::load_first(p.weight.bias + n0, lanes) : acc;
-  const int64_t i = row * p.out_stride + n0;
-  if (p.residual != nullptr) y = V::load_first(p.residual + i, lanes) + y;
-  store_first(p.out + i, lanes, y);
-}
 
 // `multiply(first_row, num_rows, block)` computes 32 outputs of 1 … kLinearTaskRows rows.
 template <typename Multiply>

@@ -5,6 +5,8 @@
 //   out[r][n] = residual[r][n] + (sum_g scale[n][g] * partial(r, n, g) + bias[n])
 //   partial(r, n, g) = sum_{k in g} x[r][k] * (q[n][k] - zero[n][g])
 //
+// A weight of gate and up in turns gives `gated` instead, as in linear.h.
+//
 // Differences q - zero are -15 … 15: exact in bf16, so the products are exact in float32 and the scale costs one fma in 128.
 //
 // Reduction order: groups ascending, one float32 fma each, from 0; inside a group a function of the path alone: never of the
@@ -85,6 +87,8 @@ struct LinearW4Params {
   const float* residual;  // [num_rows][out_stride], may be null, may equal out
   float* out;             // [num_rows][out_stride]
   int64_t out_stride;
+  Element* gated = nullptr;  // [num_rows][gated_stride]: written instead of `out` where not null
+  int64_t gated_stride = 0;  // elements, at least out_features / 2
 };
 
 void linear_w4_scalar(const LinearW4Params& params, ThreadPool& pool);

@@ -1,7 +1,7 @@
 // cpu-scalar: the definition. A group's partial sum is one float32 chain over k ascending; products of a bf16 and an integer up
 // to 15 are exact in float32, so multiply-then-add rounds once a step, as an fma would.
-#include "kernels/base/elementary.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/linear/linear_epilogue.h"
 #include "kernels/linear_w4/linear_w4.h"
 
 namespace otr {
@@ -31,23 +31,20 @@ void add_group(const uint8_t* words, const uint8_t* nibbles, int pieces, const E
 
 void linear_w4_scalar(const LinearW4Params& p, ThreadPool& pool) {
   const LinearW4Weight& w = p.weight;
-  const int tiles = static_cast<int>((w.out_features + kLinearTileN - 1) / kLinearTileN);
-  pool.parallel_for(tiles, [&](int tile, int) {
-    const uint8_t* block = w.packed + tile / 2 * w4_cpu_block_bytes(w.in_features);
-    const int n0 = tile * kLinearTileN;
-    const int lanes = w.out_features - n0 < kLinearTileN ? w.out_features - n0 : kLinearTileN;
+  const LinearParams shape = linear_shape(p);
+  const int blocks = static_cast<int>(linear_padded(w.out_features) / kLinearBlockN);
+  pool.parallel_for(blocks, [&](int block, int) {
+    const uint8_t* packed = w.packed + block * w4_cpu_block_bytes(w.in_features);
     for (int64_t row = 0; row < p.num_rows; ++row) {
-      float acc[kLinearTileN] = {};
+      float sums[kLinearBlockN] = {};
       for (int64_t g = 0; g < w4_cpu_groups(w.in_features); ++g) {
-        const uint8_t* group = block + g * kW4GroupBytes;
-        add_group(group + tile % 2 * kLinearTileN * 4, group + kW4WordsBytes + tile % 2 * kW4TileBytes,
-                  w4_cpu_pieces(w.in_features, g), p.x + row * p.x_stride + g * kW4GroupK, acc);
+        const uint8_t* group = packed + g * kW4GroupBytes;
+        for (int tile = 0; tile < 2; ++tile) {
+          add_group(group + tile * kLinearTileN * 4, group + kW4WordsBytes + tile * kW4TileBytes,
+                    w4_cpu_pieces(w.in_features, g), p.x + row * p.x_stride + g * kW4GroupK, sums + tile * kLinearTileN);
+        }
       }
-      for (int lane = 0; lane < lanes; ++lane) {
-        const float y = w.bias != nullptr ? acc[lane] + w.bias[n0 + lane] : acc[lane];
-        const int64_t i = row * p.out_stride + n0 + lane;
-        p.out[i] = p.residual != nullptr ? p.residual[i] + y : y;
-      }
+      linear_finish(shape, row, block, sums);
     }
   });
 }

@@ -31,12 +31,6 @@ struct W4Group {
   int num_rows;
 };
 
-// What linear_finish needs to know of the params.
-OTR_INLINE LinearParams linear_shape(const LinearW4Params& p) {
-  const LinearWeight weight = {p.weight.in_features, p.weight.out_features, nullptr, p.weight.bias};
-  return {p.num_rows, weight, p.x, p.x_stride, p.residual, p.out, p.out_stride};
-}
-
 // V: a float type of kernels/simd. `add_group(group, &sums)` adds scale * partial to the first num_rows rows of sums.
 template <typename V, typename AddGroup>
 OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const AddGroup& add_group) {
@@ -57,10 +51,7 @@ OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const
       add_group(W4Group{packed, packed + kW4WordsBytes, w4_cpu_pieces(k, g), x, p.x_stride, num_rows}, &sums);
     }
     for (int r = 0; r < num_rows; ++r) {
-      for (int tile = 0; tile < 2; ++tile) {
-        linear_finish(shape, first_row + r, int64_t{block} * kLinearBlockN + tile * kLinearTileN,
-                      V::load(sums.row[r] + tile * kLinearTileN));
-      }
+      linear_finish(shape, first_row + r, block, V::load(sums.row[r]), V::load(sums.row[r] + kLinearTileN));
     }
   });
 }

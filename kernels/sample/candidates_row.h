@@ -6,7 +6,9 @@
 namespace otr {
 
 // The score that a token must exceed to be among the best `m`.
-OTR_INLINE float candidates_floor(const Candidates& best, int m) { return best.count < m ? -__builtin_inff() : best.score[m - 1]; }
+OTR_INLINE float candidates_floor(const Candidates& best, int m) {
+  return best.count < m ? -__builtin_inff() : best.score[m - 1];
+}
 
 // Takes a token in if it is among the best `m` so far; of equal scores the first shown comes first.
 OTR_INLINE void candidates_show(int32_t token, float score, int m, Candidates* best) {
@@ -21,21 +23,23 @@ OTR_INLINE void candidates_show(int32_t token, float score, int m, Candidates* b
 }
 
 template <typename Ops>
-OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c, float* scaled, int32_t* order, Candidates* out) {
+OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c, const SampleWorkspace& w, Candidates* out) {
   const int32_t n = p.vocab_size;
   const SampleDraw& d = c.draw;
   const float* x = p.logits + d.logits_row * p.logits_stride;
   out->count = 0;
   float max;
-  if (!Ops::finite_max(x, n, &max) || !sample_scale<Ops>(d, n, scaled, &x, &max)) return;
+  if (!Ops::finite_max(x, n, w.maxima, &max) || !sample_scale<Ops>(d, n, w, &x, &max)) return;
 
   // Scores of the tokens that the filters keep, in `scaled`: all of them in their places, or the survivors by ascending id.
+  float* const scaled = w.scaled;
+  int32_t* const order = w.order;
   int32_t count = n;
   const bool noisy = d.temperature != 0.0f && !c.without_noise;
   const bool filtered = d.temperature != 0.0f && sample_has_filter(d, n);
   if (filtered) {
     const double sum = sample_needs_sum(d, n) ? Ops::sum_exp(x, max, n) : 0.0;
-    count = sample_survivors(d, x, max, sum, n, order);
+    count = sample_filter<Ops>(d, x, max, sum, n, w);
     sample_survivor_scores(d, c.without_noise, x, count, order, scaled);
   } else if (noisy) {
     Ops::add_noise(d, x, n, scaled);
@@ -63,9 +67,8 @@ OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c,
 
 template <typename Ops>
 OTR_INLINE void candidates_rows(const CandidateParams& p, ThreadPool& pool) {
-  const int64_t stride = sample_workspace_stride(p.vocab_size);
   pool.parallel_for(p.num_draws, [&](int i, int thread) {
-    candidates_row<Ops>(p, p.draws[i], p.scaled + thread * stride, p.order + thread * stride, &p.results[i]);
+    candidates_row<Ops>(p, p.draws[i], sample_workspace(p.scaled, p.order, p.vocab_size, thread), &p.results[i]);
   });
 }
 

@@ -63,7 +63,11 @@ struct SampleParams {
   int32_t* order;           // workspace [num_threads][sample_workspace_stride(vocab_size)]
 };
 
-OTR_INLINE constexpr int64_t sample_workspace_stride(int64_t vocab_size) { return (vocab_size + 63) / 64 * 64; }
+// Half of it holds a row's logits or ids; behind them lie the maxima of blocks of kSampleMaxBlock tokens, or ids to be sorted.
+OTR_INLINE constexpr int64_t sample_row_stride(int64_t vocab_size) { return (vocab_size + 63) / 64 * 64; }
+OTR_INLINE constexpr int64_t sample_workspace_stride(int64_t vocab_size) { return 2 * sample_row_stride(vocab_size); }
+
+inline constexpr int32_t kSampleMaxBlock = 256;
 
 inline constexpr int kSampleSumBlock = 4096;
 
@@ -88,19 +92,19 @@ struct CandidateDraw {
 };
 
 struct Candidates {
-  int32_t count;                  // at most m; fewer if the filters keep fewer, 0 if the logits are not finite
+  int32_t count;  // at most m; fewer if the filters keep fewer, 0 if the logits are not finite
   int32_t tokens[kMaxCandidates];
   float pi[kMaxCandidates];
-  float score[kMaxCandidates];    // s_v - s of the first candidate: 0, then falling
-  float gap[kMaxCandidates];      // log q_v - log of the greatest q: 0 for the likeliest token
-  float mean_score;               // sum_v pi_v (s_v - s of the first candidate)
+  float score[kMaxCandidates];  // s_v - s of the first candidate: 0, then falling
+  float gap[kMaxCandidates];    // log q_v - log of the greatest q: 0 for the likeliest token
+  float mean_score;             // sum_v pi_v (s_v - s of the first candidate)
 };
 
 struct CandidateParams {
   int32_t num_draws;
   int32_t vocab_size;
-  int32_t m;                   // 1 … kMaxCandidates
-  const float* logits;         // [*][logits_stride]
+  int32_t m;            // 1 … kMaxCandidates
+  const float* logits;  // [*][logits_stride]
   int64_t logits_stride;
   const CandidateDraw* draws;  // [num_draws]
   Candidates* results;         // [num_draws]
@@ -111,36 +115,5 @@ struct CandidateParams {
 void candidates_scalar(const CandidateParams& params, ThreadPool& pool);
 void candidates_avx2(const CandidateParams& params, ThreadPool& pool);
 void candidates_avx512(const CandidateParams& params, ThreadPool& pool);
-
-// ---- Steps that are the same on every CPU path (sample_filter.cpp) ----------------------------------------------------------
-
-OTR_INLINE bool sample_has_penalty(const SampleDraw& d) {
-  return d.num_penalties > 0 && (d.repetition_penalty != 1.0f || d.presence_penalty != 0.0f || d.frequency_penalty != 0.0f);
-}
-OTR_INLINE bool sample_has_filter(const SampleDraw& d, int32_t vocab_size) {
-  return (d.top_k > 0 && d.top_k < vocab_size) || d.top_p < 1.0f || d.min_p > 0.0f;
-}
-
-// Applies the penalties to `logits` [vocab_size] in place.
-void sample_penalise(const SampleDraw& draw, float* logits);
-
-// True if sample_survivors reads `sum`: top-p over the whole vocabulary.
-OTR_INLINE bool sample_needs_sum(const SampleDraw& d, int32_t vocab_size) {
-  return d.top_p < 1.0f && !(d.top_k > 0 && d.top_k < vocab_size);
-}
-
-// Ids that survive top-k, top-p and min-p, in the total order. REQUIRES: `max_logit` is the maximum of `scaled`, all finite;
-// `sum` is their sum of exponentials if sample_needs_sum. `order` [vocab_size] receives the ids; returns how many (at least 1).
-int32_t sample_survivors(const SampleDraw& draw, const float* scaled, float max_logit, double sum, int32_t vocab_size,
-                         int32_t* order);
-
-// Brings `order` [num_survivors] into ascending order and writes the survivors' logit + G, or their logit alone, to `scores`, which
-// may be `scaled`.
-void sample_survivor_scores(const SampleDraw& draw, bool without_noise, const float* scaled, int32_t num_survivors, int32_t* order,
-                            float* scores);
-
-// Draws among survivors (or scores the forced token) and sets token and logprob.
-void sample_among_survivors(const SampleDraw& draw, const float* scaled, float max_logit, const int32_t* order,
-                            int32_t num_survivors, SampleResult* result);
 
 }  // namespace otr

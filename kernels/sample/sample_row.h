@@ -1,9 +1,13 @@
-// The phases of one draw, the same on every CPU path. Ops supplies the four passes over the vocabulary:
+// The phases of one draw, the same on every CPU path. Ops supplies the passes over the vocabulary:
 //
-//   bool    finite_max(x, n, &max)          false if an entry is not finite; a zero maximum is +0
+//   bool    finite_max(x, n, maxima, &max)  false if an entry is not finite; a zero maximum is +0. maxima[b]: the maximum of
+//   the
+//                                           block of kSampleMaxBlock tokens from b kSampleMaxBlock on
 //   double  sum_exp(x, max, n)              sum of exp(x_v - max) in the order of sample.h
 //   void    divide(x, divisor, n, out)      IEEE division; out may be x
-//   int32_t argmax_with_noise(draw, x, max, n)
+//   int32_t argmax_with_noise(draw, x, max, maxima, n)
+//   int32_t collect(x, bound, maxima, n, ids)   the ids of x_v >= bound, ascending; returns how many. `ids`
+//   [sample_row_stride(n)]
 //
 // and for candidates also
 //
@@ -13,36 +17,74 @@
 
 #include "kernels/base/elementary.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/sample/sample.h"
+#include "kernels/sample/sample_filter.h"
 
 namespace otr {
 
-// Penalties and temperature: *x becomes `scaled`, or stays the raw logits where neither changes them; *max their maximum. False if
-// that is not finite. REQUIRES: *x and *max are the raw logits and their maximum.
+// One thread's part of SampleParams::scaled and ::order.
+struct SampleWorkspace {
+  float* scaled;   // [vocab_size]
+  float* maxima;   // [blocks of kSampleMaxBlock]
+  float* scratch;  // [blocks of kSampleMaxBlock]
+  int32_t* order;  // [vocab_size]
+  int32_t* ids;    // [sample_row_stride(vocab_size)]
+};
+
+OTR_INLINE SampleWorkspace sample_workspace(float* scaled, int32_t* order, int32_t vocab_size, int thread) {
+  const int64_t half = sample_row_stride(vocab_size), offset = thread * sample_workspace_stride(vocab_size);
+  scaled += offset;
+  order += offset;
+  return {scaled, scaled + half, scaled + half + (vocab_size + kSampleMaxBlock - 1) / kSampleMaxBlock, order, order + half};
+}
+
+// The first token of maximal logit.
+OTR_INLINE int32_t sample_top(const float* x, const float* maxima, float max) {
+  int32_t b = 0;
+  while (maxima[b] != max) ++b;
+  int32_t v = b * kSampleMaxBlock;
+  while (x[v] != max) ++v;
+  return v;
+}
+
+// Penalties and temperature: *x becomes `scaled`, or stays the raw logits where neither changes them; *max their maximum,
+// w.maxima those of its blocks. False if it is not finite. REQUIRES: *x and *max are the raw logits and their maximum, w.maxima
+// those of their blocks.
 template <typename Ops>
-OTR_INLINE bool sample_scale(const SampleDraw& d, int32_t n, float* scaled, const float** x, float* max) {
+OTR_INLINE bool sample_scale(const SampleDraw& d, int32_t n, const SampleWorkspace& w, const float** x, float* max) {
   const float* logits = *x;
   if (sample_has_penalty(d)) {
-    __builtin_memcpy(scaled, logits, sizeof(float) * static_cast<size_t>(n));
-    sample_penalise(d, scaled);
-    *x = scaled;
+    __builtin_memcpy(w.scaled, logits, sizeof(float) * static_cast<size_t>(n));
+    sample_penalise(d, w.scaled);
+    *x = w.scaled;
   }
   if (d.temperature != 0.0f && d.temperature != 1.0f) {
-    Ops::divide(*x, d.temperature, n, scaled);
-    *x = scaled;
+    Ops::divide(*x, d.temperature, n, w.scaled);
+    *x = w.scaled;
   }
-  return *x == logits || Ops::finite_max(*x, n, max);
+  return *x == logits || Ops::finite_max(*x, n, w.maxima, max);
+}
+
+// The survivors of the filters, in w.order; returns how many.
+template <typename Ops>
+OTR_INLINE int32_t sample_filter(const SampleDraw& d, const float* x, float max, double sum, int32_t n,
+                                 const SampleWorkspace& w) {
+  const float bound = sample_survivor_bound(d, max, sum, n, w.maxima, w.scratch);
+  int32_t num_ids = Ops::collect(x, bound, w.maxima, n, w.ids);
+  int32_t kept = sample_survivors(d, x, max, sum, n, w.ids, num_ids, w.order);
+  if (kept > 0) return kept;
+  num_ids = Ops::collect(x, -__builtin_inff(), w.maxima, n, w.ids);
+  return sample_survivors(d, x, max, sum, n, w.ids, num_ids, w.order);
 }
 
 template <typename Ops>
-OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, float* scaled, int32_t* order, SampleResult* result) {
+OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const SampleWorkspace& w, SampleResult* result) {
   const int32_t n = p.vocab_size;
   const float* logits = p.logits + d.logits_row * p.logits_stride;
   *result = SampleResult{d.forced_token, 0.0f, 0.0f, 0};
 
   // Raw log-softmax.
   float raw_max;
-  if (!Ops::finite_max(logits, n, &raw_max)) {
+  if (!Ops::finite_max(logits, n, w.maxima, &raw_max)) {
     result->fault = 1;
     return;
   }
@@ -51,24 +93,23 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, float* sc
 
   const float* x = logits;
   float max = raw_max;
-  if (!sample_scale<Ops>(d, n, scaled, &x, &max)) {
+  if (!sample_scale<Ops>(d, n, w, &x, &max)) {
     result->fault = 1;
     return;
   }
 
   // Filters, noise and argmax.
   if (d.temperature == 0.0f) {
-    int32_t best = 0;
-    while (x[best] != max) ++best;
+    const int32_t best = sample_top(x, w.maxima, max);
     if (d.forced_token < 0) result->token = best;
     result->logprob = result->token == best ? 0.0f : -__builtin_inff();
   } else if (sample_has_filter(d, n)) {
     const bool needs_sum = sample_needs_sum(d, n) && x != logits;
     const double sum = needs_sum ? Ops::sum_exp(x, max, n) : raw_sum;
-    const int32_t kept = sample_survivors(d, x, max, sum, n, order);
-    sample_among_survivors(d, x, max, order, kept, result);
+    const int32_t kept = sample_filter<Ops>(d, x, max, sum, n, w);
+    sample_among_survivors(d, x, max, w.order, kept, result);
   } else {
-    if (d.forced_token < 0) result->token = Ops::argmax_with_noise(d, x, max, n);
+    if (d.forced_token < 0) result->token = Ops::argmax_with_noise(d, x, max, w.maxima, n);
     const float log_sum = x == logits ? raw_log_sum : log32(static_cast<float>(Ops::sum_exp(x, max, n)));
     result->logprob = (x[result->token] - max) - log_sum;
   }
@@ -77,9 +118,8 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, float* sc
 
 template <typename Ops>
 OTR_INLINE void sample_rows(const SampleParams& p, ThreadPool& pool) {
-  const int64_t stride = sample_workspace_stride(p.vocab_size);
   pool.parallel_for(p.num_draws, [&](int i, int thread) {
-    sample_row<Ops>(p, p.draws[i], p.scaled + thread * stride, p.order + thread * stride, &p.results[i]);
+    sample_row<Ops>(p, p.draws[i], sample_workspace(p.scaled, p.order, p.vocab_size, thread), &p.results[i]);
   });
 }
 

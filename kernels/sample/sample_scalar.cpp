@@ -4,12 +4,17 @@ namespace otr {
 namespace {
 
 struct ScalarOps {
-  static bool finite_max(const float* x, int32_t n, float* max) {
+  static bool finite_max(const float* x, int32_t n, float* maxima, float* max) {
     float m = x[0];
     bool finite = true;
-    for (int32_t v = 0; v < n; ++v) {
-      finite &= is_finite_bits(x[v]);
-      m = x[v] > m ? x[v] : m;
+    for (int32_t begin = 0; begin < n; begin += kSampleMaxBlock) {
+      float block_max = x[begin];
+      for (int32_t v = begin; v < n && v < begin + kSampleMaxBlock; ++v) {
+        finite &= is_finite_bits(x[v]);
+        block_max = x[v] > block_max ? x[v] : block_max;
+      }
+      maxima[begin / kSampleMaxBlock] = block_max;
+      m = block_max > m ? block_max : m;
     }
     *max = m + 0.0f;  // lanes meet -0 and +0 in another order; -0 + 0 = +0
     return finite;
@@ -34,7 +39,7 @@ struct ScalarOps {
     for (int32_t v = 0; v < n; ++v) out[v] = x[v] / divisor;
   }
 
-  static int32_t argmax_with_noise(const SampleDraw& d, const float* x, float, int32_t n) {
+  static int32_t argmax_with_noise(const SampleDraw& d, const float* x, float, const float*, int32_t n) {
     int32_t best = 0;
     float best_score = -__builtin_inff();
     for (int32_t v = 0; v < n; v += 4) {
@@ -48,6 +53,15 @@ struct ScalarOps {
       }
     }
     return best;
+  }
+
+  static int32_t collect(const float* x, float bound, const float*, int32_t n, int32_t* ids) {
+    int32_t count = 0;
+    for (int32_t v = 0; v < n; ++v) {
+      ids[count] = v;
+      count += x[v] >= bound ? 1 : 0;
+    }
+    return count;
   }
 
   static void add_noise(const SampleDraw& d, const float* x, int32_t n, float* out) {

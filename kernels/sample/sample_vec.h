@@ -1,19 +1,15 @@
 // The vector form of sample's passes over the vocabulary, bit-equal to sample_scalar.cpp. V is a float type of kernels/simd.
 //
-// Noise: token ids are taken in blocks of 64, whose 16 Philox counters are computed at once (200 integer operations); a
-// transpose in groups of four brings their words into token order. Most of it is avoided, exactly: rounding is monotone, so
-//   fl(x_v + G_v) <= fl(x_v + bound) < floor  implies that v cannot win,
-// where floor is the score of a token of maximal logit. With bound = 23 (no word gives more than 22.874) a whole block is left
-// out; with bound = 8, words below kRareWord are, that is all but 1 in 2,950, and the two logarithms run on few blocks.
+// Noise: token ids are taken in blocks of 64, whose 16 Philox counters are computed at once; a transpose in groups of four
+// brings their words into token order. The rest is avoided, exactly (least_word of base/noise.h): with `floor` the best score
+// seen so far, first that of a token of maximal logit, and the maximum of a token's block of 256, a word that is too small for
+// the greatest logit of its block cannot win. Where no word could, none is drawn; where none of 64 or 16 is great enough,
+// neither logits are read nor logarithms taken.
 #pragma once
 
 #include "kernels/sample/candidates_row.h"
 
 namespace otr {
-
-inline constexpr float kGumbelBound = 23.0f;
-inline constexpr float kCommonGumbelBound = 8.0f;  // G < 8 for every word below kRareWord (G(kRareWord) = 7.99)
-inline constexpr uint32_t kRareWord = 0xffe9cc45u;
 
 template <typename V>
 struct VecSampleOps {
@@ -31,18 +27,32 @@ struct VecSampleOps {
     return v < n ? V::load_first(x + v, n - v, none) : none;
   }
 
-  OTR_INLINE bool finite_max(const float* x, int32_t n, float* max) {
-    V m = V::broadcast(x[0]), poison = V::zero();  // x * 0 stays 0 unless x is NaN or Inf
-    int32_t v = 0;
-    for (; v + 16 <= n; v += 16) {
-      const V a = V::load(x + v);
-      m = max_(a, m);
-      poison = fma_(a, V::zero(), poison);
+  OTR_INLINE bool finite_max(const float* x, int32_t n, float* maxima, float* max) {
+    V all = V::broadcast(-__builtin_inff()), poison = V::zero();  // x * 0 stays 0 unless x is NaN or Inf
+    for (int32_t begin = 0; begin < n; begin += kSampleMaxBlock) {
+      V m = V::broadcast(x[begin]);
+      int32_t v = begin;
+      if (begin + kSampleMaxBlock <= n) {
+        V poisons[4] = {poison, V::zero(), V::zero(), V::zero()}, ms[4] = {m, m, m, m};
+        for (; v < begin + kSampleMaxBlock; v += 64) {
+          for (int j = 0; j < 4; ++j) {
+            const V a = V::load(x + v + 16 * j);
+            ms[j] = max_(a, ms[j]);
+            poisons[j] = fma_(a, V::zero(), poisons[j]);
+          }
+        }
+        m = max_(max_(ms[0], ms[1]), max_(ms[2], ms[3]));
+        poison = (poisons[0] + poisons[1]) + (poisons[2] + poisons[3]);
+      }
+      for (; v < begin + kSampleMaxBlock && v < n; v += 16) {
+        const V a = V::load_first(x + v, n - v, V::broadcast(x[begin]));
+        m = max_(a, m);
+        poison = fma_(a, V::zero(), poison);
+      }
+      maxima[begin / kSampleMaxBlock] = reduce_max(m);
+      all = max_(m, all);
     }
-    const V tail = V::load_first(x + v, n - v, V::broadcast(x[0]));
-    m = max_(tail, m);
-    poison = fma_(tail, V::zero(), poison);
-    *max = reduce_max(m) + 0.0f;
+    *max = reduce_max(all) + 0.0f;
     return mask_finite(poison) == 0xffffu;
   }
 
@@ -52,7 +62,7 @@ struct VecSampleOps {
     for (int32_t begin = 0; begin < n; begin += kSampleSumBlock) {
       const int32_t end = begin + kSampleSumBlock < n ? begin + kSampleSumBlock : n;
       V lanes = V::zero();
-      for (int32_t v = begin; v < end; v += 16) lanes = lanes + exp32(load_or_minus_inf(x, v, n) - m);
+      for (int32_t v = begin; v < end; v += 16) lanes = lanes + exp32_not_positive(load_or_minus_inf(x, v, n) - m);
       total += static_cast<double>(reduce_add(lanes));
     }
     return total;
@@ -65,31 +75,47 @@ struct VecSampleOps {
     if (v < n) store_first(out + v, n - v, V::load_first(x + v, n - v) / d);
   }
 
-  OTR_INLINE int32_t argmax_with_noise(const SampleDraw& d, const float* x, float max, int32_t n) {
+  // The words of tokens v … v + 63, in the form in which they are computed; and those of the tokens v + 16 j … in words[j].
+  using Wide = decltype(widen(U()));
+  OTR_INLINE PhiloxWords<Wide> block_words(const SampleDraw& d, const PhiloxKeys& keys, int32_t v) {
+    const Wide first = widen(U::load(kQuadOfLane));
+    return noise_words(d.noise, keys, first + broadcast(first, static_cast<uint32_t>(v) / 4),
+                       static_cast<uint32_t>(d.position));
+  }
+  OTR_INLINE void in_token_order(const PhiloxWords<Wide>& block, U words[4]) {
+    for (int i = 0; i < 4; ++i) words[i] = narrow(block.w[i]);
+    transpose_fours(words);
+  }
+
+  OTR_INLINE int32_t argmax_with_noise(const SampleDraw& d, const float* x, float max, const float* maxima, int32_t n) {
     const uint32_t position = static_cast<uint32_t>(d.position);
-    int32_t top = 0;
-    while (x[top] != max) ++top;
-    const V floor = V::broadcast(x[top] + gumbel(d.noise, static_cast<uint32_t>(top), position));
-    const V bound = V::broadcast(kGumbelBound), common_bound = V::broadcast(kCommonGumbelBound);
-    const U quads = U::load(kQuadOfLane), lane_index = U::load(kLaneIndex);
+    const int32_t top = sample_top(x, maxima, max);
+    float floor = x[top] + gumbel(d.noise, static_cast<uint32_t>(top), position);
+    const U lane_index = U::load(kLaneIndex);
+    const PhiloxKeys keys = noise_keys(d.noise);
 
     V best_score = V::broadcast(-__builtin_inff());
     U best_id = U::broadcast(0);
-    for (int32_t v = 0; v < n; v += 64) {
-      V logits[4];
-      for (int j = 0; j < 4; ++j) logits[j] = load_or_minus_inf(x, v + 16 * j, n);
-      const V highest = max_(max_(logits[0], logits[1]), max_(logits[2], logits[3]));
-      if (mask_less(highest + bound, floor) == 0xffffu) continue;
-      const bool only_rare = mask_less(highest + common_bound, floor) == 0xffffu;
-
-      PhiloxWords<U> words = noise_words(d.noise, quads + U::broadcast(static_cast<uint32_t>(v) / 4), position);
-      transpose_fours(words.w);
-      for (int j = 0; j < 4; ++j) {
-        if (only_rare && !any_at_least(words.w[j], kRareWord)) continue;
-        const V score = logits[j] + gumbel_from_words<V>(words.w[j]);
-        const U id = lane_index + U::broadcast(static_cast<uint32_t>(v + 16 * j));
-        best_id = select_less(best_score, score, id, best_id);  // strict: the lowest id of a lane's best stays
-        best_score = select_less(best_score, score, score, best_score);
+    for (int32_t begin = 0; begin < n; begin += kSampleMaxBlock) {
+      const float highest = maxima[begin / kSampleMaxBlock];
+      if (highest + kGumbelBound < floor) continue;
+      uint32_t least = least_word(highest, floor);
+      for (int32_t v = begin; v < begin + kSampleMaxBlock && v < n; v += 64) {
+        const auto block = block_words(d, keys, v);
+        if (!any_at_least(block.w, least)) continue;
+        U words[4];
+        in_token_order(block, words);
+        for (int j = 0; j < 4; ++j) {
+          if (!any_at_least(words[j], least)) continue;
+          const V score = load_or_minus_inf(x, v + 16 * j, n) + gumbel_from_words<V>(words[j]);
+          const U id = lane_index + U::broadcast(static_cast<uint32_t>(v + 16 * j));
+          best_id = select_less(best_score, score, id, best_id);  // strict: the lowest id of a lane's best stays
+          best_score = select_less(best_score, score, score, best_score);
+          if (mask_less(V::broadcast(floor), score) != 0) {
+            floor = reduce_max(score);
+            least = least_word(highest, floor);
+          }
+        }
       }
     }
 
@@ -104,17 +130,35 @@ struct VecSampleOps {
     return static_cast<int32_t>(ids[best]);
   }
 
+  OTR_INLINE int32_t collect(const float* x, float bound, const float* maxima, int32_t n, int32_t* ids) {
+    const V least = V::broadcast(bound);
+    const U lane_index = U::load(kLaneIndex);
+    uint32_t* out = reinterpret_cast<uint32_t*>(ids);
+    int32_t count = 0;
+    for (int32_t v = 0; v < n; v += 16) {
+      if (v % kSampleMaxBlock == 0 && maxima[v / kSampleMaxBlock] < bound) {
+        v += kSampleMaxBlock - 16;
+        continue;
+      }
+      const uint32_t below = mask_less(load_or_minus_inf(x, v, n), least);
+      const uint32_t inside = n - v >= 16 ? 0xffffu : (1u << (n - v)) - 1u;
+      count += store_selected(out + count, ~below & inside, lane_index + U::broadcast(static_cast<uint32_t>(v)));
+    }
+    return count;
+  }
+
   OTR_INLINE void add_noise(const SampleDraw& d, const float* x, int32_t n, float* out) {
-    const U quads = U::load(kQuadOfLane);
+    const PhiloxKeys keys = noise_keys(d.noise);
     for (int32_t v = 0; v < n; v += 64) {
-      PhiloxWords<U> words =
-          noise_words(d.noise, quads + U::broadcast(static_cast<uint32_t>(v) / 4), static_cast<uint32_t>(d.position));
-      transpose_fours(words.w);
+      U words[4];
+      in_token_order(block_words(d, keys, v), words);
       for (int j = 0; j < 4 && v + 16 * j < n; ++j) {
         const int32_t at = v + 16 * j, left = n - at;
-        const V score = load_or_minus_inf(x, at, n) + gumbel_from_words<V>(words.w[j]);
-        if (left >= 16) store(out + at, score);
-        else store_first(out + at, left, score);
+        const V score = load_or_minus_inf(x, at, n) + gumbel_from_words<V>(words[j]);
+        if (left >= 16)
+          store(out + at, score);
+        else
+          store_first(out + at, left, score);
       }
     }
   }

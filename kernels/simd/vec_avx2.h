@@ -140,6 +140,14 @@ OTR_INLINE void store(uint32_t* p, UintAvx2 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
 }
+OTR_INLINE int store_selected(uint32_t* p, uint32_t mask, UintAvx2 a) {
+  if (mask == 0) return 0;
+  uint32_t lanes[16];
+  store(lanes, a);
+  int count = 0;
+  for (; mask != 0; mask &= mask - 1) p[count++] = lanes[__builtin_ctz(mask)];
+  return count;
+}
 
 // Rounds to bf16 as bf16_from_float does, each result in the low half of its 32-bit lane.
 OTR_INLINE __m256i round_to_bf16_half(__m256 a) {
@@ -184,6 +192,10 @@ OTR_INLINE UintAvx2 multiply_wide(UintAvx2 a, uint32_t b, UintAvx2* low) {
   return {multiply_wide_half(a.lo, factor, &low->lo), multiply_wide_half(a.hi, factor, &low->hi)};
 }
 
+// Words for chains of products need no other form here: two of them would take all 16 registers.
+OTR_INLINE UintAvx2 widen(UintAvx2 a) { return a; }
+OTR_INLINE UintAvx2 narrow(UintAvx2 a) { return a; }
+
 // AVX2 converts signed integers only: both 16-bit halves are exact, so the one rounding is that of their sum.
 OTR_INLINE __m256 float_from_uint_half(__m256i a) {
   const __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(a, 16));
@@ -201,6 +213,11 @@ OTR_INLINE VecAvx2 select_at_least(UintAvx2 a, uint32_t bound, VecAvx2 yes, VecA
 OTR_INLINE bool any_at_least(UintAvx2 a, uint32_t bound) {
   const __m256i any = _mm256_or_si256(at_least_half(a.lo, bound), at_least_half(a.hi, bound));
   return _mm256_testz_si256(any, any) == 0;
+}
+
+OTR_INLINE bool any_at_least(const UintAvx2 words[4], uint32_t bound) {
+  return any_at_least(words[0], bound) || any_at_least(words[1], bound) || any_at_least(words[2], bound) ||
+         any_at_least(words[3], bound);
 }
 
 OTR_INLINE void transpose_fours_half(__m256i* w0, __m256i* w1, __m256i* w2, __m256i* w3) {

@@ -111,6 +111,12 @@ OTR_INLINE float reduce_max(VecAvx512 a) {
 OTR_INLINE void store(float* p, VecAvx512 a) { _mm512_storeu_ps(p, a.v); }
 OTR_INLINE void store_first(float* p, int n, VecAvx512 a) { _mm512_mask_storeu_ps(p, VecAvx512::first(n), a.v); }
 OTR_INLINE void store(uint32_t* p, UintAvx512 a) { _mm512_storeu_si512(p, a.v); }
+// The lanes of `mask`, in order; returns how many. All 16 places behind p may be written. (Compressing to memory takes Zen 4
+// 142 cycles.)
+OTR_INLINE int store_selected(uint32_t* p, uint32_t mask, UintAvx512 a) {
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), a.v));
+  return __builtin_popcount(mask);
+}
 
 // Rounds to bf16 as bf16_from_float does, each result in the low half of its 32-bit lane. By integers: VCVTNEPS2BF16 would
 // flush denormals to zero.
@@ -138,13 +144,33 @@ OTR_INLINE UintAvx512 operator^(UintAvx512 a, UintAvx512 b) { return {_mm512_xor
 OTR_INLINE UintAvx512 operator~(UintAvx512 a) { return {_mm512_xor_si512(a.v, _mm512_set1_epi32(-1))}; }
 OTR_INLINE UintAvx512 broadcast(UintAvx512, uint32_t value) { return UintAvx512::broadcast(value); }
 
-// The 64-bit products a * b: high words returned, low words stored.
-OTR_INLINE UintAvx512 multiply_wide(UintAvx512 a, uint32_t b, UintAvx512* low) {
+// 16 words for chains of products: each in the low half of a 64-bit lane whose high half is arbitrary, those of even lanes in
+// `even`. A product then is one instruction, and its high half one shift.
+struct WideAvx512 {
+  __m512i even, odd;
+};
+OTR_INLINE WideAvx512 operator+(WideAvx512 a, WideAvx512 b) {
+  return {_mm512_add_epi32(a.even, b.even), _mm512_add_epi32(a.odd, b.odd)};
+}
+OTR_INLINE WideAvx512 widen(UintAvx512 a) { return {a.v, _mm512_srli_epi64(a.v, 32)}; }
+OTR_INLINE UintAvx512 narrow(WideAvx512 a) { return {_mm512_mask_blend_epi32(0xaaaa, a.even, _mm512_slli_epi64(a.odd, 32))}; }
+OTR_INLINE WideAvx512 operator^(WideAvx512 a, WideAvx512 b) {
+  return {_mm512_xor_si512(a.even, b.even), _mm512_xor_si512(a.odd, b.odd)};
+}
+OTR_INLINE WideAvx512 broadcast(WideAvx512, uint32_t value) {
+  const __m512i all = _mm512_set1_epi32(static_cast<int>(value));
+  return {all, all};
+}
+OTR_INLINE WideAvx512 multiply_wide(WideAvx512 a, uint32_t b, WideAvx512* low) {
   const __m512i factor = _mm512_set1_epi32(static_cast<int>(b));
-  const __m512i even = _mm512_mul_epu32(a.v, factor);
-  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), factor);
-  low->v = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
-  return {_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd)};
+  *low = {_mm512_mul_epu32(a.even, factor), _mm512_mul_epu32(a.odd, factor)};
+  return {_mm512_srli_epi64(low->even, 32), _mm512_srli_epi64(low->odd, 32)};
+}
+
+OTR_INLINE bool any_at_least(const WideAvx512 words[4], uint32_t bound) {
+  __m512i most = _mm512_max_epu32(words[0].even, words[0].odd);
+  for (int i = 1; i < 4; ++i) most = _mm512_max_epu32(_mm512_max_epu32(words[i].even, words[i].odd), most);
+  return _mm512_mask_cmpge_epu32_mask(0x5555, most, _mm512_set1_epi32(static_cast<int>(bound))) != 0;
 }
 
 // Nearest float, one rounding.

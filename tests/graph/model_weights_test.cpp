@@ -14,7 +14,7 @@
 namespace otr {
 namespace {
 
-// Every weight of the tiny model lies where the kernels look for it: q, k, v stacked, gate over up, biases and norms in float32.
+// Every weight of the tiny model lies where the kernels look for it: q, k, v stacked, gate and up in turns, biases and norms in float32.
 TEST(ModelWeights, TensorsLieWhereKernelsReadThem) {
   const TinyModel model({.num_layers = 2, .num_heads = 3});
   const TinyShape& shape = model.shape();
@@ -27,13 +27,15 @@ TEST(ModelWeights, TensorsLieWhereKernelsReadThem) {
   const Result<Checkpoint> checkpoint = Checkpoint::open(model.path());
   ASSERT_TRUE(checkpoint.ok());
 
-  const auto expect_rows = [&](const LinearWeight& w, int32_t first_row, const std::string& name, int64_t rows, int64_t columns) {
+  const auto expect_rows = [&](const LinearWeight& w, int32_t first_row, const std::string& name, int64_t rows, int64_t columns,
+                               bool in_turns = false) {
     std::vector<Element> wanted(static_cast<size_t>(rows * columns));
     ASSERT_TRUE(checkpoint.value().read_as_element(name, std::array{rows, columns}, wanted.data()).ok()) << name;
     int64_t wrong = 0;
     for (int64_t n = 0; n < rows; ++n) {
+      const int64_t row = in_turns ? first_row + n / 16 * 32 + n % 16 : first_row + n;
       for (int64_t k = 0; k < columns; ++k) {
-        wrong += to_float(w.packed[linear_packed_index(first_row + n, k, columns)]) != to_float(wanted[static_cast<size_t>(n * columns + k)]);
+        wrong += to_float(w.packed[linear_packed_index(row, k, columns)]) != to_float(wanted[static_cast<size_t>(n * columns + k)]);
       }
     }
     EXPECT_EQ(wrong, 0) << name;
@@ -64,8 +66,9 @@ TEST(ModelWeights, TensorsLieWhereKernelsReadThem) {
     expect_floats(layer.qkv.bias + q + kv, prefix + "self_attn.v_proj.bias", kv);
     EXPECT_EQ(layer.q_norm, nullptr);
     expect_rows(layer.o, 0, prefix + "self_attn.o_proj.weight", hidden, q);
-    expect_rows(layer.gate_up, 0, prefix + "mlp.gate_proj.weight", inner, hidden);
-    expect_rows(layer.gate_up, static_cast<int32_t>(inner), prefix + "mlp.up_proj.weight", inner, hidden);
+    EXPECT_EQ(layer.gate_up.out_features, 2 * linear_padded(inner));
+    expect_rows(layer.gate_up, 0, prefix + "mlp.gate_proj.weight", inner, hidden, true);
+    expect_rows(layer.gate_up, 16, prefix + "mlp.up_proj.weight", inner, hidden, true);
     expect_rows(layer.down, 0, prefix + "mlp.down_proj.weight", hidden, inner);
   }
   expect_floats(weights.final_norm(), "model.norm.weight", hidden);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/sample/sample_filter.h"
 #include "tests/kernels/sample_test_util.h"
 
 namespace otr {
@@ -76,7 +77,8 @@ TEST_P(CandidatesTest, AreTheBestScoresInOrderWithTheirShares) {
         } else {
           const Distribution p(row, d);
           for (const int32_t v : p.order) {
-            const double g = draws[i].without_noise ? 0.0 : gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position));
+            const double g =
+                draws[i].without_noise ? 0.0 : gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position));
             log_q[static_cast<size_t>(v)] = std::log(p.p[static_cast<size_t>(v)]);
             scores.emplace_back(-(log_q[static_cast<size_t>(v)] + g), v);
           }
@@ -90,9 +92,11 @@ TEST_P(CandidatesTest, AreTheBestScoresInOrderWithTheirShares) {
           total += w;
           mean += w * below;
         }
-        ASSERT_EQ(found[i].count, std::min<int32_t>(m, static_cast<int32_t>(scores.size()))) << "vocabulary " << vocab << ", draw " << i;
+        ASSERT_EQ(found[i].count, std::min<int32_t>(m, static_cast<int32_t>(scores.size())))
+            << "vocabulary " << vocab << ", draw " << i;
         for (int32_t c = 0; c < found[i].count; ++c) {
-          ASSERT_EQ(found[i].tokens[c], scores[static_cast<size_t>(c)].second) << "vocabulary " << vocab << ", draw " << i << ", " << c;
+          ASSERT_EQ(found[i].tokens[c], scores[static_cast<size_t>(c)].second)
+              << "vocabulary " << vocab << ", draw " << i << ", " << c;
           const double below = scores[0].first - scores[static_cast<size_t>(c)].first;
           EXPECT_NEAR(found[i].score[c], below, 1e-4);
           EXPECT_NEAR(found[i].gap[c], log_q[static_cast<size_t>(found[i].tokens[c])] - greatest, 1e-4);

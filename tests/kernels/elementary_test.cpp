@@ -48,6 +48,15 @@ TEST(Exp32, LimitsAreExact) {
   EXPECT_EQ(exp32(1e38f), kInf);
 }
 
+TEST(Exp32, HasAShorterFormForArgumentsThatAreNotPositive) {
+  for (uint32_t bits = 0x80000000u; bits <= 0xff800000u; bits += 1009) {
+    ASSERT_EQ(bits_from_float(exp32_not_positive(float_from_bits(bits))), bits_from_float(exp32(float_from_bits(bits))))
+        << bits;
+  }
+  for (const float x : {0.0f, -87.0f, std::nextafter(-87.0f, -kInf), -kInf, -1e38f})
+    EXPECT_EQ(bits_from_float(exp32_not_positive(x)), bits_from_float(exp32(x))) << x;
+}
+
 TEST(Log32, IsWithinItsClaim) {
   double worst = 0.0;
   for (uint32_t bits = 0x00800000u; bits < 0x7f800000u; bits += 1009) {  // every exponent

@@ -23,9 +23,10 @@ TEST(Philox, GivesTheKnownAnswers) {
 
 TEST(Noise, FollowsItsCounterLayout) {
   const NoiseKey key{0x0123456789abcdefULL, 0xfedcba9876543210ULL, 7};
-  const PhiloxBlock r = philox4x32({0x89abcdefu, 0x01234567u}, PhiloxBlock{{0x76543210u, 0xfedcba98u, 7, 0x6f747231u}});
+  const PhiloxBlock r =
+      philox4x32(PhiloxKey{0x89abcdefu, 0x01234567u}, PhiloxBlock{{0x76543210u, 0xfedcba98u, 7, 0x6f747231u}});
   for (const uint32_t token : {0u, 1u, 6u, 151935u}) {
-    const PhiloxBlock words = philox4x32({r.w[0], r.w[1]}, PhiloxBlock{{token / 4, 42, r.w[2], r.w[3]}});
+    const PhiloxBlock words = philox4x32(PhiloxKey{r.w[0], r.w[1]}, PhiloxBlock{{token / 4, 42, r.w[2], r.w[3]}});
     EXPECT_EQ(gumbel(noise_stream(key), token, 42), gumbel_from_word(words.w[token % 4])) << token;
   }
 }

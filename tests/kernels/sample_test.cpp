@@ -264,6 +264,82 @@ TEST_P(SampleVector, HasTheBitsOfTheDefinitionOverManyPositions) {
   }
 }
 
+// The survivors by brute force of the first step: all ids that are not below the bound.
+int32_t survivors(const SampleDraw& d, const std::vector<float>& logits, float max, double sum, std::vector<int32_t>* order) {
+  const int32_t vocab = static_cast<int32_t>(logits.size());
+  std::vector<float> maxima, scratch;
+  for (size_t begin = 0; begin < logits.size(); begin += kSampleMaxBlock) {
+    const size_t end = std::min(begin + kSampleMaxBlock, logits.size());
+    maxima.push_back(*std::max_element(&logits[begin], logits.data() + end));
+  }
+  scratch.resize(maxima.size());
+  for (float bound = sample_survivor_bound(d, max, sum, vocab, maxima.data(), scratch.data());; bound = -kInf) {
+    std::vector<int32_t> ids;
+    for (int32_t v = 0; v < vocab; ++v) {
+      if (logits[static_cast<size_t>(v)] >= bound) ids.push_back(v);
+    }
+    const int32_t n =
+        sample_survivors(d, logits.data(), max, sum, vocab, ids.data(), static_cast<int32_t>(ids.size()), order->data());
+    if (n > 0) return n;
+    EXPECT_LT(ids.size(), logits.size());
+  }
+}
+
+// The argmax by brute force, every token's noise drawn.
+int32_t unpruned_choice(const std::vector<float>& scaled, const SampleDraw& d, const std::vector<int32_t>& ids) {
+  int32_t best = -1;
+  float best_score = -kInf;
+  for (const int32_t v : ids) {
+    const float score =
+        scaled[static_cast<size_t>(v)] + gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position));
+    if (best < 0 || score > best_score || (score == best_score && v < best)) best = v, best_score = score;
+  }
+  return best;
+}
+
+// Rows on which a shortcut that left out one token too many would show: all scores within a rounding of each other, so that
+// only the last bits and the ids decide; maxima that rise or fall from block to block; and equal logits.
+std::vector<float> adversarial_row(int kind, int32_t vocab, const SampleDraw& d) {
+  std::vector<float> x = random_normal(static_cast<size_t>(vocab), 1.0f, static_cast<uint32_t>(kind));
+  const float level[] = {0.0f, 25.0f, 1000.0f, 3e6f};
+  for (int32_t v = 0; v < vocab; ++v) {
+    float& logit = x[static_cast<size_t>(v)];
+    const float noise = gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position));
+    if (kind < 4) logit = (level[kind] - noise) * d.temperature;
+    if (kind == 4) logit = (static_cast<float>(v) * 0.01f - noise) * d.temperature;  // every token beats the last
+    if (kind == 5) logit = static_cast<float>(-v) * 0.01f;
+    if (kind == 6) logit = 0.25f;
+    if (kind == 7) logit = (v == vocab / 2 ? 22.0f : 0.0f) + 0.001f * std::round(4 * logit);  // only the rarest words reach it
+    if (kind == 9) logit = (v % 3 == 0 ? 3e38f : -3e38f) * d.temperature;                     // their distance is infinite
+    if (kind == 8) logit = (v % 256 == 255 ? 3.0f : -20.0f) * d.temperature;
+  }
+  return x;
+}
+
+TEST_P(Sample, LeavesNoTokenOutThatCouldWin) {
+  for (const int32_t vocab : {5, 300, 2051}) {
+    std::vector<int32_t> all(static_cast<size_t>(vocab));
+    std::iota(all.begin(), all.end(), 0);
+    for (int kind = 0; kind < 10; ++kind) {
+      for (const float temperature : {1.0f, 0.01f, 0.7f}) {
+        for (uint32_t position = 0; position < (kSanitized ? 3 : 20); ++position) {
+          SampleDraw d = plain_draw(temperature, position);
+          const std::vector<float> logits = adversarial_row(kind, vocab, d);
+          std::vector<float> scaled = logits;
+          for (float& x : scaled) x = temperature == 1.0f ? x : x / temperature;
+          ASSERT_EQ(run_draw(*kernels, logits, d).token, unpruned_choice(scaled, d, all))
+              << "kind " << kind << " vocab " << vocab << " T " << temperature << " position " << position;
+          d.top_k = vocab / 2;
+          std::vector<int32_t> order(static_cast<size_t>(vocab));
+          order.resize(static_cast<size_t>(survivors(d, scaled, *std::max_element(scaled.begin(), scaled.end()), 0.0, &order)));
+          ASSERT_EQ(run_draw(*kernels, logits, d).token, unpruned_choice(scaled, d, order))
+              << "half: kind " << kind << " vocab " << vocab << " T " << temperature << " position " << position;
+        }
+      }
+    }
+  }
+}
+
 // A maximum of -0 or +0, whichever comes first, must not show in the sign of a zero log-prob.
 TEST_P(SampleVector, ZerosOfBothSignsHaveTheBitsOfTheDefinition) {
   for (const size_t where : {size_t{0}, size_t{5}, size_t{17}, size_t{39}}) {
@@ -299,9 +375,29 @@ TEST_P(Sample, DependsOnNeitherThreadsNorNeighbours) {
 
 TEST(SampleBounds, NoWordExceedsTheBoundsOfTheShortcuts) {
   EXPECT_LT(gumbel_from_word(0xffffffffu), kGumbelBound - 0.1f);
-  for (uint32_t i = 1; i <= 100000; ++i) ASSERT_LT(gumbel_from_word(kRareWord - i), kCommonGumbelBound - 0.005f) << i;
-  for (uint32_t word = 0; word < kRareWord - 65521u; word += 65521u)
-    ASSERT_LT(gumbel_from_word(word), kCommonGumbelBound - 0.005f);
+  for (int k = 0; k < kNumWordBounds; ++k) {
+    const uint32_t below = kWordsBelow[k], near = std::min(below, 100000u);
+    for (uint32_t i = 1; i <= near; ++i)
+      ASSERT_LT(gumbel_from_word(below - i), static_cast<float>(k) - 0.004f) << k << " " << i;
+    for (uint32_t word = 0; word < below - near; word += 655211u)
+      ASSERT_LT(gumbel_from_word(word), static_cast<float>(k) - 0.004f) << k << " " << word;
+    EXPECT_GT(gumbel_from_word(below + (~below >> 2)) + (k == 22), static_cast<float>(k)) << k;  // and they are tight
+  }
+}
+
+TEST(SampleBounds, NoWordBelowTheLeastReachesTheFloor) {
+  const float logits[] = {0.0f, -3.25f, 17.5f, 1e7f, -1e7f, 3e9f, -3e38f, 3e38f, 1e-40f};
+  for (const float highest : logits) {
+    for (const float distance :
+         {-50.0f, -0.5f, 0.0f, 1e-7f, 0.999f, 1.0f, 1.5f, 4.0f, 7.9f, 8.0f, 21.99f, 22.0f, 22.9f, 40.0f}) {
+      for (const float floor : {highest + distance, std::nextafter(highest + distance, kInf), distance}) {
+        const uint32_t least = least_word(highest, floor);
+        EXPECT_TRUE(least == 0 || highest + gumbel_from_word(least - 1) < floor) << highest << " " << floor;
+      }
+    }
+  }
+  EXPECT_EQ(least_word(5.0f, 4.0f), 0u);
+  EXPECT_EQ(least_word(0.0f, 8.5f), kWordsBelow[8]);
 }
 
 // sample_survivors leaves most tokens out of its sorting; the definition by brute force does not.
@@ -323,7 +419,7 @@ TEST(SampleSurvivors, AreThoseOfTheDefinition) {
             if (!sample_has_filter(d, vocab)) continue;
             const Distribution expected(logits, d);
             std::vector<int32_t> order(static_cast<size_t>(vocab));
-            const int32_t n = sample_survivors(d, logits.data(), max, sum, vocab, order.data());
+            const int32_t n = survivors(d, logits, max, sum, &order);
             // A threshold that falls within a rounding of a cumulative sum may go either way: one token more or fewer.
             ASSERT_LE(std::abs(n - static_cast<int32_t>(expected.order.size())),
                       top_p < 1.0f && top_p > 0.9999f ? vocab / 100 + 1 : 1)

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "kernels/linear/linear_epilogue.h"
 #include "runtime/engine.h"
 #include "tests/runtime/mixed_requests.h"
 #include "tests/runtime/odd_drafters.h"
@@ -261,13 +262,14 @@ const KernelTable* many_rows;  // the path's table
 void linear_backwards(const LinearParams& p, ThreadPool&) {
   const LinearWeight& w = p.weight;
   for (int64_t r = 0; r < p.num_rows; ++r) {
-    for (int64_t n = 0; n < w.out_features; ++n) {
-      float sum = 0.0f;
+    float sums[kLinearBlockN];
+    for (int64_t n = 0; n < linear_padded(w.out_features); ++n) {
+      float& sum = sums[n % kLinearBlockN];
+      sum = 0.0f;
       for (int64_t k = w.in_features - 1; k >= 0; --k) {
         sum += to_float(p.x[r * p.x_stride + k]) * to_float(w.packed[linear_packed_index(n, k, w.in_features)]);
       }
-      if (w.bias != nullptr) sum += w.bias[n];
-      p.out[r * p.out_stride + n] = sum + (p.residual != nullptr ? p.residual[r * p.out_stride + n] : 0.0f);
+      if (n % kLinearBlockN == kLinearBlockN - 1) linear_finish(p, r, n / kLinearBlockN, sums);
     }
   }
 }

@@ -81,7 +81,7 @@ def frame_entry(offset, stored, raw_size):
     return [offset, len(stored), raw_size, f"{frame_sum(stored):016x}"]
 
 
-def preamble(header_offset, header_stored, header_raw, version=2, **changes):
+def preamble(header_offset, header_stored, header_raw, version=3, **changes):
     """The first 64 bytes, sums included."""
     fields = {"magic": b"OUTRIDER", "version": version, "flags": 0, "offset": header_offset, "stored": len(header_stored),
               "raw": header_raw, "hash": xxh64(header_stored), "zero": 0} | changes

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Compares with llama.cpp on random weights of Qwen2.5-0.5B's shape, in interleaved rounds, and prints a table in Markdown.
+
+    bench/compare_llama_cpp.py --scratch DIR [--rounds 3] [--threads N] [--filter REGEX]
+
+Everything that is fetched or made goes to DIR (4 GB), and what is there already is used again: llama.cpp from the source package of
+llama-cpp-python (PyPI), built for this processor; a GGUF file in bf16 and one in Q4_0 with random weights (package gguf, PyPI); and
+tinymath inflated to the same shape for our program. Needs cmake, ninja, a C++ compiler and `build/release` (outrider_bench, outrider).
+
+A workload is B prompts of 16 tokens and 32 new tokens each, or one prompt of 512 or 2,048 tokens and one new token; every token is drawn at
+temperature 1 from all 151,936. Ours is outrider_bench's engine case, which also returns two log-probs of every token. bf16 is
+compared by the seconds of the whole workload. W4: a draft of `self` (a pass through the 4-bit weights, lm_head included, and the choice
+of a candidate) against a step of decoding in Q4_0; `self` fills no cache of its own, so it has no prefill.
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 896, 4864, 24, 14, 2, 64, 151936
+DECODE, PREFILL = (1, 8, 16, 32), (512, 2048)
+PROMPT, NEW, DEPTH = 16, 32, 7
+
+
+def run(*command, **kwargs):
+    return subprocess.run([str(c) for c in command], check=True, text=True, capture_output=True, **kwargs).stdout
+
+
+def write_gguf(path, kind):
+    """Random weights: normal, deviation 0.02, the same for every kind. Run by the scratch folder's Python."""
+    import gguf
+    import numpy as np
+
+    dtype = {"bf16": gguf.GGMLQuantizationType.BF16, "q4_0": gguf.GGMLQuantizationType.Q4_0}[kind]
+    random = np.random.default_rng(1)
+    out = gguf.GGUFWriter(path, "qwen2")
+    out.add_name("random")
+    out.add_context_length(32768)
+    out.add_embedding_length(HIDDEN)
+    out.add_block_count(LAYERS)
+    out.add_feed_forward_length(INTERMEDIATE)
+    out.add_head_count(HEADS)
+    out.add_head_count_kv(KV_HEADS)
+    out.add_layer_norm_rms_eps(1e-6)
+    out.add_rope_freq_base(1e6)
+    out.add_tokenizer_model("no_vocab")
+    out.add_vocab_size(VOCAB)
+
+    def matrix(name, rows, columns):
+        values = random.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.02)
+        out.add_tensor(name, gguf.quantize(values, dtype), raw_dtype=dtype)
+
+    def vector(name, size, value):
+        out.add_tensor(name, np.full(size, value, dtype=np.float32))
+
+    matrix("token_embd.weight", VOCAB, HIDDEN)  # tied: the lm_head too
+    vector("output_norm.weight", HIDDEN, 1)
+    for layer in range(LAYERS):
+        block = f"blk.{layer}."
+        vector(block + "attn_norm.weight", HIDDEN, 1)
+        for name, rows in (("q", HEADS * HEAD_DIM), ("k", KV_HEADS * HEAD_DIM), ("v", KV_HEADS * HEAD_DIM)):
+            matrix(f"{block}attn_{name}.weight", rows, HIDDEN)
+            vector(f"{block}attn_{name}.bias", rows, 0.01)
+        matrix(block + "attn_output.weight", HIDDEN, HEADS * HEAD_DIM)
+        vector(block + "ffn_norm.weight", HIDDEN, 1)
+        matrix(block + "ffn_gate.weight", INTERMEDIATE, HIDDEN)
+        matrix(block + "ffn_up.weight", INTERMEDIATE, HIDDEN)
+        matrix(block + "ffn_down.weight", HIDDEN, INTERMEDIATE)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def prepare(scratch):
+    """Fetches, builds and makes what is missing. Returns what runs, and versions."""
+    os.makedirs(scratch, exist_ok=True)
+    python = os.path.join(scratch, "venv/bin/python")
+    if not os.path.exists(python):
+        run(sys.executable, "-m", "venv", os.path.join(scratch, "venv"))
+        run(python, "-m", "pip", "install", "-q", "numpy", "gguf")
+    packages = [f for f in os.listdir(scratch) if f.startswith("llama_cpp_python-") and f.endswith(".tar.gz")]
+    if not packages:
+        run(python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python", "llama-cpp-python", "-d", scratch)
+        packages = [f for f in os.listdir(scratch) if f.startswith("llama_cpp_python-") and f.endswith(".tar.gz")]
+    version = packages[0].removesuffix(".tar.gz")
+    source, build = os.path.join(scratch, version, "vendor/llama.cpp"), os.path.join(scratch, "build")
+    if not os.path.exists(source):
+        run("tar", "xf", os.path.join(scratch, packages[0]), "-C", scratch)
+    library = os.path.join(build, "bin")
+    if not os.path.exists(os.path.join(library, "libllama.so")):
+        parts = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("TESTS", "EXAMPLES", "TOOLS", "SERVER", "COMMON")]
+        run("cmake", "-G", "Ninja", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_CURL=OFF", *parts)
+        run("ninja", "-C", build, "llama")
+    driver = os.path.join(scratch, "llama_cpp_driver")
+    run("c++", "-std=c++20", "-O2", f"-I{source}/include", f"-I{source}/ggml/include", os.path.join(ROOT, "bench/llama_cpp_driver.cpp"),
+        f"-L{library}", "-lllama", "-lggml", "-lggml-base", f"-Wl,-rpath,{library}", "-o", driver)
+    for kind in ("bf16", "q4_0"):
+        path = os.path.join(scratch, kind + ".gguf")
+        if not os.path.exists(path):
+            run(python, __file__, "--scratch", scratch, "--write-gguf", kind)
+    model = os.path.join(scratch, "tinymath-0.5b")
+    if not os.path.exists(model):
+        run(os.path.join(ROOT, "build/release/bin/outrider"), "inflate", "--like", "qwen2.5-0.5b", os.path.join(ROOT, "tests/data/tinymath/target"),
+            "-o", model)
+    return driver, model, version.replace("llama_cpp_python-", "llama-cpp-python ")
+
+
+class LlamaCpp:
+    """A driver that stays: it is idle while ours runs."""
+
+    def __init__(self, driver, path, threads):
+        self.process = subprocess.Popen([driver, path, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.features = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("llama.cpp's driver ended")
+        return line.strip()
+
+    def measure(self, batch, prompt, new):
+        """(seconds of the workload, seconds of a step)"""
+        self.process.stdin.write(f"{batch} {prompt} {new}\n")
+        self.process.stdin.flush()
+        total, step = map(float, self.answer().split())
+        time.sleep(0.3)  # its threads stop spinning
+        return total, step
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def ours_bf16(model, threads, case):
+    """Seconds of the workload."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.json")
+        run(os.path.join(ROOT, "build/release/bin/outrider_bench"), f"--threads={threads}", f"--model={model}", f"--benchmark_filter=^{case}$",
+            "--benchmark_repetitions=1", "--benchmark_min_time=0.01", f"--benchmark_out={out}", "--benchmark_out_format=json")
+        with open(out, encoding="utf-8") as f:
+            runs = [b for b in json.load(f)["benchmarks"] if b.get("run_type") != "aggregate"]
+    if any(b.get("error_occurred") for b in runs):
+        sys.exit(f"{case}: {runs[0].get('error_message')}")
+    return statistics.median(b["real_time"] for b in runs) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[runs[0]["time_unit"]]
+
+
+def ours_w4(model, threads, batch):
+    """Drafted tokens a second of `self` at this batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        prompts, out, stats = (os.path.join(folder, name) for name in ("prompts.jsonl", "out.jsonl", "stats.json"))
+        with open(prompts, "w", encoding="utf-8") as f:
+            for i in range(batch):
+                f.write(json.dumps({"id": str(i), "prompt_token_ids": [(37 * i + 11 * t) % 500 for t in range(PROMPT)], "ignore_eos": True}) + "\n")
+        run(os.path.join(ROOT, "build/release/bin/outrider"), "rollout", "--model", model, "--prompts", prompts, "--out", out, "--stats", stats,
+            "--policy", f"fixed:self:{DEPTH}", "--max-new-tokens", 2 * (DEPTH + 1) + 1, "--max-batch", batch, "--threads", threads)
+        with open(stats, encoding="utf-8") as f:
+            s = json.load(f)
+    return s["speculation"]["drafters"]["self"]["drafted"] / s["draft_seconds"]
+
+
+def measure(args, driver, model):
+    bf16 = LlamaCpp(driver, os.path.join(args.scratch, "bf16.gguf"), args.threads)
+    q4 = LlamaCpp(driver, os.path.join(args.scratch, "q4_0.gguf"), args.threads)
+    found = {}  # (weights, workload) -> [(ours, theirs)] in tokens a second
+    cases = []  # (weights, workload, ours(), theirs())
+    for batch in DECODE:
+        tokens = batch * NEW
+        cases.append(("bf16", f"decode, batch {batch}",
+                      lambda b=batch, t=tokens: t / ours_bf16(model, args.threads, f"engine/decode/batch:{b}"),
+                      lambda b=batch, t=tokens: t / bf16.measure(b, PROMPT, NEW)[0]))
+        cases.append(("W4", f"decode, batch {batch}", lambda b=batch: ours_w4(model, args.threads, b),
+                      lambda b=batch: b / q4.measure(b, PROMPT, NEW)[1]))
+    for tokens in PREFILL:
+        cases.append(("bf16", f"prefill, {tokens} tokens", lambda t=tokens: t / ours_bf16(model, args.threads, f"engine/prefill/tokens:{t}"),
+                      lambda t=tokens: t / bf16.measure(1, t, 1)[0]))
+    for _ in range(args.rounds):
+        for weights, workload, ours, theirs in cases:
+            if re.search(args.filter, f"{weights} {workload}"):
+                found.setdefault((weights, workload), []).append((ours(), theirs()))
+                print(f"{weights} {workload}: {found[weights, workload][-1]}", file=sys.stderr)
+    features = bf16.features
+    bf16.close()
+    q4.close()
+    return found, features
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scratch", required=True, metavar="DIR", help="what is fetched and made goes here")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--filter", default="", metavar="REGEX", help="only what matches, like 'bf16 decode, batch (1|8)$'")
+    parser.add_argument("--write-gguf", choices=("bf16", "q4_0"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.write_gguf:
+        path = os.path.join(args.scratch, args.write_gguf + ".gguf")
+        write_gguf(path + ".part", args.write_gguf)
+        os.rename(path + ".part", path)
+        return 0
+    if args.rounds < 1 or args.threads < 1:
+        parser.error("--rounds and --threads must be positive")
+    try:
+        driver, model, version = prepare(os.path.abspath(args.scratch))
+        found, features = measure(args, driver, model)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{error}\n{error.stderr}")
+    print(f"llama.cpp of {version}; {args.threads} threads; {args.rounds} rounds; its features: {features.removeprefix('ready ')}\n")
+    print("| weights | workload | ours, tokens/s | llama.cpp, tokens/s | ratio (smallest … largest) |\n|---|---|---|---|---|")
+    for (weights, workload), pairs in sorted(found.items(), key=lambda item: item[0][0] != "bf16"):
+        ratios = [ours / theirs for ours, theirs in pairs]
+        ours, theirs = (statistics.median(side) for side in zip(*pairs))
+        print(f"| {weights} | {workload} | {ours:,.1f} | {theirs:,.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f}) |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
