@@ -13,7 +13,7 @@ from pathlib import Path
 LIB = Path(os.environ["OUTRIDER_BUILD"]) / "lib"
 LISTED = (Path(__file__).parent / "symbols.txt").read_text(encoding="utf-8").split()
 HEADER = (Path(__file__).parents[2] / "runtime/outrider.h").read_text(encoding="utf-8")
-OURS = ("otr_", "otr::", "vtable for otr::", "typeinfo for otr::", "typeinfo name for otr::")
+OURS = ("otr_", "otr::", "non-virtual thunk to otr::", "vtable for otr::", "typeinfo for otr::", "typeinfo name for otr::")
 
 
 def nm(*flags):

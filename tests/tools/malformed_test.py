@@ -457,7 +457,7 @@ class Malformed(ProgramTest):
             for _ in range(100):
                 file.write(b" " * (1 << 20))
         self.expect(3, (f"{self.prompts}:1: ", "longer than 67108864 bytes"), "rollout", "--prompts", self.prompts, "--model",
-                    self.model)
+                    self.model, "--policy", "off")
 
     def test_score_lines(self):
         self.lines(SCORES, "score", "--in")
