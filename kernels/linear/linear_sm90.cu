@@ -21,7 +21,7 @@
 #include <string>
 
 #include "kernels/base/elementary.h"
-#include "kernels/layouts/pipeline.h"
+#include "kernels/layouts/slot_ring.h"
 #include "kernels/linear/linear_sm90.h"
 #include "kernels/ptx/cluster.h"
 #include "kernels/ptx/tensor_map.h"
@@ -57,7 +57,7 @@ OTR_DEVICE void load_tiles(const KernelParams& p, const CUtensorMap& weight_map,
   constexpr uint32_t kSlotBytes = (kTileM + kTileN) * kOperandRowBytes;
   const uint64_t weight_policy = p.tiles_n == 1 ? ptx::l2_evict_first() : ptx::l2_evict_normal(),
                  x_policy = ptx::l2_evict_last();
-  PipelineTurn turn;
+  RingTurn turn;
   for (int32_t tile = static_cast<int32_t>(blockIdx.x / cluster_size); tile < p.num_tiles; tile += gridDim.x / cluster_size) {
     const TileCoordinates at = linear_tile(tile, p.columns_m, p.tiles_n);
     const int32_t tile_m = kSideBySide ? at.m : at.m * 2 + static_cast<int32_t>(rank);
@@ -102,7 +102,7 @@ OTR_DEVICE void release(uint64_t* empty) {
 // acc = the sum over `count` blocks of inputs, ascending.
 template <int kTileN, int kSlotBytes, int kTileM, bool kSideBySide>
 OTR_DEVICE void multiply_blocks(int32_t count, uint32_t num_slots, uint32_t slots, int warpgroup, Barriers* barriers,
-                                PipelineTurn* turn, float (&acc)[kTileN / 2]) {
+                                RingTurn* turn, float (&acc)[kTileN / 2]) {
   uint32_t previous = 0;
   for (int32_t block = 0; block < count; ++block) {
     const uint32_t weights = slots + turn->slot * kSlotBytes + warpgroup * kWgmmaM * kOperandRowBytes;
@@ -214,7 +214,7 @@ OTR_DEVICE void compute_tiles(const KernelParams& p, uint32_t cluster_size, uint
   constexpr int kTileM = kConsumers * kWgmmaM, kSlotBytes = (kTileM + kTileN) * kOperandRowBytes, kRegisters = kTileN / 2;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const uint32_t ring = ptx::shared_address(slots), num_slots = static_cast<uint32_t>(p.num_slots);
-  PipelineTurn turn;
+  RingTurn turn;
   uint32_t exchange_phase = 0;
   for (int32_t tile = static_cast<int32_t>(blockIdx.x / cluster_size); tile < p.num_tiles; tile += gridDim.x / cluster_size) {
     const TileCoordinates at = linear_tile(tile, p.columns_m, p.tiles_n);
@@ -350,8 +350,9 @@ Status run(const LinearSm90Problem& problem, const LinearWeight& w, const Elemen
                                    ? paired_box(w.out_features / 2, w.in_features, weight_stride, c.tile_m())
                                    : matrix_box(w.out_features, w.in_features, weight_stride, c.tile_m());
   const TensorBox x_box = matrix_box(problem.num_rows, w.in_features, x_stride, c.side_by_side ? c.tile_n : c.tile_n / 2);
-  OTR_ASSIGN_OR_RETURN(const CUtensorMap weight_map, ptx::make_tensor_map(w.packed, weight_box));
-  OTR_ASSIGN_OR_RETURN(const CUtensorMap x_map, ptx::make_tensor_map(x, x_box));
+  CUtensorMap weight_map, x_map;
+  OTR_RETURN_IF_ERROR(ptx::make_tensor_map(w.packed, weight_box, &weight_map));
+  OTR_RETURN_IF_ERROR(ptx::make_tensor_map(x, x_box, &x_map));
   const KernelParams p = {problem.num_rows,
                           w.out_features,
                           num_k_blocks(w.in_features),

@@ -11,6 +11,6 @@
 
 namespace otr::ptx {
 
-Result<CUtensorMap> make_tensor_map(const void* base, const TensorBox& box);
+Status make_tensor_map(const void* base, const TensorBox& box, CUtensorMap* map);
 
 }  // namespace otr::ptx

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "kernels/layouts/pipeline.h"
+#include "kernels/layouts/slot_ring.h"
 #include "kernels/layouts/split_schedule.h"
 #include "tests/kernels/kernel_test_util.h"
 #include "tests/kernels/sm90_model.h"
@@ -187,7 +187,7 @@ struct ModelBarrier {
 
 // One loader, a copy engine that finishes whenever it likes, two consumers; random interleavings. A slot must hold the item
 // that a consumer expects, and must not be filled while somebody reads it.
-TEST(PipelineTurn, NobodyReadsOrFillsASlotOutOfTurn) {
+TEST(RingTurn, NobodyReadsOrFillsASlotOutOfTurn) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     const uint32_t slots = static_cast<uint32_t>(1 + random() % 5);
@@ -195,7 +195,7 @@ TEST(PipelineTurn, NobodyReadsOrFillsASlotOutOfTurn) {
     std::vector<ModelBarrier> full(slots, ModelBarrier(1)), empty(slots, ModelBarrier(consumers));
     std::vector<int> content(slots, -1), in_flight(slots, -1), readers(slots, 0);
     struct Walker {
-      PipelineTurn turn;
+      RingTurn turn;
       int item = 0;
       bool reading = false;
     };

@@ -1,5 +1,5 @@
 // The turn of a ring of shared-memory slots that a producer fills and consumers empty, each slot with two mbarriers: `full`,
-// which the copied bytes complete, and `empty`, which the consumers complete. Both sides walk the ring with a PipelineTurn of
+// which the copied bytes complete, and `empty`, which the consumers complete. Both sides walk the ring with a RingTurn of
 // their own:
 //
 //   producer: wait(empty[slot], phase ^ 1), fill, announce on full[slot]     the first round finds every slot empty
@@ -14,7 +14,7 @@
 
 namespace otr {
 
-struct PipelineTurn {
+struct RingTurn {
   uint32_t slot = 0;
   uint32_t phase = 0;
 
