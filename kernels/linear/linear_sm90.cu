@@ -18,9 +18,8 @@
 // Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Masked: nothing;
 // the copy engine fills what lies outside the operands with zeros. Roofline: up to ~200 rows memory, out_features * in_features
 // * 2 bytes; above, 2 * rows * out * in operations.
-#include <string>
-
 #include "kernels/base/elementary.h"
+#include "kernels/base/launch_status.h"
 #include "kernels/layouts/slot_ring.h"
 #include "kernels/linear/linear_sm90.h"
 #include "kernels/ptx/cluster.h"
@@ -320,13 +319,10 @@ Kernel find_kernel(const LinearSm90Config& c) {
   }
 }
 
-Status launch_error(cudaError_t error) {
-  return error == cudaSuccess ? Status() : Status(StatusCode::kInternal, std::string("linear: ") + cudaGetErrorString(error));
-}
-
 Status launch(Kernel kernel, const LinearSm90Config& c, const KernelParams& p, const CUtensorMap& weight_map,
               const CUtensorMap& x_map, cudaStream_t stream) {
-  OTR_RETURN_IF_ERROR(launch_error(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, c.shared_bytes)));
+  OTR_RETURN_IF_ERROR(
+      cuda_status("linear", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, c.shared_bytes)));
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<unsigned>(c.cluster), cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
@@ -337,23 +333,21 @@ Status launch(Kernel kernel, const LinearSm90Config& c, const KernelParams& p, c
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  return launch_error(cudaLaunchKernelEx(&config, kernel, p, weight_map, x_map));
+  return cuda_status("linear", cudaLaunchKernelEx(&config, kernel, p, weight_map, x_map));
 }
 
 template <Epilogue kEpilogue>
-Status run(const LinearSm90Problem& problem, const LinearWeight& w, const Element* x, int64_t x_stride, const float* residual,
-           void* out, int64_t out_stride, cudaStream_t stream) {
-  OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
-  const LinearSm90Config c = choose_linear_sm90(problem, device);
+Status run(const LinearSm90Config& c, int32_t num_rows, const LinearWeight& w, const Element* x, int64_t x_stride,
+           const float* residual, void* out, int64_t out_stride, cudaStream_t stream) {
   const int64_t weight_stride = linear_sm90_stride(w.in_features);
   const TensorBox weight_box = kEpilogue == Epilogue::kSiluMul
                                    ? paired_box(w.out_features / 2, w.in_features, weight_stride, c.tile_m())
                                    : matrix_box(w.out_features, w.in_features, weight_stride, c.tile_m());
-  const TensorBox x_box = matrix_box(problem.num_rows, w.in_features, x_stride, c.side_by_side ? c.tile_n : c.tile_n / 2);
+  const TensorBox x_box = matrix_box(num_rows, w.in_features, x_stride, c.side_by_side ? c.tile_n : c.tile_n / 2);
   CUtensorMap weight_map, x_map;
   OTR_RETURN_IF_ERROR(ptx::make_tensor_map(w.packed, weight_box, &weight_map));
   OTR_RETURN_IF_ERROR(ptx::make_tensor_map(x, x_box, &x_map));
-  const KernelParams p = {problem.num_rows,
+  const KernelParams p = {num_rows,
                           w.out_features,
                           num_k_blocks(w.in_features),
                           c.splits,
@@ -379,21 +373,26 @@ Result<DeviceLimits> device_limits_sm90() {
     error = cudaDeviceGetAttribute(&limits.shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&limits.shared_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-  if (error != cudaSuccess) return launch_error(error);
+  if (error != cudaSuccess) return cuda_status("linear", error);
   return limits;
 }
 
 Status linear_sm90(const LinearParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return {};
-  const LinearSm90Problem problem = {p.num_rows, p.weight.out_features, p.weight.in_features, false};
-  return run<Epilogue::kLinear>(problem, p.weight, p.x, p.x_stride, p.residual, p.out, p.out_stride, stream);
+  OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
+  return linear_sm90(p, choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, false}, device), stream);
+}
+
+Status linear_sm90(const LinearParams& p, const LinearSm90Config& config, cudaStream_t stream) {
+  return run<Epilogue::kLinear>(config, p.num_rows, p.weight, p.x, p.x_stride, p.residual, p.out, p.out_stride, stream);
 }
 
 Status linear_silu_mul_sm90(const LinearSiluMulParams& p, cudaStream_t stream) {
   if (p.weight.out_features % 16 != 0) return invalid_argument("linear: the intermediate size is not a multiple of 8");
   if (p.num_rows == 0) return {};
-  const LinearSm90Problem problem = {p.num_rows, p.weight.out_features, p.weight.in_features, true};
-  return run<Epilogue::kSiluMul>(problem, p.weight, p.x, p.x_stride, nullptr, p.out, p.out_stride, stream);
+  OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
+  const LinearSm90Config config = choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, true}, device);
+  return run<Epilogue::kSiluMul>(config, p.num_rows, p.weight, p.x, p.x_stride, nullptr, p.out, p.out_stride, stream);
 }
 
 }  // namespace otr

@@ -24,6 +24,8 @@ namespace otr {
 OTR_HOST_DEVICE constexpr int64_t linear_sm90_stride(int64_t in_features) { return (in_features + 7) / 8 * 8; }
 
 Status linear_sm90(const LinearParams& params, cudaStream_t stream);
+// With another config than choose_linear_sm90's for this problem: for measurements. Another number of splits gives other bits.
+Status linear_sm90(const LinearParams& params, const LinearSm90Config& config, cudaStream_t stream);
 
 // out[r][i] = Element(g / (1 + exp(-g)) * u), g and u the outputs i and i + out_features / 2 of linear: to the bit what
 // linear_sm90 and silu_mul_sm90 give one after the other, without the float32 [num_rows][out_features] between them. REQUIRES:

@@ -5,8 +5,12 @@
 namespace otr {
 
 LinearSm90Config choose_linear_sm90(const LinearSm90Problem& p, const DeviceLimits& device) {
+  return choose_linear_sm90(p, device, weight_splits(p.out_features, p.in_features));
+}
+
+LinearSm90Config choose_linear_sm90(const LinearSm90Problem& p, const DeviceLimits& device, int splits) {
   LinearSm90Config c = {};
-  c.splits = weight_splits(p.out_features, p.in_features);
+  c.splits = splits;
   c.side_by_side = p.num_rows <= 256;
   c.consumers = p.num_rows <= 64 ? 1 : 2;
   if (p.num_rows <= 64) {

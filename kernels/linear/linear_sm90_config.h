@@ -52,6 +52,8 @@ struct LinearSm90Config {
 
 // REQUIRES: all sizes positive; silu_mul: out_features a multiple of 16.
 LinearSm90Config choose_linear_sm90(const LinearSm90Problem& problem, const DeviceLimits& device);
+// The same for another number of splits than the weight's own (1, 2, 4 or 8, at most a block of inputs each): for measurements.
+LinearSm90Config choose_linear_sm90(const LinearSm90Problem& problem, const DeviceLimits& device, int splits);
 
 std::string to_string(const LinearSm90Config& config);
 
