@@ -46,4 +46,10 @@ OTR_HOST_DEVICE constexpr uint64_t descriptor_at_step(uint64_t descriptor, int s
 OTR_HOST_DEVICE constexpr int accumulator_row(int thread, int i) { return thread / 32 * 16 + thread % 32 / 4 + i % 4 / 2 * 8; }
 OTR_HOST_DEVICE constexpr int accumulator_column(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
+// A left operand in registers, [64][16]: the lower (half 0) and upper half of register r of thread t hold
+// A[operand_a_row][operand_a_k]. They are the places of accumulator registers 2 r and 2 r + 1 of 16 columns, so that a
+// product's result becomes the next one's operand.
+OTR_HOST_DEVICE constexpr int operand_a_row(int thread, int r) { return thread / 32 * 16 + thread % 32 / 4 + r % 2 * 8; }
+OTR_HOST_DEVICE constexpr int operand_a_k(int thread, int r, int half) { return r / 2 * 8 + thread % 4 * 2 + half; }
+
 }  // namespace otr

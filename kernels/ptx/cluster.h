@@ -31,11 +31,18 @@ OTR_DEVICE void st_async(uint32_t remote, float a, float b, float c, float d, ui
                : "memory");
 }
 
-// One lane of a converged warp; always the same one.
-OTR_DEVICE bool elect_one() {
-  uint32_t elected;
-  asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
-  return elected != 0;
+// A barrier of `threads` threads of the block, whole warps, under a number of its own; 0 is __syncthreads.
+template <int kNumber>
+OTR_DEVICE void named_barrier(int threads) {
+  static_assert(kNumber >= 1 && kNumber <= 15);
+  asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "r"(threads) : "memory");
+}
+
+// Two floats to bf16, to nearest even, `low` in the lower half.
+OTR_DEVICE uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
 }
 
 // Registers of each thread of a warpgroup, by all its warps. REQUIRES: the kernel has a register cap at entry.

@@ -65,6 +65,21 @@ OTR_WGMMA(128, 64, OTR_R0 OTR_R1 OTR_R2 OTR_R3, "%64", "%65", "%66")
 OTR_WGMMA(192, 96, OTR_R0 OTR_R1 OTR_R2 OTR_R3 OTR_R4 OTR_R5, "%96", "%97", "%98")
 OTR_WGMMA(256, 128, OTR_R0 OTR_R1 OTR_R2 OTR_R3 OTR_R4 OTR_R5 OTR_R6 OTR_R7, "%128", "%129", "%130")
 
+// The same with A in registers: register r of a thread holds two neighbouring elements of k (operand_a_row, operand_a_k).
+#define OTR_WGMMA_REGISTERS(n, count, registers, a0, a1, a2, a3, b, s)                                                \
+  OTR_DEVICE void wgmma_bf16(float(&d)[count], const uint32_t(&a)[4], uint64_t b_descriptor, bool accumulate) {       \
+    static_assert(n % 8 == 0 && n >= 8 && n <= 256 && count == n / 2);                                                \
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " s ", 0;\n wgmma.mma_async.sync.aligned.m64n" #n                \
+                 "k16.f32.bf16.bf16 {" registers "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b ", p, 1, 1, 0;\n}"         \
+                 : OTR_D##count(0)                                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_descriptor), "r"(static_cast<int>(accumulate))); \
+  }
+
+OTR_WGMMA_REGISTERS(32, 16, OTR_R0, "%16", "%17", "%18", "%19", "%20", "%21")
+OTR_WGMMA_REGISTERS(64, 32, OTR_R0 OTR_R1, "%32", "%33", "%34", "%35", "%36", "%37")
+OTR_WGMMA_REGISTERS(128, 64, OTR_R0 OTR_R1 OTR_R2 OTR_R3, "%64", "%65", "%66", "%67", "%68", "%69")
+
+#undef OTR_WGMMA_REGISTERS
 #undef OTR_WGMMA
 #undef OTR_R0
 #undef OTR_R1
