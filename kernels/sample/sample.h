@@ -112,6 +112,18 @@ void candidates_scalar(const CandidateParams& params, ThreadPool& pool);
 void candidates_avx2(const CandidateParams& params, ThreadPool& pool);
 void candidates_avx512(const CandidateParams& params, ThreadPool& pool);
 
+// ---- Steps that are the same on every path ----------------------------------------------------------------------------------
+
+// A token's logit after penalties.
+OTR_INLINE float sample_penalised(const SampleDraw& d, const PenaltyEntry& e, float x) {
+  if (d.repetition_penalty != 1.0f) x = x > 0.0f ? x / d.repetition_penalty : x * d.repetition_penalty;
+  if (e.output_count > 0) {
+    x -= d.frequency_penalty * static_cast<float>(e.output_count);
+    x -= d.presence_penalty;
+  }
+  return x;
+}
+
 // ---- Steps that are the same on every CPU path (sample_filter.cpp) ----------------------------------------------------------
 
 OTR_INLINE bool sample_has_penalty(const SampleDraw& d) {

@@ -31,7 +31,10 @@ class DeviceBuffer {
     check_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), size == 0 ? 1 : size * sizeof(T)), "cudaMalloc");
     poison();
   }
-  explicit DeviceBuffer(const std::vector<T>& values) : DeviceBuffer(values.size()) { write(values); }
+  explicit DeviceBuffer(const std::vector<T>& values) : DeviceBuffer(values.data(), values.size()) {}
+  DeviceBuffer(const T* values, size_t size) : DeviceBuffer(size) {
+    check_cuda(cudaMemcpy(data_, values, size * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+  }
   ~DeviceBuffer() { cudaFree(data_); }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
@@ -39,9 +42,6 @@ class DeviceBuffer {
   T* data() const { return data_; }
   size_t size() const { return size_; }
   void poison() { check_cuda(cudaMemset(data_, 0x7f, size_ * sizeof(T)), "cudaMemset"); }
-  void write(const std::vector<T>& values) {
-    check_cuda(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy to the device");
-  }
   // Waits for everything that was launched before.
   std::vector<T> read() const {
     std::vector<T> values(size_);

@@ -1,5 +1,5 @@
-// linear on sm_90a beyond what the CPU's tests ask of every path: many rows, every form of the kernel, silu_mul behind it, and what
-// another number of splits may and may not change.
+// linear on sm_90a beyond what the CPU's tests ask of every path: many rows, every form of the kernel, silu_mul behind it, and
+// what another number of splits may and may not change.
 #include "kernels/linear/linear_sm90.h"
 
 #include <gtest/gtest.h>
@@ -73,9 +73,11 @@ TEST_F(LinearSm90, ARowIsTheSameAmongOneAndThousands) {
   for (const auto& [n, k] : kWeights) {
     const Operands o(4500, k, n);
     const std::vector<float> all = o.run(0, o.rows);
-    for (const int count : {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 191, 255, 256, 257, 383, 385, 512, 1000}) {
+    for (const int count :
+         {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 191, 255, 256, 257, 383, 385, 512, 1000}) {
       for (const int first : {0, 131 * count % (o.rows - count), o.rows - count}) {
-        EXPECT_TRUE(same_bits(o.run(first, count), o.part(all, first, count))) << n << " x " << k << ", " << count << " from " << first;
+        EXPECT_TRUE(same_bits(o.run(first, count), o.part(all, first, count)))
+            << n << " x " << k << ", " << count << " from " << first;
       }
     }
   }
@@ -103,7 +105,8 @@ TEST_F(LinearSm90, EveryNumberOfSplitsIsNearTheFloat64Product) {
             sum += static_cast<double>(to_float(o.x[static_cast<size_t>(r * o.x_stride + k)])) *
                    static_cast<double>(to_float(o.w[static_cast<size_t>(i * o.w_stride + k)]));
           }
-          ASSERT_NEAR(static_cast<double>(out[static_cast<size_t>(r * o.n + i)]), sum, 4e-3) << config.tile_n << " " << splits << " at " << r << " " << i;
+          ASSERT_NEAR(static_cast<double>(out[static_cast<size_t>(r * o.n + i)]), sum, 4e-3)
+              << config.tile_n << " " << splits << " at " << r << " " << i;
         }
       }
     }
@@ -119,8 +122,9 @@ TEST_F(LinearSm90, AnotherNumberOfSplitsHasOtherBits) {
 }
 
 TEST_F(LinearSm90, SiluMulBehindItHasTheBitsOfBothLaunches) {
-  for (const auto& [rows, k, intermediate] : {std::array{1, 224, 608}, std::array{9, 1030, 40}, std::array{64, 3584, 4864}, std::array{150, 72, 72},
-                                              std::array{256, 2048, 1000}, std::array{300, 896, 4864}, std::array{700, 1100, 104}}) {
+  for (const auto& [rows, k, intermediate] :
+       {std::array{1, 224, 608}, std::array{9, 1030, 40}, std::array{64, 3584, 4864}, std::array{150, 72, 72},
+        std::array{256, 2048, 1000}, std::array{300, 896, 4864}, std::array{700, 1100, 104}}) {
     const Operands o(rows, k, 2 * intermediate);
     const int64_t stride = linear_padded(intermediate) + 32;
     DeviceBuffer<float> gate_up(static_cast<size_t>(rows) * o.n);
@@ -132,7 +136,8 @@ TEST_F(LinearSm90, SiluMulBehindItHasTheBitsOfBothLaunches) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t i = 0; i < stride; ++i) {
         const size_t at = static_cast<size_t>(r * stride + i);
-        ASSERT_EQ(bits_of(b[at]), i < intermediate ? bits_of(a[at]) : 0x7f7fu) << rows << " x " << k << " x " << intermediate << " at " << r << " " << i;
+        ASSERT_EQ(bits_of(b[at]), i < intermediate ? bits_of(a[at]) : 0x7f7fu)
+            << rows << " x " << k << " x " << intermediate << " at " << r << " " << i;
       }
     }
   }
@@ -145,7 +150,8 @@ TEST_F(LinearSm90, WhatTheCopyEngineRefusesIsAnError) {
   EXPECT_EQ(linear_sm90(odd_x, nullptr).code(), StatusCode::kInvalidArgument);
   const LinearParams odd_stride = {3, o.weight(), o.device_x.data(), o.x_stride + 4, nullptr, out.data(), 64};
   EXPECT_EQ(linear_sm90(odd_stride, nullptr).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(linear_silu_mul_sm90({4, {64, 40, o.device_w.data(), nullptr}, o.device_x.data(), o.x_stride, nullptr, 64}, nullptr).code(),
+  EXPECT_EQ(linear_silu_mul_sm90({4, {64, 40, o.device_w.data(), nullptr}, o.device_x.data(), o.x_stride, nullptr, 64}, nullptr)
+                .code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/page/page_sm90.h"
 #include "kernels/rmsnorm/rmsnorm_sm90.h"
 #include "kernels/rope_append/rope_append_sm90.h"
+#include "kernels/sample/sample_sm90.h"
 #include "kernels/silu_mul/silu_mul_sm90.h"
 #include "tests/cuda/device_buffer.h"
 
@@ -20,7 +21,7 @@ namespace {
 template <typename T>
 std::unique_ptr<DeviceBuffer<T>> upload(const T* values, int64_t size) {
   if (values == nullptr) return nullptr;
-  return std::make_unique<DeviceBuffer<T>>(std::vector<T>(values, values + size));
+  return std::make_unique<DeviceBuffer<T>>(values, static_cast<size_t>(size));
 }
 template <typename T>
 T* pointer(const std::unique_ptr<DeviceBuffer<T>>& buffer) {
@@ -39,7 +40,8 @@ void linear_on_device(const LinearParams& p, ThreadPool&) {
   const int64_t stride = linear_sm90_stride(w.in_features);
   std::vector<Element> rows(static_cast<size_t>(w.out_features * stride), Element{0x7fff});  // the gaps are not read
   for (int64_t n = 0; n < w.out_features; ++n) {
-    for (int64_t k = 0; k < w.in_features; ++k) rows[static_cast<size_t>(n * stride + k)] = w.packed[linear_packed_index(n, k, w.in_features)];
+    for (int64_t k = 0; k < w.in_features; ++k)
+      rows[static_cast<size_t>(n * stride + k)] = w.packed[linear_packed_index(n, k, w.in_features)];
   }
   const DeviceBuffer<Element> weight(rows);
   const auto bias = upload(w.bias, w.out_features);
@@ -63,7 +65,8 @@ void rmsnorm_on_device(const RmsNormParams& p, ThreadPool&) {
   const auto index = upload(p.row_index, p.num_rows);
   const auto weight = upload(p.weight, p.hidden_size);
   const auto out = upload(p.out, p.num_rows * p.out_stride);
-  expect_ok(rmsnorm_sm90({p.num_rows, p.hidden_size, p.eps, pointer(x), pointer(index), pointer(weight), pointer(out), p.out_stride}, nullptr));
+  expect_ok(rmsnorm_sm90(
+      {p.num_rows, p.hidden_size, p.eps, pointer(x), pointer(index), pointer(weight), pointer(out), p.out_stride}, nullptr));
   download(out, p.out);
 }
 
@@ -83,12 +86,14 @@ void embed_on_device(const EmbedParams& p, ThreadPool&) {
     const int64_t stride = linear_sm90_stride(p.hidden_size);
     std::vector<Element> rows(static_cast<size_t>(vocab * stride), Element{0x7fff});
     for (int64_t n = 0; n < vocab; ++n) {
-      for (int64_t k = 0; k < p.hidden_size; ++k) rows[static_cast<size_t>(n * stride + k)] = p.packed[linear_packed_index(n, k, p.hidden_size)];
+      for (int64_t k = 0; k < p.hidden_size; ++k)
+        rows[static_cast<size_t>(n * stride + k)] = p.packed[linear_packed_index(n, k, p.hidden_size)];
     }
     table = std::make_unique<DeviceBuffer<Element>>(rows);
   }
   const bool packed = p.packed != nullptr;
-  expect_ok(embed_sm90({p.num_rows, p.hidden_size, pointer(ids), packed ? nullptr : table->data(), packed ? table->data() : nullptr, pointer(out)},
+  expect_ok(embed_sm90({p.num_rows, p.hidden_size, pointer(ids), packed ? nullptr : table->data(),
+                        packed ? table->data() : nullptr, pointer(out)},
                        nullptr));
   download(out, p.out);
 }
@@ -97,7 +102,8 @@ void rope_table_on_device(const RopeTableParams& p, ThreadPool&) {
   const auto positions = upload(p.positions, p.num_rows);
   const auto inv_freq = upload(p.inv_freq, p.half_dim);
   const auto cos = upload(p.cos, int64_t{p.num_rows} * p.half_dim), sin = upload(p.sin, int64_t{p.num_rows} * p.half_dim);
-  expect_ok(rope_table_sm90({p.num_rows, p.half_dim, pointer(positions), pointer(inv_freq), p.scale, pointer(cos), pointer(sin)}, nullptr));
+  expect_ok(rope_table_sm90(
+      {p.num_rows, p.half_dim, pointer(positions), pointer(inv_freq), p.scale, pointer(cos), pointer(sin)}, nullptr));
   download(cos, p.cos);
   download(sin, p.sin);
 }
@@ -175,13 +181,43 @@ void attention_on_device(const AttentionParams& p, ThreadPool&) {
   on.out = pointer(out);
   const int32_t max_keys = n == 0 ? 0 : *std::max_element(p.rows->positions, p.rows->positions + n) + 1;
   expect_ok(attention_sm90(on, {nullptr, 0, max_keys}, nullptr));
-  const DeviceBuffer<float> partials(static_cast<size_t>(attention_sm90_workspace(p.rows->num_rows, p.num_heads, p.layout.head_dim, max_keys)));
+  const DeviceBuffer<float> partials(
+      static_cast<size_t>(attention_sm90_workspace(p.rows->num_rows, p.num_heads, p.layout.head_dim, max_keys)));
   const auto shared = upload(p.out, n * p.out_stride);
   on.out = pointer(shared);
   expect_ok(attention_sm90(on, {partials.data(), static_cast<int64_t>(partials.size()), max_keys}, nullptr));
   const std::vector<Element> a = out->read(), b = shared->read();
   for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].bits, b[i].bits) << "in one block and in several differ at " << i;
   download(out, p.out);
+}
+
+void sample_on_device(const SampleParams& p, ThreadPool&) {
+  int64_t rows = 0;
+  if (p.num_draws == 0) return;
+  const size_t num_draws = static_cast<size_t>(p.num_draws);
+  const auto draws = std::make_unique<SampleDraw[]>(num_draws);
+  const auto penalties = std::make_unique<std::unique_ptr<DeviceBuffer<PenaltyEntry>>[]>(num_draws);
+  for (size_t i = 0; i < num_draws; ++i) {
+    draws[i] = p.draws[i];
+    rows = std::max<int64_t>(rows, draws[i].logits_row + 1);
+    penalties[i] = upload(draws[i].penalties, draws[i].num_penalties);
+    draws[i].penalties = pointer(penalties[i]);
+  }
+  const auto logits = upload(p.logits, (rows - 1) * p.logits_stride + p.vocab_size);
+  const DeviceBuffer<SampleDraw> device_draws(draws.get(), num_draws);
+  const auto results = upload(p.results, p.num_draws);
+  const size_t entries = num_draws * static_cast<size_t>(sample_workspace_stride(p.vocab_size));
+  const DeviceBuffer<float> scaled(entries);
+  const DeviceBuffer<int32_t> order(entries), spare(entries);
+  const DeviceBuffer<SampleChunk> chunks(num_draws * static_cast<size_t>(sample_num_chunks(p.vocab_size)));
+  SampleParams on = p;
+  on.logits = pointer(logits);
+  on.draws = device_draws.data();
+  on.results = pointer(results);
+  on.scaled = scaled.data();
+  on.order = order.data();
+  expect_ok(sample_sm90(on, {chunks.data(), spare.data()}, nullptr));
+  download(results, p.results);
 }
 
 template <typename Params>
@@ -224,6 +260,7 @@ const KernelTable* sm90_table(std::string* why) {
     t.rope_append = rope_append_on_device;
     t.attention = attention_on_device;
     t.silu_mul = silu_mul_on_device;
+    t.sample = sample_on_device;
     t.page_copy = page_copy_on_device;
     t.page_zero = page_zero_on_device;
     return t;

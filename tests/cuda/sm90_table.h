@@ -1,5 +1,5 @@
-// The sm_90a kernels behind the interface of a CPU path, so that the tests of tests/kernels run on them as they are: every operand is
-// copied to the device (poisoned where the kernel is to write), the kernel runs, and the results come back.
+// The sm_90a kernels behind the interface of a CPU path, so that the tests of tests/kernels run on them as they are: every
+// operand is copied to the device (poisoned where the kernel is to write), the kernel runs, and the results come back.
 #pragma once
 
 #include <string>
