@@ -13,7 +13,7 @@
 // block
 //           empty[slot] one arrival of each consumer warp of every block that the slot's bytes are sent to
 //           exchange_full   1 arrival (with the bytes that the other splits send) and those bytes
-//           exchange_empty  one arrival of each consumer warp of every other split: the buffer may be written for the next tile
+//           exchange_empty  one arrival of each consumer warp of every block that was sent to: it may be sent to for the next tile
 //           the cluster barrier at both ends: no block's memory is written before its barriers exist or after it has left
 // Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Masked: nothing;
 // the copy engine fills what lies outside the operands with zeros. Roofline: up to ~200 rows memory, out_features * in_features
@@ -174,7 +174,7 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
   if (thread == 0) {
     ptx::mbarrier_arrive_expect_tx(&barriers->exchange_full, static_cast<uint32_t>((p.splits - 1) * owned * kThreads * 16));
   }
-  ptx::mbarrier_wait_cluster(&barriers->exchange_empty, phase ^ 1);
+  if (exchange_partners(my_rank, p.splits, kGroups) > 0) ptx::mbarrier_wait_cluster(&barriers->exchange_empty, phase ^ 1);
   const uint32_t buffer = ptx::shared_address(exchange), full = ptx::shared_address(&barriers->exchange_full);
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
@@ -188,7 +188,7 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     if (group_owner(group, p.splits) != my_rank) continue;
-    float sum[4];
+    float sum[4] = {};
     for (int source = 0; source < p.splits; ++source) {
       float4 part = make_float4(acc[4 * group], acc[4 * group + 1], acc[4 * group + 2], acc[4 * group + 3]);
       if (source != my_rank) {
@@ -202,7 +202,7 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
     store_group<kEpilogue>(p, tile_m_begin, row_begin, thread, group, sum);
   }
   __syncwarp();
-  if (thread % 32 < p.splits && thread % 32 != my_rank) {  // lane i tells rank i
+  if (owned > 0 && thread % 32 < p.splits && thread % 32 != my_rank) {  // lane i tells rank i
     ptx::mbarrier_arrive_remote(ptx::mapa(ptx::shared_address(&barriers->exchange_empty), static_cast<uint32_t>(thread % 32)));
   }
 }
@@ -273,7 +273,8 @@ __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 
       ptx::mbarrier_init(&barriers->empty[i], kConsumers * 4 * (kSideBySide ? 1 : 2));
     }
     ptx::mbarrier_init(&barriers->exchange_full, 1);
-    ptx::mbarrier_init(&barriers->exchange_empty, (cluster_size > 1 ? cluster_size - 1 : 1) * kConsumers * 4);
+    const int partners = kSideBySide ? exchange_partners(static_cast<int>(rank), p.splits, kTileN / 8) : 0;
+    ptx::mbarrier_init(&barriers->exchange_empty, static_cast<uint32_t>((partners > 0 ? partners : 1) * kConsumers * 4));
     ptx::fence_mbarrier_init();
     ptx::prefetch_tensor_map(&weight_map);
     ptx::prefetch_tensor_map(&x_map);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "kernels/silu_mul/silu_mul_sm90.h"
@@ -66,15 +67,25 @@ struct Operands {
   }
 };
 
-// Weights of one split, of two, of eight, and with edges in both directions.
-constexpr int kWeights[][2] = {{6200, 200}, {4608, 3584}, {100, 8200}, {3584, 1030}, {72, 33}};
+// Weights of one split, of two, of eight, and with edges in both directions. On the emulated device smaller ones, and fewer
+// rows.
+#if defined(OUTRIDER_TEST_EMULATED)
+constexpr int kManyRows = 300, kWeights[][2] = {{260, 70}, {24, 1100}};
+constexpr int kCounts[] = {1, 17, 65, 257};
+constexpr std::array<int, 3> kFused[] = {
+    {1, 224, 40}, {9, 1030, 40}, {150, 72, 72}, {300, 80, 104}};  // rows, inputs, intermediate
+#else
+constexpr int kManyRows = 4500, kWeights[][2] = {{6200, 200}, {4608, 3584}, {100, 8200}, {3584, 1030}, {72, 33}};
+constexpr int kCounts[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 191, 255, 256, 257, 383, 385, 512, 1000};
+constexpr std::array<int, 3> kFused[] = {{1, 224, 608},     {9, 1030, 40},    {64, 3584, 4864}, {150, 72, 72},
+                                         {256, 2048, 1000}, {300, 896, 4864}, {700, 1100, 104}};  // rows, inputs, intermediate
+#endif
 
 TEST_F(LinearSm90, ARowIsTheSameAmongOneAndThousands) {
   for (const auto& [n, k] : kWeights) {
-    const Operands o(4500, k, n);
+    const Operands o(kManyRows, k, n);
     const std::vector<float> all = o.run(0, o.rows);
-    for (const int count :
-         {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 128, 129, 191, 255, 256, 257, 383, 385, 512, 1000}) {
+    for (const int count : kCounts) {
       for (const int first : {0, 131 * count % (o.rows - count), o.rows - count}) {
         EXPECT_TRUE(same_bits(o.run(first, count), o.part(all, first, count)))
             << n << " x " << k << ", " << count << " from " << first;
@@ -122,9 +133,7 @@ TEST_F(LinearSm90, AnotherNumberOfSplitsHasOtherBits) {
 }
 
 TEST_F(LinearSm90, SiluMulBehindItHasTheBitsOfBothLaunches) {
-  for (const auto& [rows, k, intermediate] :
-       {std::array{1, 224, 608}, std::array{9, 1030, 40}, std::array{64, 3584, 4864}, std::array{150, 72, 72},
-        std::array{256, 2048, 1000}, std::array{300, 896, 4864}, std::array{700, 1100, 104}}) {
+  for (const auto& [rows, k, intermediate] : kFused) {
     const Operands o(rows, k, 2 * intermediate);
     const int64_t stride = linear_padded(intermediate) + 32;
     DeviceBuffer<float> gate_up(static_cast<size_t>(rows) * o.n);

@@ -119,7 +119,7 @@ TEST(AttentionSm90Play, ProductsOfAPage) {
             const int row = operand_a_row(thread, r), k = operand_a_k(thread, r, half);
             const float weight = w[static_cast<size_t>(row * 64 + 16 * step + k)];
             for (int d = 0; d < head_dim; ++d)
-              o[static_cast<size_t>(row * head_dim + d)] += weight * model_operand(shared, values, d, k);
+              o[static_cast<size_t>(row * head_dim + d)] += weight * model_operand(shared.data(), values, d, k);
           }
         }
       }

@@ -48,7 +48,7 @@ TEST(Sm90Layout, DescriptorsReadWhatTheCopyEngineWrote) {
     for (int step = 0; step < kOperandK / kWgmmaK; ++step) {
       for (int r = 0; r < rows; ++r) {
         for (int k = 0; k < kWgmmaK; ++k) {
-          ASSERT_EQ(model_operand(shared, descriptor_at_step(operand_descriptor(offset), step), r, k),
+          ASSERT_EQ(model_operand(shared.data(), descriptor_at_step(operand_descriptor(offset), step), r, k),
                     to_float(w[static_cast<size_t>(r * kOperandK + step * kWgmmaK + k)]));
         }
       }
@@ -65,7 +65,7 @@ TEST(Sm90Layout, TheModelSeesAWrongSwizzleStrideOrStep) {
   for (const uint64_t wrong : {right + 1, right + 8, right ^ uint64_t{32} << 32, descriptor_at_step(right, 1)}) {
     bool same = true;
     for (int r = 0; r < 64; ++r)
-      same = same && model_operand(shared, wrong, r, 3) == to_float(w[static_cast<size_t>(r * kOperandK + 3)]);
+      same = same && model_operand(shared.data(), wrong, r, 3) == to_float(w[static_cast<size_t>(r * kOperandK + 3)]);
     EXPECT_FALSE(same);
   }
 }
