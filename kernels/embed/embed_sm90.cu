@@ -2,7 +2,8 @@
 //
 // Shapes and layouts: embed.h, with rows table_stride apart. One block a row; a thread widens 8 elements with one 16-byte load
 // and two 16-byte stores when the row is aligned to that, else one element at a time. No shared memory, no barrier, no
-// reduction. Roofline: memory; num_rows * hidden_size * 6 bytes.
+// reduction.
+// Roofline: memory; num_rows * hidden_size * 6 bytes.
 #include "kernels/base/launch_status.h"
 #include "kernels/embed/embed_sm90.h"
 #include "kernels/linear/linear_sm90.h"

@@ -1,23 +1,28 @@
 // linear, sm_90a: out[r][n] = residual[r][n] + (sum_k x[r][k] w[n][k] + bias[n]), and silu(gate) * up as its other epilogue.
 //
 // Shapes and layouts: linear_sm90.h; tiles, ring and grid: linear_sm90_config.h; swizzle, fragments, splits: kernels/layouts.
-// Tile: kConsumers x 64 outputs (wgmma's M) by kTileN tokens (its N), in slots of 64 inputs. D^T, so to say: few tokens cost
-// few columns. Warp roles: warpgroups 0 … kConsumers - 1 compute, 64 outputs each; of the last one a single thread loads, the
-// rest idles. Registers (two consumers): 40 for the loading warpgroup, 232 for the others (2 x 232 + 40 <= 512, the share of a
-// quarter of the register file); one consumer: two blocks share a multiprocessor at 128.
+//
+// Tile: kConsumers x 64 outputs (wgmma's M) by kTileN tokens (its N), in slots of 64 inputs: few tokens cost few columns.
+//
+// Warp roles: warpgroups 0 … kConsumers - 1 compute, 64 outputs each; of the last one a single thread loads, the rest idles.
+//
+// Registers: two consumers: 40 for the loading warpgroup, 232 for the others (2 x 232 + 40 = 504 of the 512 that 128 threads share);
+// one consumer: two blocks share a multiprocessor at up to 128.
 //
 //   loader    | w0 x0 | w1 x1 | … as far ahead as there are slots, also into the next tile
 //   consumers         | 4 wgmma on slot 0 | 4 on slot 1, then slot 0 is free | … | epilogue
 //
-// Barriers: full[slot]  1 arrival (the loader's, with the slot's bytes) and those bytes, its own or multicast by the other
-// block
-//           empty[slot] one arrival of each consumer warp of every block that the slot's bytes are sent to
-//           exchange_full   1 arrival (with the bytes that the other splits send) and those bytes
-//           exchange_empty  one arrival of each consumer warp of every block that was sent to: it may be sent to for the next tile
-//           the cluster barrier at both ends: no block's memory is written before its barriers exist or after it has left
-// Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Masked: nothing;
-// the copy engine fills what lies outside the operands with zeros. Roofline: up to ~200 rows memory, out_features * in_features
-// * 2 bytes; above, 2 * rows * out * in operations.
+// Barriers:
+//   full[slot]      1 arrival (the loader's, with the slot's bytes) and those bytes, its own or multicast by the other block
+//   empty[slot]     one arrival of each consumer warp of every block that the slot's bytes are sent to
+//   exchange_full   1 arrival (with the bytes that the other splits send) and those bytes
+//   exchange_empty  one arrival of each consumer warp of every block that was sent to: it may be sent to for the next tile
+//   the cluster's, at both ends: no block's memory is written before its barriers exist or after it has left
+//
+// Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Nothing is masked: the
+// copy engine fills what lies outside the operands with zeros.
+//
+// Roofline: up to ~200 rows memory, out_features * in_features * 2 bytes; above, 2 * rows * out * in operations.
 #include "kernels/base/elementary.h"
 #include "kernels/base/launch_status.h"
 #include "kernels/layouts/slot_ring.h"

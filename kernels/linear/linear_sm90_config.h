@@ -5,7 +5,7 @@
 // One family: the weight is wgmma's operand of 64 rows, the tokens are its N columns. A block's tile is tile_m outputs (64 for
 // each consumer warpgroup) by tile_n tokens; a ring slot holds tile_m + tile_n rows of 64 inputs.
 //
-//   rows <= 64    tile_m 64, tile_n 8 … 64: two blocks a multiprocessor, 18 KB … 36 KB short of all shared memory in flight
+//   rows <= 64    tile_m 64, tile_n 8 … 64: two blocks a multiprocessor, up to 113 KB each, nearly all of it slots
 //   rows <= 256   tile_m 128, tile_n 128
 //   more          tile_m 128, tile_n 256; 192 if the weight is split, since its sums need a second set of accumulators. Two
 //                 blocks are a cluster: each loads half of the tokens for both

@@ -5,12 +5,13 @@
 //   weigh   the same blocks: sums of exponentials, scores with noise, the best of them
 //   finish  a block for each draw: the blocks' sums and bests put together, ascending; filters, if there are any
 //
-// Sums: the weights of 4,096 tokens are computed side by side into shared memory and added by 16 threads, each the chain that the definition
-// calls a lane. Sums down the total order are float64 chains of one thread, over weights computed 1,024 at a time.
+// Sums: the weights of 4,096 tokens are computed side by side into shared memory and added by 16 threads, each the chain that
+// the definition calls a lane. Sums down the total order are float64 chains of one thread, over weights computed 1,024 at a
+// time.
 //
-// Filters: candidates for top-k are those whose key is not below the k-th's upper 12 bits (a histogram), for top-p and min-p those
-// of weight above what can matter; they are collected by ascending id and sorted by a stable radix sort of 4 bits a pass, so that
-// ties go to the lower id.
+// Filters: candidates for top-k are those whose key is not below the k-th's upper 12 bits (a histogram), for top-p and min-p
+// those of weight above what can matter; they are collected by ascending id and sorted by a stable radix sort of 4 bits a pass,
+// so that ties go to the lower id.
 //
 // Roofline: memory; the logits twice, the second time mostly from L2 (64 x 151,936 floats are 39 MB of 50).
 #include "kernels/base/elementary.h"
@@ -41,7 +42,8 @@ OTR_DEVICE T block_reduce(T value, T* shared, const Combine& combine) {
   for (int distance = 16; distance > 0; distance /= 2) {
     T other;
     for (size_t i = 0; i < sizeof(T) / 4; ++i) {
-      reinterpret_cast<uint32_t*>(&other)[i] = __shfl_xor_sync(0xffffffffu, reinterpret_cast<const uint32_t*>(&value)[i], distance);
+      reinterpret_cast<uint32_t*>(&other)[i] =
+          __shfl_xor_sync(0xffffffffu, reinterpret_cast<const uint32_t*>(&value)[i], distance);
     }
     value = combine(value, other);
   }
@@ -157,7 +159,8 @@ OTR_DEVICE double chunk_sum(const float* x, float max, int32_t begin, int32_t en
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < end - begin; i += kLanes) lane += weights[i];
   }
   if (threadIdx.x < 32) {
-    for (int width = kLanes / 2; width > 0; width /= 2) lane += __shfl_down_sync(0xffffffffu, lane, static_cast<unsigned>(width));
+    for (int width = kLanes / 2; width > 0; width /= 2)
+      lane += __shfl_down_sync(0xffffffffu, lane, static_cast<unsigned>(width));
   }
   return static_cast<double>(lane);
 }
@@ -244,7 +247,8 @@ OTR_DEVICE void sort_by_key(const float* x, int32_t count, int32_t* order, int32
     const int32_t* from = shift % 8 == 0 ? order : spare;
     int32_t* to = shift % 8 == 0 ? spare : order;
     for (int digit = 0; digit < kDigits; ++digit) shared->counts[digit * kFinishThreads + thread] = 0;
-    for (int32_t i = begin; i < end; ++i) ++shared->counts[(key_of(x[from[i]]) >> shift & 15) * kFinishThreads + static_cast<uint32_t>(thread)];
+    for (int32_t i = begin; i < end; ++i)
+      ++shared->counts[(key_of(x[from[i]]) >> shift & 15) * kFinishThreads + static_cast<uint32_t>(thread)];
     __syncthreads();
     // Places: digits ascending, and threads ascending inside one. A thread scans kDigits neighbours of that sequence.
     uint32_t* mine = shared->counts + thread * kDigits;
@@ -264,8 +268,10 @@ OTR_DEVICE void sort_by_key(const float* x, int32_t count, int32_t* order, int32
   }
 }
 
-// Adds weights down the order until they reach `threshold`: how many that took, or 0; *sum: what was added. All threads get both.
-OTR_DEVICE int32_t add_down(const float* x, float max, double threshold, int32_t count, const int32_t* order, FinishShared* shared, double* sum) {
+// Adds weights down the order until they reach `threshold`: how many that took, or 0; *sum: what was added. All threads get
+// both.
+OTR_DEVICE int32_t add_down(const float* x, float max, double threshold, int32_t count, const int32_t* order,
+                            FinishShared* shared, double* sum) {
   __syncthreads();  // the results of an earlier call have been read
   if (threadIdx.x == 0) shared->total = 0.0, shared->count = 0;
   for (int32_t begin = 0; begin < count; begin += kFinishThreads) {
@@ -293,7 +299,8 @@ OTR_DEVICE int32_t add_down(const float* x, float max, double threshold, int32_t
 OTR_DEVICE uint32_t edge_of_best(const float* x, int32_t k, int32_t n, FinishShared* shared) {
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kFinishThreads) shared->counts[i] = 0;
   __syncthreads();
-  for (int32_t v = static_cast<int32_t>(threadIdx.x); v < n; v += kFinishThreads) atomicAdd(&shared->counts[key_of(x[v]) >> (32 - kKeyBits)], 1u);
+  for (int32_t v = static_cast<int32_t>(threadIdx.x); v < n; v += kFinishThreads)
+    atomicAdd(&shared->counts[key_of(x[v]) >> (32 - kKeyBits)], 1u);
   __syncthreads();
   if (threadIdx.x == 0) {
     int32_t bin = 0, below = static_cast<int32_t>(shared->counts[0]);
@@ -307,8 +314,8 @@ OTR_DEVICE uint32_t edge_of_best(const float* x, int32_t k, int32_t n, FinishSha
 }
 
 // The definition's survivors, in the total order, in `order`; how many.
-OTR_DEVICE int32_t survivors(const SampleDraw& d, const float* x, float max, double sum, int32_t n, int32_t* order, int32_t* spare,
-                             FinishShared* shared) {
+OTR_DEVICE int32_t survivors(const SampleDraw& d, const float* x, float max, double sum, int32_t n, int32_t* order,
+                             int32_t* spare, FinishShared* shared) {
   constexpr uint32_t kAll = 0xffffffffu;
   const bool top_k = d.top_k > 0 && d.top_k < n, top_p = d.top_p < 1.0f;
   double total;
@@ -349,15 +356,17 @@ OTR_DEVICE int32_t survivors(const SampleDraw& d, const float* x, float max, dou
 }
 
 // Token and log-prob among the survivors.
-OTR_DEVICE void draw_among(const SampleDraw& d, const float* x, float max, int32_t count, const int32_t* order, FinishShared* shared,
-                           SampleResult* result) {
+OTR_DEVICE void draw_among(const SampleDraw& d, const float* x, float max, int32_t count, const int32_t* order,
+                           FinishShared* shared, SampleResult* result) {
   double total;
   add_down(x, max, __builtin_inf(), count, order, shared, &total);
   Best best = {kMinusInf, 0x7fffffff};
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kFinishThreads) {
     const int32_t v = order[i];
-    if (d.forced_token < 0) best = better(best, Best{x[v] + gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position)), v});
-    else if (v == d.forced_token) best = Best{0.0f, v};
+    if (d.forced_token < 0)
+      best = better(best, Best{x[v] + gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position)), v});
+    else if (v == d.forced_token)
+      best = Best{0.0f, v};
   }
   best = block_reduce<kFinishThreads>(best, shared->bests, better);
   const bool found = best.id != 0x7fffffff;
@@ -406,7 +415,8 @@ Status sample_sm90(const SampleParams& p, const SampleWorkspace& workspace, cuda
   if (p.num_draws == 0) return {};
   const dim3 chunks(static_cast<unsigned>(sample_num_chunks(p.vocab_size)), static_cast<unsigned>(p.num_draws));
   constexpr int kBytes = static_cast<int>(sizeof(FinishShared));
-  OTR_RETURN_IF_ERROR(cuda_status("sample", cudaFuncSetAttribute(finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes)));
+  OTR_RETURN_IF_ERROR(
+      cuda_status("sample", cudaFuncSetAttribute(finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes)));
   scan_kernel<<<chunks, kThreads, 0, stream>>>(p, workspace);
   OTR_RETURN_IF_ERROR(launch_status("sample"));
   weigh_kernel<<<chunks, kThreads, 0, stream>>>(p, workspace);

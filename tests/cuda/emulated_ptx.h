@@ -34,22 +34,32 @@ inline void mbarrier_update(Mbarrier* b, int arrivals, int bytes) {
   b->bytes_and_phase += bytes * 2;
   mbarrier_settle(b);
 }
-inline Mbarrier* mbarrier_at(uint64_t* b) { return reinterpret_cast<Mbarrier*>(emulator::shared_at(shared_address(b), emulator::place().cluster_rank)); }
-inline Mbarrier* mbarrier_at(uint32_t remote) { return reinterpret_cast<Mbarrier*>(emulator::shared_at(remote & 0xfffff, remote >> 20)); }
+inline Mbarrier* mbarrier_at(uint64_t* b) {
+  return reinterpret_cast<Mbarrier*>(emulator::shared_at(shared_address(b), emulator::place().cluster_rank));
+}
+inline Mbarrier* mbarrier_at(uint32_t remote) {
+  return reinterpret_cast<Mbarrier*>(emulator::shared_at(remote & 0xfffff, remote >> 20));
+}
 
-inline void mbarrier_init(uint64_t* b, uint32_t count) { *mbarrier_at(b) = {static_cast<uint16_t>(count), static_cast<int16_t>(count), 0}; }
+inline void mbarrier_init(uint64_t* b, uint32_t count) {
+  *mbarrier_at(b) = {static_cast<uint16_t>(count), static_cast<int16_t>(count), 0};
+}
 inline void fence_mbarrier_init() {}
 inline void fence_async_shared() {}
 inline void mbarrier_arrive(uint64_t* b) { mbarrier_update(mbarrier_at(b), 1, 0); }
 inline void mbarrier_arrive_remote(uint32_t b) { mbarrier_update(mbarrier_at(b), 1, 0); }
-inline void mbarrier_arrive_expect_tx(uint64_t* b, uint32_t bytes) { mbarrier_update(mbarrier_at(b), 1, static_cast<int>(bytes)); }
+inline void mbarrier_arrive_expect_tx(uint64_t* b, uint32_t bytes) {
+  mbarrier_update(mbarrier_at(b), 1, static_cast<int>(bytes));
+}
 inline void mbarrier_wait(uint64_t* b, uint32_t parity) {
   const Mbarrier* at = mbarrier_at(b);
-  emulator::wait_until([at, parity] { return (static_cast<uint32_t>(at->bytes_and_phase) & 1) != parity; }, "mbarrier", shared_address(b));
+  emulator::wait_until([at, parity] { return (static_cast<uint32_t>(at->bytes_and_phase) & 1) != parity; }, "mbarrier",
+                       shared_address(b));
 }
 inline void mbarrier_wait_cluster(uint64_t* b, uint32_t parity) { mbarrier_wait(b, parity); }
 
-// ---- Clusters, registers, barriers --------------------------------------------------------------------------------------------
+// ---- Clusters, registers, barriers
+// --------------------------------------------------------------------------------------------
 
 uint32_t cluster_size();
 inline uint32_t cluster_rank() { return emulator::place().cluster_rank; }
@@ -66,14 +76,19 @@ inline void st_async(uint32_t remote, float a, float b, float c, float d, uint32
   });
 }
 template <int kNumber>
-void named_barrier(int threads) { emulator::barrier(kNumber, static_cast<unsigned>(threads)); }
-inline uint32_t pack_bf16(float low, float high) { return bf16_from_float(low).bits | static_cast<uint32_t>(bf16_from_float(high).bits) << 16; }
+void named_barrier(int threads) {
+  emulator::barrier(kNumber, static_cast<unsigned>(threads));
+}
+inline uint32_t pack_bf16(float low, float high) {
+  return bf16_from_float(low).bits | static_cast<uint32_t>(bf16_from_float(high).bits) << 16;
+}
 template <int kRegisters>
 void setmaxnreg_inc() {}
 template <int kRegisters>
 void setmaxnreg_dec() {}
 
-// ---- The copy engine ----------------------------------------------------------------------------------------------------------
+// ---- The copy engine
+// ----------------------------------------------------------------------------------------------------------
 
 struct EmulatedMap {
   const Element* base;
@@ -111,19 +126,22 @@ inline void tma_load(void* shared, const CUtensorMap* map, std::vector<int64_t> 
 inline void tma_load_2d(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier, uint64_t) {
   tma_load(shared, map, {c0, c1}, barrier, 1u << cluster_rank());
 }
-inline void tma_load_4d(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, int32_t c2, int32_t c3, uint64_t* barrier, uint64_t) {
+inline void tma_load_4d(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, int32_t c2, int32_t c3, uint64_t* barrier,
+                        uint64_t) {
   tma_load(shared, map, {c0, c1, c2, c3}, barrier, 1u << cluster_rank());
 }
-inline void tma_load_2d_multicast(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier, uint16_t mask, uint64_t) {
+inline void tma_load_2d_multicast(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier,
+                                  uint16_t mask, uint64_t) {
   tma_load(shared, map, {c0, c1}, barrier, mask);
 }
 
-// ---- wgmma: a group is computed when it is waited for, the latest time at which its operands must still be there --------------
+// ---- wgmma: a group is computed when it is waited for, the latest time at which its operands must still be there
+// --------------
 
 struct PendingProduct {
   float* d;
   int registers;
-  uint64_t a, b;           // descriptors; a is not used if its rows are here
+  uint64_t a, b;  // descriptors; a is not used if its rows are here
   bool a_in_registers;
   float a_rows[2][16];
   bool accumulate;
@@ -137,7 +155,8 @@ inline void run_product(const PendingProduct& p) {
   float a[2][16];
   for (int h = 0; h < 2; ++h) {
     for (int k = 0; k < 16; ++k) {
-      a[h][k] = p.a_in_registers ? p.a_rows[h][k] : testing_util::model_operand(shared, p.a, static_cast<int>(warp_row) + 8 * h, k);
+      a[h][k] =
+          p.a_in_registers ? p.a_rows[h][k] : testing_util::model_operand(shared, p.a, static_cast<int>(warp_row) + 8 * h, k);
     }
   }
   for (int i = 0; i < p.registers; i += (i % 2 == 0 ? 1 : 3)) {  // registers of row g; those of row g + 8 are two further
@@ -175,7 +194,8 @@ template <int kCount>
 void wgmma_bf16(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
   PendingProduct p = {d, kCount, 0, b, true, {}, accumulate};
   for (unsigned q = 0; q < 4; ++q) {
-    const auto* values = reinterpret_cast<const uint32_t*>(emulator::exchange(reinterpret_cast<uint64_t>(&a), emulator::lane() / 4 * 4 + q));
+    const auto* values =
+        reinterpret_cast<const uint32_t*>(emulator::exchange(reinterpret_cast<uint64_t>(&a), emulator::lane() / 4 * 4 + q));
     for (unsigned r = 0; r < 4; ++r) {
       p.a_rows[r % 2][r / 2 * 8 + q * 2] = float_from_bits(values[r] << 16);
       p.a_rows[r % 2][r / 2 * 8 + q * 2 + 1] = float_from_bits(values[r] & 0xffff0000u);

@@ -1,7 +1,5 @@
 #include "tests/cuda/emulator.h"
 
-#include "tests/cuda/emulated_ptx.h"
-
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -11,6 +9,8 @@
 #include <deque>
 #include <random>
 #include <vector>
+
+#include "tests/cuda/emulated_ptx.h"
 
 dim3 threadIdx, blockIdx, gridDim;
 
@@ -174,13 +174,15 @@ void launch(dim3 grid, dim3 block, unsigned cluster_size, size_t shared_bytes, c
 uint8_t* dynamic_shared() { return running->block->shared + 1024; }
 
 uint8_t* shared_at(uint32_t address, uint32_t rank) {
-  if (rank >= cluster->blocks.size() || address < 1024 || address >= 1024 + cluster->shared_bytes) fail("an address outside shared memory");
+  if (rank >= cluster->blocks.size() || address < 1024 || address >= 1024 + cluster->shared_bytes)
+    fail("an address outside shared memory");
   return cluster->blocks[rank].shared + address;
 }
 
 uint32_t address_of(const void* shared) {
   const std::ptrdiff_t offset = static_cast<const uint8_t*>(shared) - running->block->shared;
-  if (offset < 1024 || offset > static_cast<std::ptrdiff_t>(1024 + cluster->shared_bytes)) fail("a pointer that is not to shared memory");
+  if (offset < 1024 || offset > static_cast<std::ptrdiff_t>(1024 + cluster->shared_bytes))
+    fail("a pointer that is not to shared memory");
   return static_cast<uint32_t>(offset);
 }
 
@@ -195,7 +197,8 @@ void wait_until(const std::function<bool()>& ready, const char* what, uint32_t n
 void barrier(int number, unsigned count) {
   Meeting* m = number == 16 ? &cluster->meeting : &running->block->meetings[number];
   const uint64_t generation = m->generation;
-  if (meet(m, count)) wait_until([m, generation] { return m->generation != generation; }, "barrier", static_cast<uint32_t>(number));
+  if (meet(m, count))
+    wait_until([m, generation] { return m->generation != generation; }, "barrier", static_cast<uint32_t>(number));
 }
 
 uint64_t exchange(uint64_t value, unsigned from) {
@@ -230,7 +233,8 @@ int __syncthreads_and(int value) {
   return result;
 }
 
-// ---- The runtime's calls, on host memory ----------------------------------------------------------------------------------------
+// ---- The runtime's calls, on host memory
+// ----------------------------------------------------------------------------------------
 
 extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
@@ -246,11 +250,20 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrMultiProcessorCount: *value = 5; break;  // few, so that blocks take several tiles
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 232448; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 233472; break;
-    default: return cudaErrorInvalidValue;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 5;
+      break;  // few, so that blocks take several tiles
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 232448;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = 233472;
+      break;
+    default:
+      return cudaErrorInvalidValue;
   }
   return cudaSuccess;
 }

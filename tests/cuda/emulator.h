@@ -1,10 +1,11 @@
-// A device on the CPU that runs the sm_90a kernels' own text (emulate.py), to find wrong indices, wrong barriers and wrong phases where
-// there is no GPU. A launch runs its clusters one after the other; the threads of a cluster's blocks are fibers that take turns at
-// barriers, shuffles and waits, in an order drawn from a seed; the copy engine's copies come in whenever that order says. A launch in
-// which nothing can go on, an arrival too many or a byte outside shared memory ends the program with a message.
+// A device on the CPU that runs the sm_90a kernels' own text (emulate.py), to find wrong indices, wrong barriers and wrong
+// phases where there is no GPU. A launch runs its clusters one after the other; the threads of a cluster's blocks are fibers
+// that take turns at barriers, shuffles and waits, in an order drawn from a seed; the copy engine's copies come in whenever
+// that order says. A launch in which nothing can go on, an arrival too many or a byte outside shared memory ends the program
+// with a message.
 //
-// Not emulated: time, memory ordering (a missing fence is not found), and the rounding inside a wgmma: 16 products are added one
-// after the other in float32.
+// Not emulated: time, memory ordering (a missing fence is not found), and the rounding inside a wgmma: 16 products are added
+// one after the other in float32.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -47,7 +48,7 @@ void launch(dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes, const 
 constexpr uint32_t kSharedWindow = 1u << 18;  // what an operand descriptor can address
 uint8_t* dynamic_shared();                    // of this block
 uint8_t* shared_at(uint32_t address, uint32_t rank);
-uint32_t address_of(const void* shared);      // in this block; ends the program if it is not there
+uint32_t address_of(const void* shared);  // in this block; ends the program if it is not there
 
 // Lets others go on until `ready`. `what` and `number` tell what was waited for if nobody can go on.
 void wait_until(const std::function<bool()>& ready, const char* what, uint32_t number);
@@ -80,13 +81,21 @@ T emulated_shuffle(T value, unsigned from) {
   return value;
 }
 template <typename T>
-T __shfl_sync(unsigned, T value, int from) { return emulated_shuffle(value, static_cast<unsigned>(from)); }
+T __shfl_sync(unsigned, T value, int from) {
+  return emulated_shuffle(value, static_cast<unsigned>(from));
+}
 template <typename T>
-T __shfl_xor_sync(unsigned, T value, int distance) { return emulated_shuffle(value, otr::emulator::lane() ^ static_cast<unsigned>(distance)); }
+T __shfl_xor_sync(unsigned, T value, int distance) {
+  return emulated_shuffle(value, otr::emulator::lane() ^ static_cast<unsigned>(distance));
+}
 template <typename T>
-T __shfl_down_sync(unsigned, T value, unsigned distance) { return emulated_shuffle(value, otr::emulator::lane() + distance); }
+T __shfl_down_sync(unsigned, T value, unsigned distance) {
+  return emulated_shuffle(value, otr::emulator::lane() + distance);
+}
 template <typename T>
-T __shfl_up_sync(unsigned, T value, unsigned distance) { return emulated_shuffle(value, otr::emulator::lane() - distance); }
+T __shfl_up_sync(unsigned, T value, unsigned distance) {
+  return emulated_shuffle(value, otr::emulator::lane() - distance);
+}
 inline uint32_t atomicAdd(uint32_t* p, uint32_t value) { return (*p += value) - value; }  // fibers change at waits alone
 
 inline float __uint_as_float(uint32_t bits) {
