@@ -7,6 +7,7 @@
 
 #if defined(__CUDACC__)
 #define OTR_HOST_DEVICE __host__ __device__
+#define OTR_DEVICE static __device__ __forceinline__
 #else
 #define OTR_HOST_DEVICE
 #endif

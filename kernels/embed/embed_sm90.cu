@@ -1,13 +1,12 @@
 // embed, sm_90a: out[r] = float(table[token_ids[r]]).
 //
-// Shapes and layouts: embed.h. One block a row; a thread widens 8 elements with one 16-byte load and two 16-byte stores when the
-// row is aligned to that, else one element at a time. No shared memory, no barrier, no reduction.
+// Shapes and layouts: embed.h, with rows table_stride apart. One block a row; a thread widens 8 elements with one 16-byte load
+// and two 16-byte stores when the row is aligned to that, else one element at a time. No shared memory, no barrier, no
+// reduction.
 // Roofline: memory; num_rows * hidden_size * 6 bytes.
-#include <cuda_bf16.h>
-
-#include <string>
-
+#include "kernels/base/launch_status.h"
 #include "kernels/embed/embed_sm90.h"
+#include "kernels/linear/linear_sm90.h"
 
 namespace otr {
 namespace {
@@ -15,10 +14,11 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kVector = 8;
 
-__global__ void __launch_bounds__(kThreads) embed_kernel(int32_t hidden_size, const int32_t* OTR_RESTRICT token_ids,
-                                                         const Element* OTR_RESTRICT table, float* OTR_RESTRICT out) {
+__global__ void __launch_bounds__(kThreads)
+    embed_kernel(int32_t hidden_size, const int32_t* OTR_RESTRICT token_ids, const Element* OTR_RESTRICT table,
+                 int64_t table_stride, float* OTR_RESTRICT out) {
   const int64_t row = blockIdx.x;
-  const Element* src = table + int64_t{token_ids[row]} * hidden_size;
+  const Element* src = table + token_ids[row] * table_stride;
   float* dst = out + row * hidden_size;
   if (hidden_size % kVector == 0) {  // both bases are aligned to 256 bytes, so every row is aligned to 16
     for (int i = static_cast<int>(threadIdx.x) * kVector; i < hidden_size; i += kThreads * kVector) {
@@ -40,12 +40,11 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(int32_t hidden_size, co
 }  // namespace
 
 Status embed_sm90(const EmbedParams& p, cudaStream_t stream) {
-  if (p.packed != nullptr) return Status(StatusCode::kUnsupported, "embed: a packed embedding is for the CPU");
   if (p.num_rows == 0) return {};
-  embed_kernel<<<static_cast<unsigned>(p.num_rows), kThreads, 0, stream>>>(p.hidden_size, p.token_ids, p.table, p.out);
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) return Status(StatusCode::kInternal, std::string("embed: ") + cudaGetErrorString(error));
-  return {};
+  const Element* table = p.packed != nullptr ? p.packed : p.table;
+  const int64_t stride = p.packed != nullptr ? linear_sm90_stride(p.hidden_size) : p.hidden_size;
+  embed_kernel<<<static_cast<unsigned>(p.num_rows), kThreads, 0, stream>>>(p.hidden_size, p.token_ids, table, stride, p.out);
+  return launch_status("embed");
 }
 
 }  // namespace otr

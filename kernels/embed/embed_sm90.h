@@ -1,7 +1,7 @@
-// embed on sm_90a: the contract of embed.h over device pointers and a row-major table, launched on `stream`.
+// embed on sm_90a: the contract of embed.h over device pointers, launched on `stream`. `packed` is the layout that linear has
+// on sm_90a (linear_sm90.h): a tied lm_head.
 //
-// Errors: kUnsupported for a packed embedding, whose layout is the CPU's; the launch's own (kInternal with CUDA's text).
-// Thread safety: as CUDA streams.
+// Errors: the launch's own (kInternal with CUDA's text). Thread safety: as CUDA streams.
 #pragma once
 
 #include <cuda_runtime_api.h>

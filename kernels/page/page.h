@@ -23,14 +23,14 @@ struct KvLayout {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
 
-  constexpr int64_t head_elements() const { return int64_t{kPageTokens} * head_dim; }  // of K or of V
-  constexpr int64_t page_elements() const { return 2 * head_elements() * num_kv_heads * num_layers; }
-  constexpr int64_t page_bytes() const { return page_elements() * static_cast<int64_t>(sizeof(Element)); }
+  OTR_HOST_DEVICE constexpr int64_t head_elements() const { return int64_t{kPageTokens} * head_dim; }  // of K or of V
+  OTR_HOST_DEVICE constexpr int64_t page_elements() const { return 2 * head_elements() * num_kv_heads * num_layers; }
+  OTR_HOST_DEVICE constexpr int64_t page_bytes() const { return page_elements() * static_cast<int64_t>(sizeof(Element)); }
   // Element offsets inside a page.
-  constexpr int64_t k_offset(int layer, int kv_head) const {
+  OTR_HOST_DEVICE constexpr int64_t k_offset(int layer, int kv_head) const {
     return (int64_t{layer} * num_kv_heads + kv_head) * 2 * head_elements();
   }
-  constexpr int64_t v_offset(int layer, int kv_head) const { return k_offset(layer, kv_head) + head_elements(); }
+  OTR_HOST_DEVICE constexpr int64_t v_offset(int layer, int kv_head) const { return k_offset(layer, kv_head) + head_elements(); }
 };
 
 struct PageCopyParams {

@@ -70,13 +70,7 @@ bool has_top_k(const SampleDraw& d, int32_t vocab_size) { return d.top_k > 0 && 
 void sample_penalise(const SampleDraw& d, float* logits) {
   for (int32_t i = 0; i < d.num_penalties; ++i) {
     const PenaltyEntry& e = d.penalties[i];
-    float x = logits[e.token];
-    if (d.repetition_penalty != 1.0f) x = x > 0.0f ? x / d.repetition_penalty : x * d.repetition_penalty;
-    if (e.output_count > 0) {
-      x -= d.frequency_penalty * static_cast<float>(e.output_count);
-      x -= d.presence_penalty;
-    }
-    logits[e.token] = x;
+    logits[e.token] = sample_penalised(d, e, logits[e.token]);
   }
 }
 

@@ -8,6 +8,16 @@
 
 namespace otr {
 
+// A token's logit after penalties: the same on every path, GPUs included.
+OTR_INLINE float sample_penalised(const SampleDraw& d, const PenaltyEntry& e, float x) {
+  if (d.repetition_penalty != 1.0f) x = x > 0.0f ? x / d.repetition_penalty : x * d.repetition_penalty;
+  if (e.output_count > 0) {
+    x -= d.frequency_penalty * static_cast<float>(e.output_count);
+    x -= d.presence_penalty;
+  }
+  return x;
+}
+
 OTR_INLINE bool sample_has_penalty(const SampleDraw& d) {
   return d.num_penalties > 0 && (d.repetition_penalty != 1.0f || d.presence_penalty != 0.0f || d.frequency_penalty != 0.0f);
 }

@@ -7,7 +7,10 @@ namespace {
 
 using namespace testing_util;
 
-TEST(Embed, CopiesTheRowsOfTheTableExactly) {
+class Embed : public PathTest {};
+OTR_TEST_ALL_PATHS(Embed);
+
+TEST_P(Embed, CopiesTheRowsOfTheTableExactly) {
   constexpr int kVocab = 75, kHidden = 101, kRows = 6;
   const std::vector<int32_t> ids = {74, 0, 33, 33, 15, 16};
   std::vector<Element> table;
@@ -18,7 +21,7 @@ TEST(Embed, CopiesTheRowsOfTheTableExactly) {
     const bool from_packed = c % 2 == 1;
     ThreadPool pool(1 + c / 2);
     std::vector<float> out(kRows * kHidden + 1, -7.0f);
-    embed({kRows, kHidden, ids.data(), from_packed ? nullptr : table.data(), from_packed ? packed.data() : nullptr, out.data()}, pool);
+    kernels->embed({kRows, kHidden, ids.data(), from_packed ? nullptr : table.data(), from_packed ? packed.data() : nullptr, out.data()}, pool);
     for (int r = 0; r < kRows; ++r) {
       for (int i = 0; i < kHidden; ++i) {
         ASSERT_EQ(out[static_cast<size_t>(r * kHidden + i)],

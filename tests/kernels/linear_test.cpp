@@ -13,6 +13,10 @@ namespace {
 
 using namespace testing_util;
 
+// Tensor cores cut the bits below an accumulator's last one off, one step of 16 terms after the other: an error of up to k / 16 ulp that
+// does not average out.
+constexpr double kSlack = kOnSm90 ? 4.0 : 1.0;
+
 // One product, its operands guarded. Rows of x are wider than needed and NaN past the zero padding.
 struct Problem {
   int rows, k, n;
@@ -78,7 +82,7 @@ struct Problem {
           ends += std::fabs(b) + std::fabs(y);
         }
         (*value)[at] = sum;
-        (*tolerance)[at] = 8.0 / std::sqrt(12.0) * 0x1p-24 * std::sqrt(k * squares) + 4 * 0x1p-24 * ends + 1e-30;
+        (*tolerance)[at] = kSlack * 8.0 / std::sqrt(12.0) * 0x1p-24 * std::sqrt(k * squares) + 4 * 0x1p-24 * ends + 1e-30;
       }
     }
   }

@@ -32,25 +32,28 @@ TEST(KvLayout, IsWhatThePageHeaderSays) {
   EXPECT_EQ(kLayout.v_offset(2, 1) + 64 * 32, kLayout.page_elements());
 }
 
-TEST(Page, CopyMovesWholePagesAndNothingElse) {
+class Page : public PathTest {};
+OTR_TEST_ALL_PATHS(Page);
+
+TEST_P(Page, CopyMovesWholePagesAndNothingElse) {
   const std::vector<Element> before = numbered_pages();
   const std::vector<PageId> from = {6, 0, 0}, to = {1, 2, 5};
   for (int threads = 1; threads <= 3; ++threads) {
     ThreadPool pool(threads);
     std::vector<Element> pages = before;
-    page_copy({kLayout, pages.data(), from.data(), to.data(), 3}, pool);
+    kernels->page_copy({kLayout, pages.data(), from.data(), to.data(), 3}, pool);
     const int expected[kPages] = {0, 6, 0, 3, 4, 0, 6};
     for (int id = 0; id < kPages; ++id) EXPECT_TRUE(same_bits(page_of(pages, id), page_of(before, expected[id]))) << id;
   }
 }
 
-TEST(Page, ZeroClearsWholePagesAndNothingElse) {
+TEST_P(Page, ZeroClearsWholePagesAndNothingElse) {
   const std::vector<Element> before = numbered_pages();
   const std::vector<Element> zero(static_cast<size_t>(kLayout.page_elements()), Element{});
   const std::vector<PageId> ids = {0, 6, 3};
   ThreadPool pool(2);
   std::vector<Element> pages = before;
-  page_zero({kLayout, pages.data(), ids.data(), 3}, pool);
+  kernels->page_zero({kLayout, pages.data(), ids.data(), 3}, pool);
   for (int id = 0; id < kPages; ++id) {
     const bool cleared = id == 0 || id == 6 || id == 3;
     EXPECT_TRUE(same_bits(page_of(pages, id), cleared ? zero : page_of(before, id))) << id;

@@ -257,7 +257,10 @@ TEST(RopeAppendPaths, Avx2AndAvx512Agree) {
   }
 }
 
-TEST(RopeTable, IsTheCosineOfTheFloat32Angle) {
+class RopeTable : public PathTest {};
+OTR_TEST_ALL_PATHS(RopeTable);
+
+TEST_P(RopeTable, IsTheCosineOfTheFloat32Angle) {
   constexpr int kHalf = 16;
   const std::vector<int32_t> positions = {0, 1, 63, 4097, 131071};
   std::vector<float> inv_freq;
@@ -265,7 +268,7 @@ TEST(RopeTable, IsTheCosineOfTheFloat32Angle) {
   for (const float scale : {1.0f, 1.25f}) {
     std::vector<float> cos(positions.size() * kHalf), sin(cos.size());
     ThreadPool pool(2);
-    rope_table(
+    kernels->rope_table(
         {static_cast<int32_t>(positions.size()), kHalf, positions.data(), inv_freq.data(), scale, cos.data(), sin.data()},
         pool);
     for (size_t r = 0; r < positions.size(); ++r) {

@@ -14,13 +14,29 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/dispatch.h"
 #include "kernels/linear/linear.h"
+#if defined(OUTRIDER_TEST_SM90)
+#include "tests/cuda/sm90_table.h"
+#endif
 
 namespace otr::testing_util {
+
+// With OUTRIDER_TEST_SM90 the same tests run on the GPU's kernels instead.
+#if defined(OUTRIDER_TEST_SM90)
+inline constexpr bool kOnSm90 = true;
+#else
+inline constexpr bool kOnSm90 = false;
+#endif
 
 // Runs a test on every path; one that is missing here is skipped with its reason.
 class PathTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
+#if defined(OUTRIDER_TEST_SM90)
+    std::string why;
+    kernels = sm90_table(&why);
+    if (kernels == nullptr) GTEST_SKIP() << why;
+    return;
+#endif
     for (const PathInfo& path : list_paths()) {
       if (std::string(GetParam()) != path.table->path) continue;
       if (!path.available) GTEST_SKIP() << path.reason;
@@ -38,11 +54,16 @@ inline std::string path_name(const ::testing::TestParamInfo<const char*>& info) 
   return name;
 }
 
+#if defined(OUTRIDER_TEST_SM90)
+#define OTR_TEST_ALL_PATHS(suite) INSTANTIATE_TEST_SUITE_P(, suite, ::testing::Values("cuda-sm90a"), path_name)
+#define OTR_TEST_VECTOR_PATHS(suite) OTR_TEST_ALL_PATHS(suite)
+#else
 #define OTR_TEST_ALL_PATHS(suite) \
   INSTANTIATE_TEST_SUITE_P(, suite, ::testing::Values("cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"), path_name)
 // For comparisons with the scalar definition.
 #define OTR_TEST_VECTOR_PATHS(suite) \
   INSTANTIATE_TEST_SUITE_P(, suite, ::testing::Values("cpu-amx", "cpu-avx512", "cpu-avx2"), path_name)
+#endif
 
 // The table of a path, or null if it is missing here.
 inline const KernelTable* find_path(const char* name) {

@@ -1,0 +1,69 @@
+// A tensor in global memory as the copy engine sees it, and the box that one instruction moves: what a CUtensorMap is made from
+// (kernels/ptx/tensor_map.h), here without CUDA so that it can be checked and modelled anywhere. Elements are bf16, the swizzle
+// is that of wgmma_layout.h.
+//
+// A box lands in shared memory as rows of box[0] elements, one after another in the order of dimensions 1, 2, …; elements
+// outside the tensor are zeros and count as bytes moved.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/macros.h"
+#include "kernels/layouts/wgmma_layout.h"
+
+namespace otr {
+
+inline constexpr int kMaxBoxRank = 4;
+
+struct TensorBox {
+  int rank = 0;
+  uint64_t dims[kMaxBoxRank] = {};     // elements, fastest first
+  uint64_t strides[kMaxBoxRank] = {};  // bytes; strides[0] = 2
+  uint32_t box[kMaxBoxRank] = {};      // elements
+
+  OTR_HOST_DEVICE constexpr uint32_t bytes() const {
+    uint32_t n = 2;
+    for (int i = 0; i < rank; ++i) n *= box[i];
+    return n;
+  }
+};
+
+// Why the hardware would refuse it, or null.
+constexpr const char* tensor_box_error(const TensorBox& t, uint64_t base) {
+  if (base % 16 != 0) return "the tensor is not aligned to 16 bytes";
+  if (t.rank < 2 || t.rank > kMaxBoxRank) return "rank";
+  if (t.strides[0] != 2) return "the fastest dimension is not contiguous";
+  if (t.box[0] * 2 != kOperandRowBytes) return "a row of the box is not the swizzle's span";
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.dims[i] == 0 || t.dims[i] > uint64_t{1} << 32) return "a dimension is 0 or above 2^32";
+    if (t.box[i] == 0 || t.box[i] > 256) return "a side of the box is not 1 to 256";
+    if (i > 0 && (t.strides[i] % 16 != 0 || t.strides[i] >= uint64_t{1} << 40))
+      return "a stride is not a multiple of 16 bytes below 2^40";
+  }
+  return nullptr;
+}
+
+// Rows of a matrix [num_rows][num_k], row_stride elements apart; a box is box_rows rows of 64 elements.
+constexpr TensorBox matrix_box(int64_t num_rows, int64_t num_k, int64_t row_stride, int box_rows) {
+  TensorBox t;
+  t.rank = 2;
+  t.dims[0] = static_cast<uint64_t>(num_k), t.dims[1] = static_cast<uint64_t>(num_rows);
+  t.strides[0] = 2, t.strides[1] = static_cast<uint64_t>(row_stride) * 2;
+  t.box[0] = kOperandK, t.box[1] = static_cast<uint32_t>(box_rows);
+  return t;
+}
+
+// Two matrices of half_rows rows each, one below the other (gate and up), read as one tile of box_rows rows in which 8 rows of
+// the first alternate with the same 8 rows of the second: accumulator registers i and i + 2 of a thread then hold row j of
+// both. REQUIRES: half_rows % 8 == 0, box_rows % 16 == 0. Coordinates: (k, 0, 0, row / 8).
+constexpr TensorBox paired_box(int64_t half_rows, int64_t num_k, int64_t row_stride, int box_rows) {
+  TensorBox t;
+  t.rank = 4;
+  const uint64_t row_bytes = static_cast<uint64_t>(row_stride) * 2, half = static_cast<uint64_t>(half_rows);
+  t.dims[0] = static_cast<uint64_t>(num_k), t.dims[1] = 8, t.dims[2] = 2, t.dims[3] = half / 8;
+  t.strides[0] = 2, t.strides[1] = row_bytes, t.strides[2] = half * row_bytes, t.strides[3] = 8 * row_bytes;
+  t.box[0] = kOperandK, t.box[1] = 8, t.box[2] = 2, t.box[3] = static_cast<uint32_t>(box_rows / 16);
+  return t;
+}
+
+}  // namespace otr

@@ -1,0 +1,36 @@
+// sample on sm_90a: the contract of sample.h over device pointers, launched on `stream`, and to the bit what the CPU paths give
+// for the same logits: noise, filters, sums and log-probs have one definition. Of SampleParams, `scaled` and `order` hold
+// sample_workspace_stride(vocab_size) entries for each draw; `draws` and their penalties are on the device.
+//
+// Errors: the launch's own (kInternal with CUDA's text). Thread safety: as CUDA streams; the workspace belongs to the launch
+// until it is done.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/base/status.h"
+#include "kernels/sample/sample.h"
+
+namespace otr {
+
+// What is known of 4,096 tokens of a draw.
+struct SampleChunk {
+  float raw_max, max;   // of the logits, and after penalties and temperature
+  double raw_sum, sum;  // of exp(x - the row's maximum)
+  float best_score;     // the greatest score, and the lowest id that has it
+  int32_t best_id;
+  int32_t raw_finite, finite;
+};
+
+OTR_INLINE constexpr int32_t sample_num_chunks(int32_t vocab_size) {
+  return (vocab_size + kSampleSumBlock - 1) / kSampleSumBlock;
+}
+
+struct SampleWorkspace {
+  SampleChunk* chunks;  // [num_draws][sample_num_chunks(vocab_size)]
+  int32_t* spare;       // [num_draws][sample_workspace_stride(vocab_size)]
+};
+
+Status sample_sm90(const SampleParams& params, const SampleWorkspace& workspace, cudaStream_t stream);
+
+}  // namespace otr

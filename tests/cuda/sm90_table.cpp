@@ -1,0 +1,276 @@
+#include "tests/cuda/sm90_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/attention/attention_sm90.h"
+#include "kernels/embed/embed_sm90.h"
+#include "kernels/linear/linear_sm90.h"
+#include "kernels/page/page_sm90.h"
+#include "kernels/rmsnorm/rmsnorm_sm90.h"
+#include "kernels/rope_append/rope_append_sm90.h"
+#include "kernels/sample/sample_sm90.h"
+#include "tests/cuda/device_buffer.h"
+
+namespace otr::testing_util {
+namespace {
+
+template <typename T>
+std::unique_ptr<DeviceBuffer<T>> upload(const T* values, int64_t size) {
+  if (values == nullptr) return nullptr;
+  return std::make_unique<DeviceBuffer<T>>(values, static_cast<size_t>(size));
+}
+template <typename T>
+T* pointer(const std::unique_ptr<DeviceBuffer<T>>& buffer) {
+  return buffer != nullptr ? buffer->data() : nullptr;
+}
+template <typename T>
+void download(const std::unique_ptr<DeviceBuffer<T>>& buffer, T* to) {
+  const std::vector<T> values = buffer->read();
+  std::copy(values.begin(), values.end(), to);
+}
+
+void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+
+// Where the CPU paths' gated weight has row n of the gates, then the ups.
+int64_t gated_row(int64_t n, int64_t out_features) {
+  const int64_t i = n % (out_features / 2);
+  return i / kLinearTileN * kLinearBlockN + i % kLinearTileN + (n < out_features / 2 ? 0 : kLinearTileN);
+}
+
+void linear_on_device(const LinearParams& p, ThreadPool&) {
+  const LinearWeight& w = p.weight;
+  const int64_t stride = linear_sm90_stride(w.in_features);
+  std::vector<Element> rows(static_cast<size_t>(w.out_features * stride), Element{0x7fff});  // the gaps are not read
+  for (int64_t n = 0; n < w.out_features; ++n) {
+    const int64_t packed_row = p.gated != nullptr ? gated_row(n, w.out_features) : n;
+    for (int64_t k = 0; k < w.in_features; ++k)
+      rows[static_cast<size_t>(n * stride + k)] = w.packed[linear_packed_index(packed_row, k, w.in_features)];
+  }
+  const DeviceBuffer<Element> weight(rows);
+  const auto bias = upload(w.bias, w.out_features);
+  const auto x = upload(p.x, p.num_rows * p.x_stride);
+  if (p.gated != nullptr) {
+    const auto gated = upload(p.gated, p.num_rows * p.gated_stride);
+    expect_ok(linear_silu_mul_sm90({p.num_rows, {w.in_features, w.out_features, weight.data(), nullptr}, pointer(x), p.x_stride,
+                                    pointer(gated), p.gated_stride}, nullptr));
+    download(gated, p.gated);
+    return;
+  }
+  const auto out = upload(p.out, p.num_rows * p.out_stride);
+  const auto residual = p.residual == p.out ? nullptr : upload(p.residual, p.num_rows * p.out_stride);
+  LinearParams on = p;
+  on.weight = {w.in_features, w.out_features, weight.data(), pointer(bias)};
+  on.x = pointer(x);
+  on.out = pointer(out);
+  on.residual = p.residual == p.out ? pointer(out) : pointer(residual);
+  expect_ok(linear_sm90(on, nullptr));
+  download(out, p.out);
+}
+
+void rmsnorm_on_device(const RmsNormParams& p, ThreadPool&) {
+  int64_t rows = p.num_rows;
+  for (int32_t r = 0; p.row_index != nullptr && r < p.num_rows; ++r) rows = std::max<int64_t>(rows, p.row_index[r] + 1);
+  if (p.row_index != nullptr) rows = *std::max_element(p.row_index, p.row_index + p.num_rows) + 1;
+  const auto x = upload(p.x, rows * p.hidden_size);
+  const auto index = upload(p.row_index, p.num_rows);
+  const auto weight = upload(p.weight, p.hidden_size);
+  const auto out = upload(p.out, p.num_rows * p.out_stride);
+  expect_ok(rmsnorm_sm90(
+      {p.num_rows, p.hidden_size, p.eps, pointer(x), pointer(index), pointer(weight), pointer(out), p.out_stride}, nullptr));
+  download(out, p.out);
+}
+
+void embed_on_device(const EmbedParams& p, ThreadPool&) {
+  const int64_t vocab = *std::max_element(p.token_ids, p.token_ids + p.num_rows) + 1;
+  const auto ids = upload(p.token_ids, p.num_rows);
+  const auto out = upload(p.out, int64_t{p.num_rows} * p.hidden_size);
+  std::unique_ptr<DeviceBuffer<Element>> table = upload(p.table, vocab * p.hidden_size);
+  if (p.packed != nullptr) {
+    const int64_t stride = linear_sm90_stride(p.hidden_size);
+    std::vector<Element> rows(static_cast<size_t>(vocab * stride), Element{0x7fff});
+    for (int64_t n = 0; n < vocab; ++n) {
+      for (int64_t k = 0; k < p.hidden_size; ++k)
+        rows[static_cast<size_t>(n * stride + k)] = p.packed[linear_packed_index(n, k, p.hidden_size)];
+    }
+    table = std::make_unique<DeviceBuffer<Element>>(rows);
+  }
+  const bool packed = p.packed != nullptr;
+  expect_ok(embed_sm90({p.num_rows, p.hidden_size, pointer(ids), packed ? nullptr : table->data(),
+                        packed ? table->data() : nullptr, pointer(out)},
+                       nullptr));
+  download(out, p.out);
+}
+
+void rope_table_on_device(const RopeTableParams& p, ThreadPool&) {
+  const auto positions = upload(p.positions, p.num_rows);
+  const auto inv_freq = upload(p.inv_freq, p.half_dim);
+  const auto cos = upload(p.cos, int64_t{p.num_rows} * p.half_dim), sin = upload(p.sin, int64_t{p.num_rows} * p.half_dim);
+  expect_ok(rope_table_sm90(
+      {p.num_rows, p.half_dim, pointer(positions), pointer(inv_freq), p.scale, pointer(cos), pointer(sin)}, nullptr));
+  download(cos, p.cos);
+  download(sin, p.sin);
+}
+
+// The arrays of a batch on the device. Page tables are as long as their segments' last positions say.
+struct DeviceRows {
+  int64_t num_pages = 0;  // of the pool, as far as the batch names it
+  std::unique_ptr<DeviceBuffer<int32_t>> positions;
+  std::unique_ptr<DeviceBuffer<RowSegment>> segments;
+  std::unique_ptr<DeviceBuffer<RowTile>> tiles;
+  std::unique_ptr<DeviceBuffer<TileBundle>> bundles;
+  std::unique_ptr<DeviceBuffer<PageId>> page_tables;
+  std::unique_ptr<DeviceBuffer<KvCopy>> copies;
+  RowBatch batch;
+
+  explicit DeviceRows(const RowBatch& rows) : batch(rows) {
+    int64_t entries = 0;
+    for (int32_t s = 0; s < rows.num_segments; ++s) {
+      const RowSegment& segment = rows.segments[s];
+      const int32_t last = rows.positions[segment.first_row + segment.num_rows - 1];
+      entries = std::max<int64_t>(entries, segment.first_page + last / kPageTokens + 1);
+    }
+    for (int64_t i = 0; i < entries; ++i) num_pages = std::max<int64_t>(num_pages, rows.page_tables[i] + 1);
+    for (int32_t i = 0; i < rows.num_copies; ++i) num_pages = std::max<int64_t>(num_pages, rows.copies[i].to + 1);
+    positions = upload(rows.positions, rows.num_rows);
+    segments = upload(rows.segments, rows.num_segments);
+    tiles = upload(rows.tiles, rows.num_tiles);
+    bundles = upload(rows.bundles, rows.num_bundles);
+    page_tables = upload(rows.page_tables, entries);
+    copies = upload(rows.copies, rows.num_copies);
+    batch.positions = pointer(positions);
+    batch.segments = pointer(segments);
+    batch.tiles = pointer(tiles);
+    batch.bundles = pointer(bundles);
+    batch.page_tables = pointer(page_tables);
+    batch.copies = pointer(copies);
+  }
+};
+
+void rope_append_on_device(const RopeAppendParams& p, ThreadPool&) {
+  const DeviceRows rows(*p.rows);
+  const int64_t n = p.rows->num_rows, hd = p.layout.head_dim;
+  const auto qkv = upload(p.qkv, n * (p.num_heads + 2 * p.layout.num_kv_heads) * hd);
+  const auto q_norm = upload(p.q_norm, hd), k_norm = upload(p.k_norm, hd);
+  const auto cos = upload(p.cos, n * hd / 2), sin = upload(p.sin, n * hd / 2);
+  const auto q = upload(p.q, n * p.num_heads * hd), pages = upload(p.pages, rows.num_pages * p.layout.page_elements());
+  const auto fault = upload(p.fault, n);
+  RopeAppendParams on = p;
+  on.rows = &rows.batch;
+  on.qkv = pointer(qkv);
+  on.q_norm = pointer(q_norm);
+  on.k_norm = pointer(k_norm);
+  on.cos = pointer(cos);
+  on.sin = pointer(sin);
+  on.q = pointer(q);
+  on.pages = pointer(pages);
+  on.fault = pointer(fault);
+  expect_ok(rope_append_sm90(on, nullptr));
+  download(q, p.q);
+  download(pages, p.pages);
+  download(fault, p.fault);
+}
+
+// Once with every task in one block, once with tasks shared by blocks through a workspace: the same bits.
+void attention_on_device(const AttentionParams& p, ThreadPool&) {
+  const DeviceRows rows(*p.rows);
+  const int64_t n = p.rows->num_rows;
+  const auto q = upload(p.q, n * p.num_heads * p.layout.head_dim);
+  const auto pages = upload(p.pages, rows.num_pages * p.layout.page_elements());
+  const auto out = upload(p.out, n * p.out_stride);
+  AttentionParams on = p;
+  on.rows = &rows.batch;
+  on.q = pointer(q);
+  on.pages = pointer(pages);
+  on.out = pointer(out);
+  const int32_t max_keys = n == 0 ? 0 : *std::max_element(p.rows->positions, p.rows->positions + n) + 1;
+  expect_ok(attention_sm90(on, {nullptr, 0, max_keys}, nullptr));
+  const DeviceBuffer<float> partials(
+      static_cast<size_t>(attention_sm90_workspace(p.rows->num_rows, p.num_heads, p.layout.head_dim, max_keys)));
+  const auto shared = upload(p.out, n * p.out_stride);
+  on.out = pointer(shared);
+  expect_ok(attention_sm90(on, {partials.data(), static_cast<int64_t>(partials.size()), max_keys}, nullptr));
+  const std::vector<Element> a = out->read(), b = shared->read();
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].bits, b[i].bits) << "in one block and in several differ at " << i;
+  download(out, p.out);
+}
+
+void sample_on_device(const SampleParams& p, ThreadPool&) {
+  int64_t rows = 0;
+  if (p.num_draws == 0) return;
+  const size_t num_draws = static_cast<size_t>(p.num_draws);
+  const auto draws = std::make_unique<SampleDraw[]>(num_draws);
+  const auto penalties = std::make_unique<std::unique_ptr<DeviceBuffer<PenaltyEntry>>[]>(num_draws);
+  for (size_t i = 0; i < num_draws; ++i) {
+    draws[i] = p.draws[i];
+    rows = std::max<int64_t>(rows, draws[i].logits_row + 1);
+    penalties[i] = upload(draws[i].penalties, draws[i].num_penalties);
+    draws[i].penalties = pointer(penalties[i]);
+  }
+  const auto logits = upload(p.logits, (rows - 1) * p.logits_stride + p.vocab_size);
+  const DeviceBuffer<SampleDraw> device_draws(draws.get(), num_draws);
+  const auto results = upload(p.results, p.num_draws);
+  const size_t entries = num_draws * static_cast<size_t>(sample_workspace_stride(p.vocab_size));
+  const DeviceBuffer<float> scaled(entries);
+  const DeviceBuffer<int32_t> order(entries), spare(entries);
+  const DeviceBuffer<SampleChunk> chunks(num_draws * static_cast<size_t>(sample_num_chunks(p.vocab_size)));
+  SampleParams on = p;
+  on.logits = pointer(logits);
+  on.draws = device_draws.data();
+  on.results = pointer(results);
+  on.scaled = scaled.data();
+  on.order = order.data();
+  expect_ok(sample_sm90(on, {chunks.data(), spare.data()}, nullptr));
+  download(results, p.results);
+}
+
+template <typename Params>
+int64_t named_pages(const Params& p, const PageId* ids, int32_t count) {
+  int64_t pages = 0;
+  for (int32_t i = 0; i < count; ++i) pages = std::max<int64_t>(pages, ids[i] + 1);
+  return pages * p.layout.page_elements();
+}
+
+void page_copy_on_device(const PageCopyParams& p, ThreadPool&) {
+  const auto pages = upload(p.pages, std::max(named_pages(p, p.from, p.num_copies), named_pages(p, p.to, p.num_copies)));
+  const auto from = upload(p.from, p.num_copies), to = upload(p.to, p.num_copies);
+  expect_ok(page_copy_sm90({p.layout, pointer(pages), pointer(from), pointer(to), p.num_copies}, nullptr));
+  download(pages, p.pages);
+}
+
+void page_zero_on_device(const PageZeroParams& p, ThreadPool&) {
+  const auto pages = upload(p.pages, named_pages(p, p.ids, p.num_ids));
+  const auto ids = upload(p.ids, p.num_ids);
+  expect_ok(page_zero_sm90({p.layout, pointer(pages), pointer(ids), p.num_ids}, nullptr));
+  download(pages, p.pages);
+}
+
+}  // namespace
+
+const KernelTable* sm90_table(std::string* why) {
+  int count = 0, major = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
+    *why = "no device of compute capability 9.0";
+    return nullptr;
+  }
+  static const KernelTable table = [] {
+    KernelTable t = {};
+    t.path = "cuda-sm90a";
+    t.embed = embed_on_device;
+    t.rmsnorm = rmsnorm_on_device;
+    t.linear = linear_on_device;
+    t.rope_table = rope_table_on_device;
+    t.rope_append = rope_append_on_device;
+    t.attention = attention_on_device;
+    t.sample = sample_on_device;
+    t.page_copy = page_copy_on_device;
+    t.page_zero = page_zero_on_device;
+    return t;
+  }();
+  return &table;
+}
+
+}  // namespace otr::testing_util
