@@ -75,6 +75,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   s->forest_of_.reserve(batch);
   s->verified_.reserve(batch);
   s->outcomes_.reserve(batch);
+  s->kept_.reserve(batch * static_cast<size_t>(kMaxDraftDepth));  // spans of it are kept
   s->plan_.row_depth.reserve(batch);
   s->plan_.model_depth.reserve(batch);
   OTR_ASSIGN_OR_RETURN(std::vector<CostModel> costs, s->costs(worker));
@@ -148,6 +149,7 @@ void Speculator::begin_tick(size_t num_runs) {
   offered_.clear();
   run_of_.clear();
   outcomes_.clear();
+  kept_.clear();
   work_ = {};
 }
 
@@ -240,8 +242,11 @@ void Speculator::note_outcome(const Sequence& s, const Forest& forest, std::span
   const auto at = std::find_if(offered_.begin() + static_cast<std::ptrdiff_t>(first), offered_.end(),
                                [&s](const TickRow& row) { return row.sequence == s.age; });
   if (at == offered_.end()) return;
+  const size_t first_kept = kept_.size();
+  kept_.insert(kept_.end(), accepted.begin(), accepted.end());
   outcomes_.push_back({.row = static_cast<int32_t>(at - offered_.begin()), .drafted = forest.size(),
-                       .accepted = static_cast<int32_t>(accepted.size()), .num_new = num_new, .ended = ended});
+                       .accepted = static_cast<int32_t>(accepted.size()), .num_new = num_new, .ended = ended,
+                       .kept = std::span<const int32_t>(kept_).subspan(first_kept)});
 }
 
 void Speculator::end_tick(TickOutcome outcome) {

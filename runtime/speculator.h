@@ -125,6 +125,7 @@ class Speculator {
   std::vector<Forest*> forest_of_;         // likewise
   std::vector<const Forest*> verified_;    // likewise
   std::vector<RowOutcome> outcomes_;
+  std::vector<int32_t> kept_;              // nodes, of all outcomes
   DraftWork work_;
   double decide_seconds_ = 0;
   SpecCounts counts_;

@@ -8,7 +8,8 @@ namespace {
 
 constexpr double kDrafterWeight = 4, kDrafterDecay = 0.995;  // places; a forest
 constexpr double kRowWeight = 4, kRowDecay = 0.85;
-constexpr double kTrustWeight = 20, kTrustDecay = 0.998;     // kept nodes; a forest
+constexpr double kTrustWeight = 5, kTrustDecay = 0.99;      // kept nodes; a forest
+constexpr double kTrustFades = 0.999;                       // a tick
 constexpr double kMostSure = 0.999;
 
 }  // namespace
@@ -91,19 +92,26 @@ void Acceptance::note_draft(int32_t slot, uint64_t sequence, const Forest& fores
   }
 }
 
-void Acceptance::note_verdict(const Forest& verified, int32_t kept) {
-  double foretold = 0;
+void Acceptance::note_verdict(const Forest& verified, std::span<const int32_t> kept) {
+  std::array<double, kMaxDrafters> foretold = {}, came = {};
+  const auto each = [](uint32_t bits, auto&& count) {
+    for (; bits != 0; bits &= bits - 1) count(static_cast<size_t>(std::countr_zero(bits)));
+  };
   uint32_t proposers = 0;
   for (const DraftNode& node : verified.nodes()) {
-    foretold += static_cast<double>(node.acceptance);
     proposers |= node.drafters;
+    each(node.drafters, [&](size_t d) { foretold[d] += static_cast<double>(node.acceptance); });
   }
-  for (uint32_t bits = proposers; bits != 0; bits &= bits - 1) {
-    Share& v = verdicts_[static_cast<size_t>(std::countr_zero(bits))];
-    v.decay(kTrustDecay);
-    v.places += foretold;
-    v.kept += kept;
-  }
+  for (const int32_t node : kept) each(verified[node].drafters, [&](size_t d) { came[d] += 1; });
+  each(proposers, [&](size_t d) {
+    verdicts_[d].decay(kTrustDecay);
+    verdicts_[d].places += foretold[d];
+    verdicts_[d].kept += came[d];
+  });
+}
+
+void Acceptance::end_tick() {
+  for (Share& v : verdicts_) v.decay(kTrustFades);
 }
 
 }  // namespace otr

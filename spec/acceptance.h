@@ -2,7 +2,8 @@
 //
 // What is counted are the drafters' own calibrated probabilities, not verdicts: a forest tells at every place that was expanded what share of
 // the target's choices its children cover, and that is known with far less noise than the one choice that was made, also
-// where the nodes were not verified. Verdicts check it: `trust` is kept / foretold over the verified nodes, by drafter.
+// where the nodes were not verified. Verdicts check it: trust is kept / foretold over the verified nodes, by drafter; it comes back to 1
+// where a drafter is not verified any more, so that it gets another chance.
 //
 //   p of a sequence and drafter = (sum of A over the drafter's nodes) / (sum of A over the places it expanded)
 //
@@ -13,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "spec/forest.h"
@@ -33,8 +35,11 @@ class Acceptance {
   void note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models);
   // What is verified of it. `lookups`: bits of the others.
   void note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups);
-  // What was verified of it, and how many nodes were kept.
-  void note_verdict(const Forest& verified, int32_t kept);
+  // What was verified of it, and the nodes that were kept.
+  void note_verdict(const Forest& verified, std::span<const int32_t> kept);
+  void end_tick();
+  // Kept / foretold.
+  double trust(int drafter) const;
 
  private:
   struct Share {
@@ -48,7 +53,6 @@ class Acceptance {
   };
   const Row* find(int32_t slot, uint64_t sequence) const;
   Row& row_of(int32_t slot, uint64_t sequence);
-  double trust(int drafter) const;
 
   std::vector<Row> rows_;  // by slot
   std::array<Share, kMaxDrafters> drafters_;

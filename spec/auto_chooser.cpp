@@ -10,10 +10,16 @@ namespace {
 
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
 constexpr double kHorizon = 64;      // ticks over which the cost of beginning with a drafter is spread
+constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
+constexpr double kFarBetter = 1.5;   // than plain decoding
+constexpr int64_t kPlainEvery = 96;  // ticks: what goes without a draft must be known too
+constexpr int64_t kLongAgo = 8;      // ticks
 constexpr int64_t kExploreEvery = 8; // ticks
 constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
 
 }  // namespace
+
+size_t AutoChooser::bucket_of(const TickView& view) { return std::min<size_t>(std::bit_width(view.rows.size()), 17); }
 
 AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), draft_correction_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
@@ -33,7 +39,7 @@ TickTimes AutoChooser::times(const TickView& view, int drafter) const {
   const size_t d = static_cast<size_t>(std::max(drafter, 0));
   return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .context = view.context,
           .draft_correction = drafter == kNone ? nullptr : &draft_correction_[d], .verify_correction = &verify_correction_,
-          .fixed_ms = fixed_ms_};
+          .plain_correction = &plain_correction_, .fixed_ms = fixed_ms_};
 }
 
 // What the drafter does not know of the rows' tokens, run in one pass.
@@ -67,8 +73,10 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   double known = 0;
   for (const TickRow& row : view.rows) known += static_cast<double>(acceptance_.known(row.slot, row.sequence));
   const double n = static_cast<double>(view.rows.size());
-  DraftDepth best{.depth = 0, .tokens = n + known, .ms = plain.verify_ms(known)};
+  DraftDepth best{.depth = 0, .tokens = n, .ms = plain.plain_ms()};
   const double plain_ms = best.ms;
+  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = plain.verify_ms(known)};
+  if (known > 0 && looked_up.value() > best.value()) best = looked_up;
   const bool may_explore = ticks_++ % kExploreEvery == 0;
   arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
   for (size_t m = 0; m < models_.size(); ++m) {
@@ -88,8 +96,8 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain_ms);
   drafter_ = arm_ == 0 ? kNone : models_[static_cast<size_t>(arm_) - 1];
   times_ = times(view, drafter_);
-  plan->drafters = lookups_;
   depth_.assign(view.rows.size(), 0);
+  plan->drafters = lookups_;
   if (drafter_ != kNone) {
     plan->drafters |= 1u << drafter_;
     fill_odds(view, drafter_, tuner_.explored() ? kHoped : 0.0f);
@@ -101,8 +109,28 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
     }
   }
   value_ = std::max(best.value(), arms[0].value);
+  // Where drafts seem to be worth little more than none, what goes without must be known well.
+  const int64_t last_plain = last_plain_[bucket_of(view)];
+  const bool due = last_plain == 0 || ticks_ - last_plain >= kPlainEvery;
+  plain_ = due && value_ < kFarBetter * n / plain_ms;
+  if (plain_) {
+    arm_ = 0;
+    drafter_ = kNone;
+    times_ = plain;
+    std::fill(depth_.begin(), depth_.end(), 0);
+    plan->drafters = 0;
+    plan->model_depth = depth_;
+    plan->expected_ms = plain_ms;
+    plan->expected_tokens = n;
+    return;
+  }
   plan->model_depth = depth_;
   plan->depth = most;
+  // Depth takes pages, and these are cleared: what looks up gets as much as it has needed of late.
+  for (size_t r = 0; r < depth_.size(); ++r) {
+    const float lately = acceptance_.known(view.rows[r].slot, view.rows[r].sequence);
+    plan->row_depth.push_back(std::min(most, std::max(depth_[r], kLookupDepth + static_cast<int32_t>(3 * lately))));
+  }
   plan->top_k = options_.policy.top_k;
   plan->verify_tokens = options_.policy.verify_tokens;
   plan->drafter_nodes = std::min(plan->verify_tokens, kMaxDraftNodes / std::max(1, std::popcount(plan->drafters)));
@@ -115,6 +143,18 @@ float AutoChooser::least_acceptance(int drafter, int32_t level, std::span<const 
   const double p = static_cast<double>(acceptance_.p(drafter));
   (void)level;
   return Optimiser::least_acceptance(times_, value_, p, acceptance);
+}
+
+// Nodes of those that look up alone are worth what their like have been worth of late.
+void AutoChooser::trust_lookups(Forest* forest, uint32_t models) const {
+  for (int32_t i = 0; i < forest->size(); ++i) {
+    const DraftNode& node = (*forest)[i];
+    if ((node.drafters & models) != 0) continue;
+    double trust = 0;
+    for (uint32_t bits = node.drafters; bits != 0; bits &= bits - 1) trust = std::max(trust, acceptance_.trust(std::countr_zero(bits)));
+    const float place = node.parent == Forest::kRoot ? 1.0f : (*forest)[node.parent].acceptance;
+    forest->set_acceptance(i, std::min(place, node.acceptance * static_cast<float>(std::min(trust, 1.0))));
+  }
 }
 
 // At each place the drafter with a model knows the noise and its own law; what it gives its children is not there for the children of
@@ -139,11 +179,13 @@ void AutoChooser::share_places(Forest* forest, uint32_t models) {
 }
 
 void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) {
+  if (plain_) return;
   const uint32_t models = drafter_ == kNone ? 0 : 1u << drafter_;
   sorted_.clear();
   for (size_t r = 0; r < forests.size(); ++r) {
     Forest& forest = *forests[r];
     acceptance_.note_draft(view.rows[r].slot, view.rows[r].sequence, forest, models);
+    trust_lookups(&forest, models);
     share_places(&forest, models);
     for (const DraftNode& node : forest.nodes()) sorted_.push_back(node.acceptance);
   }
@@ -167,11 +209,12 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
 
 void AutoChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
   double tokens = 0;
+  acceptance_.end_tick();
   for (const RowOutcome& row : outcome.rows) {
     tokens += row.num_new;
     const TickRow& seen = view.rows[static_cast<size_t>(row.row)];
     const Forest& forest = *outcome.forests[static_cast<size_t>(row.row)];
-    if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.accepted);
+    if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.kept);
     if (drafter_ == kNone || plan.model_depth[static_cast<size_t>(row.row)] == 0) continue;
     const size_t slot = static_cast<size_t>(seen.slot);
     if (slot >= known_.size()) known_.resize(slot + 1);
@@ -180,7 +223,11 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   }
   const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
   const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context);
-  verify_correction_.learn(times_.rows + nodes, modelled, outcome.verify_ms);
+  (nodes > 0 ? verify_correction_ : plain_correction_).learn(times_.rows + nodes, modelled, outcome.verify_ms);
+  if (nodes == 0) last_plain_[bucket_of(view)] = ticks_;
+  else last_verified_ = ticks_;
+  // A machine that is slower or faster than the model says is so for both kinds of pass.
+  if (ticks_ - last_verified_ > kLongAgo) verify_correction_.learn(times_.rows, modelled, outcome.verify_ms);
   double model_ms = 0;
   if (drafter_ != kNone && outcome.work.passes > 0) {
     const double rows = static_cast<double>(outcome.work.rows) / outcome.work.passes;

@@ -39,9 +39,11 @@ class AutoChooser final : public Chooser, private DraftGate {
   };
 
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
+  static size_t bucket_of(const TickView& view);
   TickTimes times(const TickView& view, int drafter) const;
   double switch_on_ms(const TickView& view, int drafter) const;
   void fill_odds(const TickView& view, int drafter, float at_least);
+  void trust_lookups(Forest* forest, uint32_t models) const;
   void share_places(Forest* forest, uint32_t models);
 
   const ChooserOptions options_;
@@ -50,15 +52,17 @@ class AutoChooser final : public Chooser, private DraftGate {
   Acceptance acceptance_;
   Optimiser optimiser_;
   Tuner tuner_;
-  CostCorrection verify_correction_;
+  CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
   double fixed_ms_ = 0;             // of a tick, beside its passes: the mean of late
   std::vector<Known> known_;        // by slot
-  int64_t ticks_ = 0;
+  int64_t ticks_ = 0, last_verified_ = 0;
+  std::array<int64_t, 18> last_plain_ = {};  // by power of two of the rows: the last tick without a draft; 0: none
 
   // Of the tick.
   std::vector<RowOdds> odds_;
   std::vector<int32_t> depth_;      // by row: of the drafter that is chosen
+  bool plain_ = false;              // it goes without a draft, to see what that takes
   int arm_ = 0;
   int drafter_ = kNone;
   TickTimes times_;

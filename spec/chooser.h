@@ -62,6 +62,7 @@ struct RowOutcome {
   int32_t accepted;  // of them, kept
   int32_t num_new;   // tokens the tick gave it
   bool ended;        // its response is complete
+  std::span<const int32_t> kept = {};  // the accepted nodes of its forest
 };
 
 struct TickOutcome {

@@ -10,6 +10,8 @@ namespace otr {
 namespace {
 
 constexpr float kNothingIsWorthIt = 2.0f;
+constexpr double kMargin = 1.03;  // what a draft must be foretold to bring: forecasts flatter what is chosen by them
+constexpr double kPastTheBest = 0.9;  // of the best value: deeper levels do not come back from there
 
 // Over an eighth more rows, so that a rounded model's steps do not hide the slope.
 double slope_step(double rows) { return std::max(1.0, rows / 8); }
@@ -32,7 +34,9 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
   double known = 0;
   for (const RowOdds& row : rows) known += row.known;
   const double n = static_cast<double>(rows.size());
-  DraftDepth best{.depth = 0, .tokens = n + known, .ms = times.verify_ms(known)};
+  DraftDepth best{.depth = 0, .tokens = n, .ms = times.plain_ms()};
+  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times.verify_ms(known)};
+  if (known > 0 && looked_up.value() > best.value()) best = looked_up;
   row_depth_.assign(rows.size(), 0);
   trial_.assign(rows.size(), 0);
   double nodes = known, level_rows = n;
@@ -62,7 +66,10 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
       drafted += count[static_cast<size_t>(level)];
       tokens += gain[static_cast<size_t>(level)];
       const DraftDepth here{.depth = level, .tokens = tokens, .ms = drafting + times.verify_ms(std::max(known, drafted))};
-      if (here.value() <= found.value()) continue;
+      if (here.value() <= found.value()) {
+        if (here.value() < kPastTheBest * found.value()) break;
+        continue;
+      }
       found = here;
       nodes = std::max(known, drafted);
       level_rows = drafted / level;
@@ -97,6 +104,7 @@ Optimiser::Cut Optimiser::best_cut(const TickTimes& times, std::span<const float
     for (int32_t i = 0; i < nodes; ++i) tokens += static_cast<double>(acceptance[static_cast<size_t>(i)]);
     return Cut{.nodes = nodes, .tokens = tokens, .ms = spent_ms + times.verify_ms(nodes)};
   };
+  const Cut plain{.nodes = 0, .tokens = static_cast<double>(rows), .ms = spent_ms + times.plain_ms()};
   Cut best = cut_at(0);
   for (;;) {
     const double value = best.value();
@@ -109,7 +117,7 @@ Optimiser::Cut Optimiser::best_cut(const TickTimes& times, std::span<const float
       else high = middle;
     }
     const Cut next = cut_at(low);
-    if (next.value() <= value) return best;
+    if (next.value() <= value) return best.value() > kMargin * plain.value() ? best : plain;
     best = next;
   }
 }

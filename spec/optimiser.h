@@ -25,9 +25,15 @@ struct TickTimes {
   double rows = 1;           // its rows without a draft
   double context = 0;        // mean tokens of a sample
   const CostCorrection* draft_correction = nullptr;   // of a level; null: none
-  const CostCorrection* verify_correction = nullptr;  // of the target's pass; null: none
+  const CostCorrection* verify_correction = nullptr;  // of the target's pass with drafts; null: none
+  const CostCorrection* plain_correction = nullptr;   // of the target's pass without; null: none
   double fixed_ms = 0;       // whatever else the tick takes
 
+  // Without a draft. Passes of one row a sample have a correction of their own, so this need not be verify_ms(0).
+  double plain_ms() const {
+    const double factor = plain_correction == nullptr ? 1 : plain_correction->factor(rows);
+    return fixed_ms + factor * cost->verify_ms(batch, rows, context);
+  }
   double verify_ms(double nodes) const {
     const double factor = verify_correction == nullptr ? 1 : verify_correction->factor(rows + nodes);
     return fixed_ms + factor * cost->verify_ms(batch, rows + nodes, context);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace otr {
 namespace {
 
@@ -60,9 +62,14 @@ TEST(Acceptance, VerdictsCorrectDraftersThatFlatterThemselves) {
   const Forest forest = chain(kModel, 4, 0.9f);
   for (int i = 0; i < 500; ++i) {
     acceptance.note_draft(0, 1, forest, 1u << kModel);
-    acceptance.note_verdict(forest, i % 5 == 0 ? 1 : 0);  // 0.2 kept of 3.1 foretold
+    const std::vector<int32_t> kept(i % 5 == 0 ? 1 : 0, 0);
+    acceptance.note_verdict(forest, kept);  // 0.2 kept of 3.1 foretold
   }
   EXPECT_LT(acceptance.p(kModel), 0.15f);
+  EXPECT_NEAR(acceptance.trust(kModel), 0.08, 0.03);
+  EXPECT_EQ(acceptance.trust(kLookup), 1.0);
+  for (int i = 0; i < 10000; ++i) acceptance.end_tick();
+  EXPECT_GT(acceptance.trust(kModel), 0.9);  // it may try again
   EXPECT_NEAR(static_cast<double>(acceptance.p(0)), Acceptance::kPrior, 1e-6);
 }
 

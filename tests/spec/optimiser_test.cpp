@@ -120,7 +120,9 @@ TEST(Optimiser, CutAgainstBruteForce) {
       best = std::max(best, tokens / (spent + t.verify_ms(nodes)));
       if (nodes < static_cast<int32_t>(acceptance.size())) tokens += static_cast<double>(acceptance[static_cast<size_t>(nodes)]);
     }
-    EXPECT_NEAR(cut.value(), best, 1e-6 * best) << trial;
+    const double plain = rows / (spent + t.verify_ms(0));
+    if (best > 1.03 * plain) EXPECT_NEAR(cut.value(), best, 1e-6 * best) << trial;
+    else EXPECT_EQ(cut.nodes, 0) << trial;  // not worth the risk
     EXPECT_LE(cut.nodes, most);
   }
 }
