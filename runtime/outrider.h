@@ -119,7 +119,7 @@ typedef struct otr_engine_options {
   const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps those that it
                               would have drawn itself. Samples are the same under every policy; only their speed differs. "auto"
                               (default): every tick what should pay most, of all drafters that are there; without a profile (see below)
-                              what passes cost is measured at create, in about a second. "off": nothing; no memory for drafters.
+                              what passes cost is measured at create, by some 40 of them. "off": nothing; no memory for drafters.
                               "specactor", "rhymerl", "tlt", "efficientrollout": as the papers of these names choose.
                               "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]": always the same; with "q", drafters do
                               without the noise that samples are drawn with: for comparison */
