@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <new>
 
 #include "kernels/base/clock.h"
 #include "runtime/model_drafter.h"
@@ -17,6 +18,17 @@ namespace {
 constexpr std::array<std::string_view, 3> kBuiltIn = {"ngram", "history", "self"};
 
 bool is_built_in(std::string_view name) { return std::find(kBuiltIn.begin(), kBuiltIn.end(), name) != kBuiltIn.end(); }
+
+// Where nothing can be measured: that rows cost a tenth of a pass, and drafts half of the target's. Ticks correct it.
+CostModel nominal_costs() {
+  RoleCost target;
+  target.weights_ms = 1;
+  target.row_ms = 0.1;
+  RoleCost draft;
+  draft.weights_ms = 0.5;
+  draft.row_ms = 0.05;
+  return CostModel{{target, draft, target}, 0};
+}
 
 // ,"name":[a,b,…] up to the last count that is not 0.
 template <typename Counts>
@@ -63,7 +75,9 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
-    const int32_t most = options.policy.kind == PolicyKind::kAuto ? kMaxDraftNodes : options.policy.verify_tokens;
+    constexpr int32_t kLargeBatch = 512;  // where few rows may draft at once, and few nodes each
+    const int32_t most = options.policy.kind != PolicyKind::kAuto ? options.policy.verify_tokens
+                         : options.max_batch <= kLargeBatch ? kMaxDraftNodes : options.policy.verify_tokens / 4;
     for (Forest& forest : s->forests_) forest.reserve(most);
   }
   const size_t batch = static_cast<size_t>(options.max_batch);
@@ -115,7 +129,10 @@ Result<std::vector<CostModel>> Speculator::costs(Worker& worker) const {
   if (options_.profile.empty()) {
     if (!needs_costs(options_.policy)) return std::vector<CostModel>();
     PassTimer timer;
-    return calibrate_costs({&worker.target(), &worker.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
+    Result<std::vector<CostModel>> measured =
+        calibrate_costs({&worker.target(), &worker.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
+    if (measured.ok() || measured.status().code() != StatusCode::kNeverFits) return measured;
+    return std::vector<CostModel>(std::max<size_t>(1, drafters_.size()), nominal_costs());  // a pool of a page or two
   }
   OTR_ASSIGN_OR_RETURN(const Profile profile, load_profile(options_.profile));
   ProfileSubject subject = subject_of(worker);
@@ -167,7 +184,11 @@ void Speculator::choose(int32_t num_rows) {
            .context = rows == 0 ? 0 : context / rows};
   if (rows == 0) return;
   const Stopwatch deciding;
-  chooser_->choose(view_, &plan_);
+  try {
+    chooser_->choose(view_, &plan_);
+  } catch (const std::bad_alloc&) {  // what fails here costs speed, and nobody's sample
+    plan_.clear();
+  }
   decide_seconds_ += deciding.seconds();
   if (plan_.drafters == 0) return;
   for (size_t i = 0; i < offered_.size(); ++i) {
@@ -257,7 +278,10 @@ void Speculator::end_tick(TickOutcome outcome) {
   outcome.forests = verified_;
   outcome.work = work_;
   const Stopwatch deciding;
-  chooser_->observe(view_, plan_, outcome);
+  try {
+    chooser_->observe(view_, plan_, outcome);
+  } catch (const std::bad_alloc&) {  // it has learnt nothing
+  }
   decide_seconds_ += deciding.seconds();
 }
 

@@ -55,7 +55,7 @@ void Acceptance::note_lookups(int32_t slot, uint64_t sequence, const Forest& ver
   Row& row = row_of(slot, sequence);
   double known = 0;
   for (const DraftNode& node : verified.nodes()) {
-    if ((node.drafters & lookups) != 0) known += static_cast<double>(node.acceptance);
+    if ((node.drafters & lookups) != 0) known += static_cast<double>(node.worth);
   }
   row.known = kRowDecay * row.known + known;
   row.known_weight = kRowDecay * row.known_weight + 1;

@@ -10,6 +10,7 @@ namespace {
 
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
 constexpr double kHorizon = 64;      // ticks over which the cost of beginning with a drafter is spread
+constexpr size_t kMostRows = 256;    // with more nothing is drafted: no row would get a node
 constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
 constexpr double kFarBetter = 1.5;   // than plain decoding
 constexpr int64_t kPlainEvery = 96;  // ticks: what goes without a draft must be known too
@@ -31,7 +32,6 @@ AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), dra
   odds_.reserve(batch);
   depth_.reserve(batch);
   sorted_.reserve(batch * static_cast<size_t>(kMaxDraftNodes));
-  before_.reserve(static_cast<size_t>(kMaxDraftNodes));
 }
 
 TickTimes AutoChooser::times(const TickView& view, int drafter) const {
@@ -112,7 +112,7 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   // Where drafts seem to be worth little more than none, what goes without must be known well.
   const int64_t last_plain = last_plain_[bucket_of(view)];
   const bool due = last_plain == 0 || ticks_ - last_plain >= kPlainEvery;
-  plain_ = due && value_ < kFarBetter * n / plain_ms;
+  plain_ = (due && value_ < kFarBetter * n / plain_ms) || view.rows.size() > kMostRows;
   if (plain_) {
     arm_ = 0;
     drafter_ = kNone;
@@ -133,7 +133,9 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   }
   plan->top_k = options_.policy.top_k;
   plan->verify_tokens = options_.policy.verify_tokens;
-  plan->drafter_nodes = std::min(plan->verify_tokens, kMaxDraftNodes / std::max(1, std::popcount(plan->drafters)));
+  // Proposals that cannot all be verified cost time: four times what there is room for is enough to choose from.
+  const int32_t choice = std::max(1, 4 * static_cast<int32_t>(kMostRows) / static_cast<int32_t>(view.rows.size()));
+  plan->drafter_nodes = std::min({plan->verify_tokens, choice, kMaxDraftNodes / std::max(1, std::popcount(plan->drafters))});
   plan->expected_ms = best.ms;
   plan->expected_tokens = best.tokens;
 }
@@ -145,36 +147,26 @@ float AutoChooser::least_acceptance(int drafter, int32_t level, std::span<const 
   return Optimiser::least_acceptance(times_, value_, p, acceptance);
 }
 
-// Nodes of those that look up alone are worth what their like have been worth of late.
-void AutoChooser::trust_lookups(Forest* forest, uint32_t models) const {
-  for (int32_t i = 0; i < forest->size(); ++i) {
-    const DraftNode& node = (*forest)[i];
-    if ((node.drafters & models) != 0) continue;
-    double trust = 0;
-    for (uint32_t bits = node.drafters; bits != 0; bits &= bits - 1) trust = std::max(trust, acceptance_.trust(std::countr_zero(bits)));
-    const float place = node.parent == Forest::kRoot ? 1.0f : (*forest)[node.parent].acceptance;
-    forest->set_acceptance(i, std::min(place, node.acceptance * static_cast<float>(std::min(trust, 1.0))));
-  }
-}
-
-// At each place the drafter with a model knows the noise and its own law; what it gives its children is not there for the children of
-// those that look up. What is below them shrinks in proportion.
-void AutoChooser::share_places(Forest* forest, uint32_t models) {
-  if (models == 0 || lookups_ == 0) return;
-  before_.clear();
-  for (const DraftNode& node : forest->nodes()) before_.push_back(node.acceptance);
+// Nodes of those that look up alone are worth what their like have been worth of late. And at each place the drafter with a model knows
+// the noise and its own law: what it gives its children is not there for the children of the others. What is below them
+// shrinks in proportion.
+void AutoChooser::weigh(Forest* forest, uint32_t models) const {
   for (int32_t i = 0; i < forest->size(); ++i) {
     const DraftNode& node = (*forest)[i];
     if ((node.drafters & models) != 0) continue;
     const bool at_root = node.parent == Forest::kRoot;
-    const float was = at_root ? 1.0f : before_[static_cast<size_t>(node.parent)], place = at_root ? 1.0f : (*forest)[node.parent].acceptance;
+    const float said = at_root ? 1.0f : (*forest)[node.parent].acceptance, place = at_root ? 1.0f : (*forest)[node.parent].worth;
+    double trust = 0;
+    for (uint32_t bits = node.drafters; bits != 0; bits &= bits - 1) trust = std::max(trust, acceptance_.trust(std::countr_zero(bits)));
     float taken = 0;
-    for (int32_t k = node.parent + 1; k < forest->size(); ++k) {
+    for (int32_t k = node.parent + 1; models != 0 && k < forest->size(); ++k) {
       const DraftNode& other = (*forest)[k];
-      if (other.parent == node.parent && (other.drafters & models) != 0) taken += other.acceptance;
+      if (other.parent == node.parent && (other.drafters & models) != 0) taken += other.worth;
     }
-    const float own = was > 0 ? before_[static_cast<size_t>(i)] * place / was : 0.0f;
-    forest->set_acceptance(i, std::min(own, std::max(0.0f, place - taken)));
+    // Trust is of whole nodes, so it counts once on the way from the root.
+    const float share = said > 0 ? std::min(1.0f, node.acceptance / said) * (at_root ? static_cast<float>(std::min(trust, 1.0)) : 1.0f) : 0.0f;
+    const float worth = std::min(share * place, std::max(0.0f, place - taken));
+    forest->set_worth(i, worth >= 0 ? worth : 0.0f);
   }
 }
 
@@ -185,9 +177,8 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   for (size_t r = 0; r < forests.size(); ++r) {
     Forest& forest = *forests[r];
     acceptance_.note_draft(view.rows[r].slot, view.rows[r].sequence, forest, models);
-    trust_lookups(&forest, models);
-    share_places(&forest, models);
-    for (const DraftNode& node : forest.nodes()) sorted_.push_back(node.acceptance);
+    weigh(&forest, models);
+    for (const DraftNode& node : forest.nodes()) sorted_.push_back(node.worth);
   }
   std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
   const double spent = work.passes == 0 ? 0 : work.passes * times_.draft_ms(static_cast<double>(work.rows) / work.passes);

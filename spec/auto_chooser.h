@@ -43,8 +43,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   TickTimes times(const TickView& view, int drafter) const;
   double switch_on_ms(const TickView& view, int drafter) const;
   void fill_odds(const TickView& view, int drafter, float at_least);
-  void trust_lookups(Forest* forest, uint32_t models) const;
-  void share_places(Forest* forest, uint32_t models);
+  void weigh(Forest* forest, uint32_t models) const;
 
   const ChooserOptions options_;
   uint32_t lookups_ = 0;         // bits
@@ -67,8 +66,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   int drafter_ = kNone;
   TickTimes times_;
   double value_ = 0;                // tokens a millisecond that the tick should reach
-  std::vector<float> sorted_;       // A of all nodes
-  std::vector<float> before_;       // A of a forest's nodes
+  std::vector<float> sorted_;       // the worth of all nodes
 };
 
 }  // namespace otr

@@ -33,10 +33,11 @@ int32_t Forest::add(int32_t parent, int32_t token, float acceptance, int drafter
     DraftNode& node = nodes_[static_cast<size_t>(known)];
     node.drafters |= bit;
     node.acceptance = std::max(node.acceptance, acceptance);
+    node.worth = std::max(node.worth, acceptance >= 0.0f ? acceptance : 0.0f);
     return known;
   }
   const int32_t depth = parent == kRoot ? 1 : (*this)[parent].depth + 1;
-  nodes_.push_back({token, parent, depth, acceptance, bit, static_cast<uint16_t>(rank)});
+  nodes_.push_back({token, parent, depth, acceptance, acceptance >= 0.0f ? acceptance : 0.0f, bit, static_cast<uint16_t>(rank)});
   return size() - 1;
 }
 
@@ -45,8 +46,8 @@ int32_t Forest::keep_best(float least, int32_t num_equal) {
   int32_t kept = 0, equal = 0;
   for (int32_t i = 0; i < size(); ++i) {
     DraftNode node = (*this)[i];
-    const bool equals = node.acceptance == least;
-    if (!(node.acceptance > least) && !(equals && equal < num_equal)) continue;
+    const bool equals = node.worth == least;
+    if (!(node.worth > least) && !(equals && equal < num_equal)) continue;
     if (node.parent != kRoot) {
       node.parent = moved_[static_cast<size_t>(node.parent)];
       if (node.parent == kNone) continue;  // it is as likely as its parent, and came too late as that did

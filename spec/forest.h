@@ -19,7 +19,8 @@ struct DraftNode {
   int32_t token;
   int32_t parent;     // index of the node before it, or Forest::kRoot
   int32_t depth;      // 1 for a child of the root
-  float acceptance;   // A: modelled probability that this node and all before it are kept
+  float acceptance;   // A: modelled probability that this node and all before it are kept, as its drafters say
+  float worth;        // the same as the chooser sees it: at first what the drafters say; >= 0
   uint16_t drafters;  // bit d: drafter d proposed it
   uint16_t rank;      // 0: the best candidate of its first proposer at its place
 };
@@ -44,11 +45,10 @@ class Forest {
   // higher acceptance.
   int32_t add(int32_t parent, int32_t token, float acceptance, int drafter, int rank);
 
-  // Replaces a node's modelled probability.
-  void set_acceptance(int32_t node, float acceptance) { nodes_[static_cast<size_t>(node)].acceptance = acceptance; }
+  void set_worth(int32_t node, float worth) { nodes_[static_cast<size_t>(node)].worth = worth; }
 
-  // Keeps the nodes whose acceptance is above `least`, and of those equal to it the first `num_equal`; returns how many of these there
-  // were. Indices change. REQUIRES: no node's acceptance exceeds its parent's.
+  // Keeps the nodes whose worth is above `least`, and of those equal to it the first `num_equal`; returns how many of these there
+  // were. Indices change. What is below a node that goes, goes too.
   int32_t keep_best(float least, int32_t num_equal);
 
   // Keeps the first `size` nodes.

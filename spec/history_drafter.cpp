@@ -156,7 +156,7 @@ void HistoryDrafter::observe(const DraftVerdict& v) {
     rates_[match][static_cast<size_t>(std::min<int32_t>(node.rank, kRanks - 1))].add_chain(1, is_kept);
     if (m.coupled && node.rank == 0) {
       const float before = node.parent == Forest::kRoot ? 1.0f : (*v.forest)[node.parent].acceptance;
-      trust_[match].add(is_kept, std::min(node.acceptance / before / trust_[match].value(), 1.0f));
+      if (before > 0.0f) trust_[match].add(is_kept, std::min(node.acceptance / before / trust_[match].value(), 1.0f));
     }
     if (is_kept) reached = node.depth;
   }

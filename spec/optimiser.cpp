@@ -117,7 +117,7 @@ Optimiser::Cut Optimiser::best_cut(const TickTimes& times, std::span<const float
       else high = middle;
     }
     const Cut next = cut_at(low);
-    if (next.value() <= value) return best.value() > kMargin * plain.value() ? best : plain;
+    if (!(next.value() > value)) return best.value() > kMargin * plain.value() ? best : plain;
     best = next;
   }
 }

@@ -376,6 +376,20 @@ TEST(Counters, AddUp) {
   EXPECT_EQ(engine.stats()["prefix_hit_tokens"], 192);
 }
 
+// What passes cost cannot be measured in a pool of one page, and need not be.
+TEST(Structure, APoolOfOnePageWillDo) {
+  const TinyModel model;
+  Request r(random_tokens(4, 20, 97));
+  r.n = 2;
+  r.sampling.max_new_tokens = 40;
+  const Outputs expected = TestEngine(model).run({r});
+  for (const char* policy : {"auto", "specactor", "efficientrollout"}) {
+    const TestEngine engine(model, {.num_pages = 1, .policy = policy});
+    EXPECT_EQ(difference(expected, engine.run({r})), "") << policy;
+    EXPECT_EQ(engine.count("kv_pages_in_use"), 0);
+  }
+}
+
 // A pool that is full of cached prompts drafts as well as an empty one.
 TEST(Structure, CachedPromptsDoNotStarveDrafts) {
   const TinyModel model;
