@@ -153,11 +153,13 @@ TEST_P(Speculation, ChangesNothing) {
 TEST_P(Speculation, ThePapersPoliciesChangeNothing) {
   const Outputs plain = run({});
   const std::vector<CostModel> one(1, free_drafts()), five(5, free_drafts());
+  // Sanitizers get fewer requests, which end before specactor's profile comes to the models.
+  const std::vector<std::string> profiled = kSanitized ? std::vector<std::string>{"ngram", "self"} : std::vector<std::string>{"ngram", "self", "small", "twin"};
   const struct {
     Variant variant;
     std::vector<std::string> drafters, drafting;
   } cases[] = {
-      {{.policy = "specactor", .costs = five}, {"ngram", "history", "self", "small", "twin"}, {"ngram", "self", "small", "twin"}},
+      {{.policy = "specactor", .costs = five}, {"ngram", "history", "self", "small", "twin"}, profiled},
       {{.policy = "tlt", .max_batch = 7}, {"small", "ngram"}, {"small"}},
       {{.policy = "tlt", .max_batch = 16, .num_pages = fewest_pages()}, {"small", "ngram"}, {"small"}},
       {{.policy = "rhymerl", .costs = one}, {"history"}, {}},  // the first epoch
