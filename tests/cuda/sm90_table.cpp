@@ -34,31 +34,17 @@ void download(const std::unique_ptr<DeviceBuffer<T>>& buffer, T* to) {
 
 void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
-// Where the CPU paths' gated weight has row n of the gates, then the ups.
-int64_t gated_row(int64_t n, int64_t out_features) {
-  const int64_t i = n % (out_features / 2);
-  return i / kLinearTileN * kLinearBlockN + i % kLinearTileN + (n < out_features / 2 ? 0 : kLinearTileN);
-}
-
 void linear_on_device(const LinearParams& p, ThreadPool&) {
   const LinearWeight& w = p.weight;
   const int64_t stride = linear_sm90_stride(w.in_features);
   std::vector<Element> rows(static_cast<size_t>(w.out_features * stride), Element{0x7fff});  // the gaps are not read
   for (int64_t n = 0; n < w.out_features; ++n) {
-    const int64_t packed_row = p.gated != nullptr ? gated_row(n, w.out_features) : n;
     for (int64_t k = 0; k < w.in_features; ++k)
-      rows[static_cast<size_t>(n * stride + k)] = w.packed[linear_packed_index(packed_row, k, w.in_features)];
+      rows[static_cast<size_t>(n * stride + k)] = w.packed[linear_packed_index(n, k, w.in_features)];
   }
   const DeviceBuffer<Element> weight(rows);
   const auto bias = upload(w.bias, w.out_features);
   const auto x = upload(p.x, p.num_rows * p.x_stride);
-  if (p.gated != nullptr) {
-    const auto gated = upload(p.gated, p.num_rows * p.gated_stride);
-    expect_ok(linear_silu_mul_sm90({p.num_rows, {w.in_features, w.out_features, weight.data(), nullptr}, pointer(x), p.x_stride,
-                                    pointer(gated), p.gated_stride}, nullptr));
-    download(gated, p.gated);
-    return;
-  }
   const auto out = upload(p.out, p.num_rows * p.out_stride);
   const auto residual = p.residual == p.out ? nullptr : upload(p.residual, p.num_rows * p.out_stride);
   LinearParams on = p;
