@@ -74,7 +74,7 @@ def load(program, model, threads, folder):
     """(seconds to load, processor seconds, output) of a rollout."""
     stats, prompts = folder / "stats.json", folder / "prompts.jsonl"
     prompts.write_text(PROMPTS, encoding="utf-8")
-    command = [program, "rollout", "--model", model, "--prompts", prompts, "--max-new-tokens", "4", "--stats", stats,
+    command = [program, "rollout", "--model", model, "--prompts", prompts, "--max-new-tokens", "4", "--policy", "off", "--stats", stats,
                "--kv-bytes", str(64 << 20)]
     if threads:
         command += ["--threads", str(threads)]
