@@ -140,10 +140,9 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   plan->expected_tokens = best.tokens;
 }
 
-float AutoChooser::least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) {
+float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<const float> acceptance) {
   if (tuner_.explored()) return 0;
   const double p = static_cast<double>(acceptance_.p(drafter));
-  (void)level;
   return Optimiser::least_acceptance(times_, value_, p, acceptance);
 }
 
@@ -199,6 +198,7 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
 }
 
 void AutoChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
+  if (plan.model_depth.empty()) return;  // memory ran out in choose()
   double tokens = 0;
   acceptance_.end_tick();
   for (const RowOutcome& row : outcome.rows) {

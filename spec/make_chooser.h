@@ -22,7 +22,7 @@ struct DrafterTraits {
 struct ChooserOptions {
   Policy policy;
   std::vector<DrafterTraits> drafters;  // by bit; as many as the policy has
-  std::vector<CostModel> costs;         // by bit, the target's part the same in all; empty unless needs_costs(policy)
+  std::vector<CostModel> costs;         // by bit, the target's part the same in all; never empty if needs_costs(policy)
   int32_t max_batch = 1;
 };
 

@@ -214,8 +214,9 @@ TEST_P(Speculation, UnderPressureDraftsGiveWay) {
   const int64_t pages = fewest_pages();
   for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16", "auto"}) {
     EXPECT_EQ(difference(plain, run({.policy = policy, .max_batch = 64, .chunk = 48, .num_pages = pages})), "") << policy;
-    EXPECT_GE(stats_["preemptions"].get<int64_t>(), std::string(policy) == "auto" ? 0 : 10) << policy;  // auto's ticks go by its times
-    EXPECT_TRUE(spec_count("accepted_tokens") > 0 || std::string(policy) == "auto") << policy;
+    if (std::string(policy) == "auto") continue;  // what it drafts is a matter of time
+    EXPECT_GE(stats_["preemptions"].get<int64_t>(), 10) << policy;
+    EXPECT_GT(spec_count("accepted_tokens"), 0) << policy;
   }
 }
 
