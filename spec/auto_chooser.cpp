@@ -9,11 +9,16 @@ namespace otr {
 namespace {
 
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
-constexpr double kHorizon = 64;      // ticks over which the cost of beginning with a drafter is spread
+constexpr double kMargin = 1.03;      // what a drafter with a model must promise: plain decoding never disappoints
+constexpr double kRunMemory = 0.25;   // how much the newest run of ticks with a drafter counts
 constexpr size_t kMostRows = 256;    // with more nothing is drafted: no row would get a node
 constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
-constexpr double kFarBetter = 1.5;   // than plain decoding
-constexpr int64_t kPlainEvery = 96;  // ticks: what goes without a draft must be known too
+constexpr double kPlainShare = 0.01;  // of the time may go to ticks without a draft, to know what these take
+constexpr int64_t kPlainAtLeast = 4;  // ticks between two of them
+constexpr double kLittle = 0.33;      // of a gain
+constexpr int32_t kIdleShare = 2;     // ticks that brought nothing for each that is rested
+constexpr int32_t kMostRest = 8;      // ticks
+constexpr double kLookingShare = 0.005;  // of a tick, for each of these
 constexpr int64_t kLongAgo = 8;      // ticks
 constexpr int64_t kExploreEvery = 8; // ticks
 constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
@@ -22,7 +27,7 @@ constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to wi
 
 size_t AutoChooser::bucket_of(const TickView& view) { return std::min<size_t>(std::bit_width(view.rows.size()), 17); }
 
-AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), draft_correction_(options.drafters.size()) {
+AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), draft_correction_(options.drafters.size()), runs_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;
@@ -31,6 +36,8 @@ AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), dra
   optimiser_.reserve(batch);
   odds_.reserve(batch);
   depth_.reserve(batch);
+  candidates_.resize(models_.size());
+  for (Candidate& candidate : candidates_) candidate.row_depth.reserve(batch);
   sorted_.reserve(batch * static_cast<size_t>(kMaxDraftNodes));
 }
 
@@ -39,23 +46,41 @@ TickTimes AutoChooser::times(const TickView& view, int drafter) const {
   const size_t d = static_cast<size_t>(std::max(drafter, 0));
   return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .context = view.context,
           .draft_correction = drafter == kNone ? nullptr : &draft_correction_[d], .verify_correction = &verify_correction_,
-          .plain_correction = &plain_correction_, .fixed_ms = fixed_ms_};
+          .plain_correction = &plain_correction_, .plain_fixed_ms = plain_fixed_.ms - others_ms_, .fixed_ms = fixed_.ms - others_ms_};
 }
 
-// What the drafter does not know of the rows' tokens, run in one pass.
-double AutoChooser::switch_on_ms(const TickView& view, int drafter) const {
+// What the rows of prompts and scores add to a tick without a draft. It has to be spent once whatever is drafted, and the sooner samples end
+// the sooner comes the next: so it counts for no choice.
+double AutoChooser::others_ms(const TickView& view) const {
+  const double n = static_cast<double>(view.rows.size()), all = n + view.other_rows;
+  const CostModel& cost = options_.costs[0];
+  const double with = plain_correction_.factor(all) * cost.verify_ms(view.batch, all, view.context);
+  return std::max(0.0, with - plain_correction_.factor(n) * cost.verify_ms(n, n, view.context));
+}
+
+// What running the tokens that the drafter does not know yet adds to its first level. The newest draft that was kept is always one of them;
+// more are there where it begins, and that is spread over the ticks that it then drafts for.
+double AutoChooser::catch_up_ms(const TickView& view, int drafter) const {
   if (!options_.drafters[static_cast<size_t>(drafter)].needs_prefill) return 0;
-  double behind = 0;
+  const Run& run = runs_[static_cast<size_t>(drafter)];
+  double regular = 0, rest = 0;
   for (const TickRow& row : view.rows) {
     const size_t slot = static_cast<size_t>(row.slot);
     const bool seen = slot < known_.size() && known_[slot].sequence == row.sequence;
     const int32_t tokens = seen ? known_[slot].tokens[static_cast<size_t>(drafter)] : 0;
-    behind += std::max(0, row.context - 1 - tokens);
+    const int32_t behind = std::max(0, row.context - 1 - tokens);
+    regular += std::min(behind, 1);
+    rest += std::max(0, behind - 1);
   }
-  if (behind < 1) return 0;
   const double rows = static_cast<double>(view.rows.size());
   const CostModel& cost = options_.costs[static_cast<size_t>(drafter)];
-  return cost.time_ms(CostRole::kDraft, {rows, rows + behind, view.context / 2}) - cost.draft_ms(rows, view.context / 2);
+  const CostCorrection& correction = draft_correction_[static_cast<size_t>(drafter)];
+  const auto level_ms = [&](double level_rows) {
+    return correction.factor(level_rows) * cost.time_ms(CostRole::kDraft, {rows, level_rows, view.context / 2});
+  };
+  const double now = regular < 1 ? 0 : level_ms(rows + regular) - level_ms(rows);
+  const double once = rest < 1 ? 0 : level_ms(rows + regular + rest) - level_ms(rows + regular);
+  return now + once / std::max(1.0, run.mean_ticks);
 }
 
 void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
@@ -67,63 +92,103 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
 }
 
 void AutoChooser::choose(const TickView& view, TickPlan* plan) {
-  const int32_t most = options_.policy.depth;
-  std::array<Tuner::Arm, Tuner::kMaxArms> arms;
-  TickTimes plain = times(view, kNone);
-  double known = 0;
-  for (const TickRow& row : view.rows) known += static_cast<double>(acceptance_.known(row.slot, row.sequence));
+  ++ticks_;
   const double n = static_cast<double>(view.rows.size());
-  DraftDepth best{.depth = 0, .tokens = n, .ms = plain.plain_ms()};
-  const double plain_ms = best.ms;
-  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = plain.verify_ms(known)};
-  if (known > 0 && looked_up.value() > best.value()) best = looked_up;
-  const bool may_explore = ticks_++ % kExploreEvery == 0;
-  arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
-  for (size_t m = 0; m < models_.size(); ++m) {
-    const int d = models_[m];
-    const TickTimes t = times(view, d);
-    const double once = switch_on_ms(view, d);
-    DraftDepth hoped;
-    if (may_explore) {
-      fill_odds(view, d, kHoped);
-      hoped = optimiser_.best_depth(t, odds_, most, once / kHorizon);
-    }
-    fill_odds(view, d, 0);
-    const DraftDepth found = optimiser_.best_depth(t, odds_, most, once / kHorizon);
-    const double probe = once + kProbeDepth * t.draft_ms(n) + t.verify_ms(kProbeDepth * n) - t.verify_ms(0);
-    arms[m + 1] = {.value = found.depth > 0 ? found.value() : 0, .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = probe};
-  }
-  arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain_ms);
-  drafter_ = arm_ == 0 ? kNone : models_[static_cast<size_t>(arm_) - 1];
-  times_ = times(view, drafter_);
+  others_ms_ = others_ms(view);
+  times_ = times(view, kNone);
+  const DraftDepth plain{.depth = 0, .tokens = n, .ms = times_.plain_ms()};
   depth_.assign(view.rows.size(), 0);
-  plan->drafters = lookups_;
-  if (drafter_ != kNone) {
-    plan->drafters |= 1u << drafter_;
-    fill_odds(view, drafter_, tuner_.explored() ? kHoped : 0.0f);
-    best = optimiser_.best_depth(times_, odds_, most, switch_on_ms(view, drafter_) / kHorizon);
-    for (size_t r = 0; r < depth_.size(); ++r) {
-      const int32_t depth = optimiser_.row_depth()[r];
-      // The gate ends a draft that goes badly; one that goes well may go on.
-      depth_[r] = tuner_.explored() ? std::min(depth, kProbeDepth) : depth == 0 ? 0 : std::min(most, 2 * depth + 2);
-    }
-  }
-  value_ = std::max(best.value(), arms[0].value);
-  // Where drafts seem to be worth little more than none, what goes without must be known well.
-  const int64_t last_plain = last_plain_[bucket_of(view)];
-  const bool due = last_plain == 0 || ticks_ - last_plain >= kPlainEvery;
-  plain_ = (due && value_ < kFarBetter * n / plain_ms) || view.rows.size() > kMostRows;
-  if (plain_) {
+  arm_ = 0;
+  drafter_ = kNone;
+  plain_ = view.rows.size() > kMostRows || rests(view);
+  if (!plain_) {
+    const DraftDepth best = choose_arm(view, plain);
+    value_ = best.value();
+    plain_ = plain_is_due(view, plain);
+    if (!plain_) return plan_drafts(view, best, plan);
+    times_ = times(view, kNone);
     arm_ = 0;
     drafter_ = kNone;
-    times_ = plain;
-    std::fill(depth_.begin(), depth_.end(), 0);
-    plan->drafters = 0;
-    plan->model_depth = depth_;
-    plan->expected_ms = plain_ms;
-    plan->expected_tokens = n;
-    return;
+    depth_.assign(view.rows.size(), 0);
   }
+  last_plain_[bucket_of(view)] = ticks_;
+  plan->drafters = 0;
+  plan->model_depth = depth_;
+  plan->expected_ms = plain.ms + others_ms_;
+  plan->expected_tokens = n;
+}
+
+// About as many rows as when it last looked.
+bool AutoChooser::like_last(const TickView& view) const {
+  return 4 * view.rows.size() >= 3 * rest_rows_ && 3 * view.rows.size() <= 4 * rest_rows_;
+}
+
+// Where nothing was worth verifying for some ticks, looking again can wait: it takes time, and a small model's ticks are short.
+bool AutoChooser::rests(const TickView& view) {
+  if (rest_ == 0 || !like_last(view)) return false;
+  --rest_;
+  return true;
+}
+
+// The less drafts seem to be worth, the better it must be known what goes without: such a tick costs what they would have gained.
+bool AutoChooser::plain_is_due(const TickView& view, const DraftDepth& plain) const {
+  const double gain = 1 - plain.value() / value_;
+  if (gain > kLittle) return false;
+  const int64_t last = last_plain_[bucket_of(view)], since = ticks_ - last;
+  return last == 0 || (since >= kPlainAtLeast && kPlainShare * static_cast<double>(since) >= gain);
+}
+
+// The best of what no model, and each of them, would draft; sets arm_, drafter_, times_ and depth_.
+DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain) {
+  const int32_t most = options_.policy.depth;
+  const double n = plain.tokens;
+  double known = 0;
+  for (const TickRow& row : view.rows) known += static_cast<double>(acceptance_.known(row.slot, row.sequence));
+  DraftDepth best = plain;
+  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times_.verify_ms(known)};
+  if (known > 0 && looked_up.value() > best.value()) best = looked_up;
+  const bool may_explore = ticks_ % kExploreEvery == 1;
+  std::array<Tuner::Arm, Tuner::kMaxArms> arms;
+  arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
+  for (size_t m = 0; m < models_.size(); ++m) {
+    const TickTimes t = times(view, models_[m]);
+    const double once = catch_up_ms(view, models_[m]);
+    Candidate& candidate = candidates_[m];
+    DraftDepth hoped;
+    if (may_explore) {
+      fill_odds(view, models_[m], kHoped);
+      hoped = optimiser_.best_depth(t, odds_, most, once, candidate.found.value());
+    }
+    fill_odds(view, models_[m], 0);
+    candidate.found = optimiser_.best_depth(t, odds_, most, once, candidate.found.value());
+    candidate.row_depth = optimiser_.row_depth();
+    const double probe = once + kProbeDepth * t.draft_ms(n) + t.verify_ms(kProbeDepth * n) - t.verify_ms(0);
+    arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
+                   .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = probe};
+  }
+  arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain.ms);
+  if (arm_ == 0) return best;
+  const size_t m = static_cast<size_t>(arm_) - 1;
+  drafter_ = models_[m];
+  times_ = times(view, drafter_);
+  draft_ = {.tokens = n, .nodes = 0, .spent_ms = times_.draft_ms(n) + catch_up_ms(view, drafter_)};
+  const bool explored = tuner_.explored();
+  if (explored) {
+    fill_odds(view, drafter_, kHoped);
+    candidates_[m].found = optimiser_.best_depth(times_, odds_, most, catch_up_ms(view, drafter_));
+    candidates_[m].row_depth = optimiser_.row_depth();
+  }
+  for (size_t r = 0; r < depth_.size(); ++r) {
+    const int32_t depth = candidates_[m].row_depth[r];
+    // The gate ends a draft that goes badly; one that goes well may go on.
+    depth_[r] = explored ? std::min(depth, kProbeDepth) : depth == 0 ? 0 : std::min(most, 2 * depth + 2);
+  }
+  return candidates_[m].found.value() > best.value() ? candidates_[m].found : best;
+}
+
+void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const {
+  const int32_t most = options_.policy.depth;
+  plan->drafters = lookups_ | (drafter_ == kNone ? 0 : 1u << drafter_);
   plan->model_depth = depth_;
   plan->depth = most;
   // Depth takes pages, and these are cleared: what looks up gets as much as it has needed of late.
@@ -136,14 +201,21 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   // Proposals that cannot all be verified cost time: four times what there is room for is enough to choose from.
   const int32_t choice = std::max(1, 4 * static_cast<int32_t>(kMostRows) / static_cast<int32_t>(view.rows.size()));
   plan->drafter_nodes = std::min({plan->verify_tokens, choice, kMaxDraftNodes / std::max(1, std::popcount(plan->drafters))});
-  plan->expected_ms = best.ms;
+  plan->expected_ms = best.ms + others_ms_;
   plan->expected_tokens = best.tokens;
 }
 
-float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<const float> acceptance) {
+// One more level is worth its time if it brings more for it than the tick has so far: forecasts do not enter, since the deepest of them is the
+// most flattering one.
+float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<const float> frontier) {
   if (tuner_.explored()) return 0;
-  const double p = static_cast<double>(acceptance_.p(drafter));
-  return Optimiser::least_acceptance(times_, value_, p, acceptance);
+  draft_.nodes += static_cast<double>(frontier.size());
+  for (const float acceptance : frontier) draft_.tokens += static_cast<double>(acceptance);
+  const double value = draft_.tokens / (draft_.spent_ms + times_.verify_ms(draft_.nodes));
+  const float least = Optimiser::least_acceptance(times_, value, static_cast<double>(acceptance_.p(drafter)), frontier, draft_.nodes);
+  const auto grown = std::count_if(frontier.begin(), frontier.end(), [least](float acceptance) { return acceptance >= least; });
+  if (grown > 0) draft_.spent_ms += times_.draft_ms(static_cast<double>(grown));
+  return least;
 }
 
 // Nodes of those that look up alone are worth what their like have been worth of late. And at each place the drafter with a model knows
@@ -193,8 +265,32 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   for (size_t r = 0; r < forests.size(); ++r) {
     acceptance_.note_lookups(view.rows[r].slot, view.rows[r].sequence, *forests[r], lookups_);
   }
-  plan->expected_ms = cut.ms;
+  plan->expected_ms = cut.ms + others_ms_;
   plan->expected_tokens = cut.tokens;
+}
+
+// Counts the ticks that a drafter is used in a row.
+void AutoChooser::note_run(int drafter) {
+  for (const int d : models_) {
+    Run& run = runs_[static_cast<size_t>(d)];
+    if (d == drafter) {
+      ++run.ticks;
+      run.mean_ticks = std::max(run.mean_ticks, static_cast<double>(run.ticks));
+    } else if (run.ticks > 0) {
+      run.mean_ticks += kRunMemory * (run.ticks - run.mean_ticks);
+      run.ticks = 0;
+    }
+  }
+}
+
+void AutoChooser::note_use(const TickView& view, bool used) {
+  if (plain_) return;
+  if (used || !like_last(view)) idle_ = 0;
+  idle_ += !used;
+  rest_rows_ = view.rows.size();
+  // As long as looking takes next to nothing it need not rest.
+  const double looking = std::max(0.0, fixed_.ms - plain_fixed_.ms) / times_.plain_ms();
+  rest_ = std::min({idle_ / kIdleShare, kMostRest, static_cast<int32_t>(looking / kLookingShare)});
 }
 
 void AutoChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
@@ -210,13 +306,21 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
     const size_t slot = static_cast<size_t>(seen.slot);
     if (slot >= known_.size()) known_.resize(slot + 1);
     if (known_[slot].sequence != seen.sequence) known_[slot] = {.sequence = seen.sequence, .tokens = {}};
-    known_[slot].tokens[static_cast<size_t>(drafter_)] = seen.context;
+    // Every level but the last has run the drafts of the one before.
+    int32_t ran = 0;
+    while (ran < std::min(static_cast<int32_t>(row.kept.size()), outcome.work.passes - 1) &&
+           (forest[row.kept[static_cast<size_t>(ran)]].drafters >> drafter_ & 1) != 0) {
+      ++ran;
+    }
+    known_[slot].tokens[static_cast<size_t>(drafter_)] = seen.context + ran;
   }
+  if (!plain_) note_run(outcome.work.passes > 0 ? drafter_ : kNone);
   const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
   const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context);
   (nodes > 0 ? verify_correction_ : plain_correction_).learn(times_.rows + nodes, modelled, outcome.verify_ms);
   if (nodes == 0) last_plain_[bucket_of(view)] = ticks_;
   else last_verified_ = ticks_;
+  note_use(view, nodes > 0 || outcome.work.passes > 0);
   // A machine that is slower or faster than the model says is so for both kinds of pass.
   if (ticks_ - last_verified_ > kLongAgo) verify_correction_.learn(times_.rows, modelled, outcome.verify_ms);
   double model_ms = 0;
@@ -226,7 +330,7 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
     draft_correction_[static_cast<size_t>(drafter_)].learn(rows, model_ms, outcome.draft_ms);
   }
   const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
-  fixed_ms_ += 0.05 * (std::min(rest, modelled) - fixed_ms_);
+  (plain_ ? plain_fixed_ : fixed_).add(std::min(rest, modelled));
   tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);
 }
 

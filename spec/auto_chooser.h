@@ -37,11 +37,37 @@ class AutoChooser final : public Chooser, private DraftGate {
     uint64_t sequence = ~uint64_t{0};
     std::array<int32_t, kMaxDrafters> tokens = {};
   };
+  // Of late.
+  struct Mean {
+    double ms = 0, count = 0;
+    void add(double value) {
+      count = count < 20 ? count + 1 : 20;
+      ms += (value - ms) / count;
+    }
+  };
+  // What a model would draft.
+  struct Candidate {
+    DraftDepth found;
+    std::vector<int32_t> row_depth;
+  };
+  // The ticks in a row that a drafter is used: now, and usually.
+  struct Run {
+    int32_t ticks = 0;
+    double mean_ticks = 64;
+  };
 
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
   static size_t bucket_of(const TickView& view);
   TickTimes times(const TickView& view, int drafter) const;
-  double switch_on_ms(const TickView& view, int drafter) const;
+  double others_ms(const TickView& view) const;
+  bool like_last(const TickView& view) const;
+  bool rests(const TickView& view);
+  bool plain_is_due(const TickView& view, const DraftDepth& plain) const;
+  DraftDepth choose_arm(const TickView& view, const DraftDepth& plain);
+  void plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const;
+  void note_use(const TickView& view, bool used);
+  double catch_up_ms(const TickView& view, int drafter) const;
+  void note_run(int drafter);
   void fill_odds(const TickView& view, int drafter, float at_least);
   void weigh(Forest* forest, uint32_t models) const;
 
@@ -53,19 +79,27 @@ class AutoChooser final : public Chooser, private DraftGate {
   Tuner tuner_;
   CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
-  double fixed_ms_ = 0;             // of a tick, beside its passes: the mean of late
+  std::vector<Run> runs_;           // likewise
+  Mean fixed_, plain_fixed_;        // what a tick takes beside its passes: one that looks for drafts, and one that does not
   std::vector<Known> known_;        // by slot
   int64_t ticks_ = 0, last_verified_ = 0;
+  int32_t idle_ = 0, rest_ = 0;     // ticks whose drafts were not worth verifying; ticks to go without looking
+  size_t rest_rows_ = 0;            // what they hold for
   std::array<int64_t, 18> last_plain_ = {};  // by power of two of the rows: the last tick without a draft; 0: none
 
   // Of the tick.
   std::vector<RowOdds> odds_;
+  std::vector<Candidate> candidates_;  // by model
   std::vector<int32_t> depth_;      // by row: of the drafter that is chosen
   bool plain_ = false;              // it goes without a draft, to see what that takes
   int arm_ = 0;
   int drafter_ = kNone;
   TickTimes times_;
+  double others_ms_ = 0;            // of its time that no choice changes
   double value_ = 0;                // tokens a millisecond that the tick should reach
+  struct {
+    double tokens = 0, nodes = 0, spent_ms = 0;
+  } draft_;                         // of the levels so far
   std::vector<float> sorted_;       // the worth of all nodes
 };
 

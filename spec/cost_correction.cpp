@@ -14,19 +14,9 @@ constexpr double kPrior = 0.5;      // passes that say the model is right
 
 double CostCorrection::factor(double rows) const {
   const double x = std::clamp(std::log2(std::max(rows, 1.0)), 0.0, static_cast<double>(kBuckets - 1));
-  const auto value = [this](size_t b) { return buckets_[b].log_ratio * buckets_[b].weight / (buckets_[b].weight + kPrior); };
-  size_t below = kBuckets, above = kBuckets;
-  for (size_t b = 0; b < kBuckets; ++b) {
-    if (buckets_[b].weight == 0) continue;
-    if (static_cast<double>(b) <= x) below = b;
-    if (static_cast<double>(b) >= x && above == kBuckets) above = b;
-  }
-  if (below == kBuckets && above == kBuckets) return 1;
-  if (below == kBuckets) below = above;
-  if (above == kBuckets) above = below;
-  const double span = static_cast<double>(above - below);
-  const double share = span > 0 ? (x - static_cast<double>(below)) / span : 0;
-  return std::exp((1 - share) * value(below) + share * value(above));
+  const size_t below = static_cast<size_t>(x), above = std::min(below + 1, kBuckets - 1);
+  const double share = x - static_cast<double>(below);
+  return std::exp((1 - share) * log_factor_[below] + share * log_factor_[above]);
 }
 
 void CostCorrection::learn(double rows, double modelled_ms, double ms) {
@@ -35,12 +25,28 @@ void CostCorrection::learn(double rows, double modelled_ms, double ms) {
   Bucket& bucket = buckets_[static_cast<size_t>(nearest)];
   const double most = std::log(kMost), seen = std::clamp(std::log(ms / modelled_ms), -most, most);
   bucket.weight = std::min(bucket.weight + 1, kMemory);
-  if (bucket.weight == 1) {
-    bucket.log_ratio = seen;
-    return;
-  }
-  const double step = std::max(1 / bucket.weight, kLeastStep) * 0.5;
+  const double step = bucket.weight == 1 ? 2 * most : std::max(1 / bucket.weight, kLeastStep) * 0.5;
   bucket.log_ratio += std::clamp(seen - bucket.log_ratio, -step, step);
+  fill_gaps();
+}
+
+// Between two that were seen in a straight line; beyond them as the nearest.
+void CostCorrection::fill_gaps() {
+  const auto value = [this](size_t b) { return buckets_[b].log_ratio * buckets_[b].weight / (buckets_[b].weight + kPrior); };
+  size_t below = kBuckets;
+  for (size_t b = 0; b < kBuckets; ++b) {
+    if (buckets_[b].weight == 0) {
+      log_factor_[b] = below == kBuckets ? 0 : value(below);
+      continue;
+    }
+    const size_t first = below == kBuckets ? 0 : below;
+    for (size_t gap = first; gap < b; ++gap) {
+      const double share = below == kBuckets ? 1 : static_cast<double>(gap - below) / static_cast<double>(b - below);
+      log_factor_[gap] = below == kBuckets ? value(b) : (1 - share) * value(below) + share * value(b);
+    }
+    log_factor_[b] = value(b);
+    below = b;
+  }
 }
 
 }  // namespace otr

@@ -21,11 +21,14 @@ class CostCorrection {
   void learn(double rows, double modelled_ms, double ms);
 
  private:
+  void fill_gaps();
+
   static constexpr size_t kBuckets = 17;
   struct Bucket {
     double log_ratio = 0, weight = 0;
   };
   std::array<Bucket, kBuckets> buckets_;  // by log2 of the rows
+  std::array<double, kBuckets> log_factor_ = {};  // likewise, with what was not seen between what was
 };
 
 }  // namespace otr

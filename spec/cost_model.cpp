@@ -9,9 +9,9 @@ RoofShares roof_shares(double memory_ms, double arithmetic_ms, double overlap) {
   const double most = std::max(memory_ms, arithmetic_ms), least = std::min(memory_ms, arithmetic_ms);
   double larger = 1, smaller = 0;
   if (overlap < 1 && most > 0) {  // at overlap 0 the slopes are 1, also of a side that is 0
-    const double p = 1 / (1 - overlap), ratio = least / most;
-    larger = std::pow(1 + std::pow(ratio, p), 1 / p - 1);  // (most / roof)^(p-1)
-    smaller = larger * std::pow(ratio, p - 1);
+    const double p = 1 / (1 - overlap), ratio = least / most, power = std::pow(ratio, p);
+    larger = std::pow(1 + power, 1 / p - 1);  // (most / roof)^(p-1)
+    smaller = ratio > 0 ? larger * power / ratio : overlap > 0 ? 0 : larger;
   }
   return memory_ms >= arithmetic_ms ? RoofShares{larger, smaller} : RoofShares{smaller, larger};
 }

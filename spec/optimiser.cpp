@@ -28,7 +28,7 @@ double TickTimes::row_ms(double level_rows) const {
   return (draft_ms(level_rows + step) - draft_ms(level_rows)) / step;
 }
 
-DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double once_ms) {
+DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double once_ms, double guess) {
   constexpr int kIterations = 4;  // Dinkelbach converges faster than Newton; the value then moves by less than 0.1 %
   most = std::min(most, kMaxDraftDepth);
   double known = 0;
@@ -42,7 +42,8 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
   double nodes = known, level_rows = n;
   for (int iteration = 0; iteration < kIterations; ++iteration) {
     // Who still drafts at each depth, at the price of a row and a node there.
-    const double price = best.value() * (times.row_ms(level_rows) + times.node_ms(nodes));
+    const double value = iteration == 0 ? std::max(best.value(), guess) : best.value();
+    const double price = value * (times.row_ms(level_rows) + times.node_ms(nodes));
     std::array<double, kMaxDraftDepth + 1> count = {}, gain = {};
     for (size_t r = 0; r < rows.size(); ++r) {
       const RowOdds& row = rows[r];
@@ -74,15 +75,19 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
       nodes = std::max(known, drafted);
       level_rows = drafted / level;
     }
-    if (found.value() <= best.value() * (1 + 1e-4)) break;
+    if (found.value() <= best.value() * (1 + 1e-4)) {
+      if (iteration > 0 || guess <= best.value()) break;
+      continue;  // the guess was too high
+    }
     best = found;
     for (size_t r = 0; r < rows.size(); ++r) row_depth_[r] = std::min(trial_[r], best.depth);
   }
   return best;
 }
 
-float Optimiser::least_acceptance(const TickTimes& times, double value, double p, std::span<const float> frontier) {
-  const double n = static_cast<double>(frontier.size()), node_ms = times.node_ms(n);
+float Optimiser::least_acceptance(const TickTimes& times, double value, double p, std::span<const float> frontier,
+                                  double nodes) {
+  const double n = static_cast<double>(frontier.size()), node_ms = times.node_ms(nodes);
   if (p <= 0) return kNothingIsWorthIt;
   const float least = static_cast<float>(value * (times.row_ms(n) + node_ms) / p);
   double sum = 0, count = 0;

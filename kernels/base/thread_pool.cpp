@@ -11,9 +11,9 @@
 namespace otr {
 namespace {
 
-// About 50 us: longer than the gap between two launches of a tick, far shorter than a scheduling quantum. When there are more
+// About 200 us: longer than the gap between two launches of a tick, or two ticks, far shorter than a scheduling quantum. When there are more
 // threads than CPUs, spinning would only take time from the thread that has work.
-constexpr int kSpins = 4000;
+constexpr int kSpins = 16000;
 
 }  // namespace
 

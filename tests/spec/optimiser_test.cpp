@@ -108,7 +108,9 @@ TEST(Optimiser, CutAgainstBruteForce) {
   for (int trial = 0; trial < 500; ++trial) {
     const CostModel cost = made_model(uniform(1, 100), 0.3, uniform(0, 1));
     const int32_t rows = 1 + static_cast<int32_t>(random() % 30);
-    const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows), .rows = static_cast<double>(rows), .context = 500, .fixed_ms = uniform(0, 1)};
+    const double fixed_ms = uniform(0, 1);
+    const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows), .rows = static_cast<double>(rows), .context = 500,
+                      .plain_fixed_ms = fixed_ms, .fixed_ms = fixed_ms};
     std::vector<float> acceptance(random() % 200);
     for (float& a : acceptance) a = static_cast<float>(std::pow(uniform(0, 1), uniform(0.2, 3)));
     std::sort(acceptance.begin(), acceptance.end(), std::greater<>());
@@ -137,8 +139,8 @@ TEST(Optimiser, GateAgainstItsRule) {
     const TickTimes t{.cost = &cost, .batch = 8, .rows = 8, .context = 500};
     std::vector<float> frontier(1 + random() % 40);
     for (float& a : frontier) a = static_cast<float>(uniform(0, 1));
-    const double value = uniform(0.05, 3), p = uniform(0.3, 1);
-    const float least = Optimiser::least_acceptance(t, value, p, frontier);
+    const double value = uniform(0.05, 3), p = uniform(0.3, 1), nodes = uniform(0, 200);
+    const float least = Optimiser::least_acceptance(t, value, p, frontier, nodes);
     const double n = static_cast<double>(frontier.size());
     double sum = 0, count = 0;
     for (const float a : frontier) {
@@ -146,8 +148,8 @@ TEST(Optimiser, GateAgainstItsRule) {
     }
     if (count > 0) {
       ++opened;
-      EXPECT_GT(p * sum, value * (t.draft_ms(count) + t.node_ms(n) * count));
-      EXPECT_GE(p * static_cast<double>(least) * (1 + 1e-6), value * (t.row_ms(n) + t.node_ms(n)));
+      EXPECT_GT(p * sum, value * (t.draft_ms(count) + t.node_ms(nodes) * count));
+      EXPECT_GE(p * static_cast<double>(least) * (1 + 1e-6), value * (t.row_ms(n) + t.node_ms(nodes)));
     } else {
       ++closed;
     }
@@ -155,7 +157,7 @@ TEST(Optimiser, GateAgainstItsRule) {
   EXPECT_GT(opened, 50);
   EXPECT_GT(closed, 50);
   const CostModel cost = made_model(100, 0.1, 1);
-  EXPECT_GT(Optimiser::least_acceptance({.cost = &cost, .batch = 1, .rows = 1}, 0.1, 0.0, std::vector<float>{1.0f}), 1.0f);
+  EXPECT_GT(Optimiser::least_acceptance({.cost = &cost, .batch = 1, .rows = 1}, 0.1, 0.0, std::vector<float>{1.0f}, 1), 1.0f);
 }
 
 }  // namespace
