@@ -102,7 +102,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   const Policy& policy = options_.policy;
   const TreeDrafterOptions tree{.number = static_cast<int>(drafters_.size()), .top_k = policy.top_k, .max_nodes = policy.verify_tokens,
                                 .max_batch = options_.max_batch, .max_draft_rows = options_.max_draft_rows, .chunk = options_.prefill_chunk,
-                                .by_q = policy.by_q};
+                                .by_q = policy.by_q, .uncoupled = policy.uncoupled};
   const auto named = [&name](const auto& d) { return d.name == name; };
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
   if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));

@@ -169,7 +169,8 @@ void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
   const auto add_draw = [&](int32_t node) {
     const Sequence& live = sequence(s.slot);
     const int32_t depth = m.tree[node].depth;
-    const SampleDraw draw = live.draw(static_cast<int32_t>(draws_.size()), num_tokens + depth, -1);
+    SampleDraw draw = live.draw(static_cast<int32_t>(draws_.size()), num_tokens + depth, -1);
+    if (options_.uncoupled) draw.noise.r[3] ^= kNoiseDomainUncoupled;
     draws_.push_back({draw, options_.by_q ? 1.0f : 1.0f / calibration(live).beta(), options_.by_q});
     m.tree.tokens_to(node, &tokens_);
     penalties_.extend(live, tokens_, &draws_.back().draw);

@@ -32,6 +32,7 @@ struct TreeDrafterOptions {
   int32_t max_draft_rows;   // nodes of all trees of one propose()
   int32_t chunk;            // further rows of a pass, for committed tokens
   bool by_q = false;        // candidates without noise, and trees grown by the drafter's own q: for comparison
+  bool uncoupled = false;   // draws with noise that the target does not see: for comparison
 };
 
 class TreeDrafter : public Drafter {

@@ -27,7 +27,7 @@ constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to wi
 
 size_t AutoChooser::bucket_of(const TickView& view) { return std::min<size_t>(std::bit_width(view.rows.size()), 17); }
 
-AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), draft_correction_(options.drafters.size()), runs_(options.drafters.size()) {
+AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), tuner_(!options.policy.untuned), draft_correction_(options.drafters.size()), runs_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;
@@ -38,6 +38,10 @@ AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), dra
   depth_.reserve(batch);
   candidates_.resize(models_.size());
   for (Candidate& candidate : candidates_) candidate.row_depth.reserve(batch);
+  if (options.policy.stragglers) {
+    lengths_.reserve(batch);
+    weights_.reserve(batch);
+  }
   sorted_.reserve(batch * static_cast<size_t>(kMaxDraftNodes));
 }
 
@@ -87,7 +91,7 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
   odds_.clear();
   for (const TickRow& row : view.rows) {
     odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = row.max_depth,
-                     .known = acceptance_.known(row.slot, row.sequence)});
+                     .known = acceptance_.known(row.slot, row.sequence), .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
   }
 }
 
@@ -96,6 +100,7 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   const double n = static_cast<double>(view.rows.size());
   others_ms_ = others_ms(view);
   times_ = times(view, kNone);
+  if (options_.policy.stragglers) weigh_rows(view);
   const DraftDepth plain{.depth = 0, .tokens = n, .ms = times_.plain_ms()};
   depth_.assign(view.rows.size(), 0);
   arm_ = 0;
@@ -116,6 +121,20 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   plan->model_depth = depth_;
   plan->expected_ms = plain.ms + others_ms_;
   plan->expected_tokens = n;
+}
+
+// omega: in proportion to what each has still to come. The last sample ends the rollout, so its tokens count most.
+void AutoChooser::weigh_rows(const TickView& view) {
+  lengths_.clear();
+  for (const TickRow& row : view.rows) lengths_.push_back(row.generated);
+  hazard_.see_running(lengths_);
+  weights_.clear();
+  double sum = 0;
+  for (const int32_t length : lengths_) {
+    weights_.push_back(static_cast<float>(hazard_.remaining(length)));
+    sum += static_cast<double>(weights_.back());
+  }
+  for (float& weight : weights_) weight *= static_cast<float>(static_cast<double>(lengths_.size()) / sum);
 }
 
 // About as many rows as when it last looked.
@@ -143,7 +162,7 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   const int32_t most = options_.policy.depth;
   const double n = plain.tokens;
   double known = 0;
-  for (const TickRow& row : view.rows) known += static_cast<double>(acceptance_.known(row.slot, row.sequence));
+  for (size_t r = 0; r < view.rows.size(); ++r) known += weight(r) * static_cast<double>(acceptance_.known(view.rows[r].slot, view.rows[r].sequence));
   DraftDepth best = plain;
   const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times_.verify_ms(known)};
   if (known > 0 && looked_up.value() > best.value()) best = looked_up;
@@ -249,7 +268,10 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
     Forest& forest = *forests[r];
     acceptance_.note_draft(view.rows[r].slot, view.rows[r].sequence, forest, models);
     weigh(&forest, models);
-    for (const DraftNode& node : forest.nodes()) sorted_.push_back(node.worth);
+    for (int32_t i = 0; i < forest.size(); ++i) {
+      if (!weights_.empty()) forest.set_worth(i, forest[i].worth * weights_[r]);
+      sorted_.push_back(forest[i].worth);
+    }
   }
   std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
   const double spent = work.passes == 0 ? 0 : work.passes * times_.draft_ms(static_cast<double>(work.rows) / work.passes);
@@ -267,6 +289,11 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   }
   plan->expected_ms = cut.ms + others_ms_;
   plan->expected_tokens = cut.tokens;
+  if (weights_.empty()) return;
+  plan->expected_tokens = static_cast<double>(n);
+  for (size_t r = 0; r < forests.size(); ++r) {
+    for (const DraftNode& node : forests[r]->nodes()) plan->expected_tokens += static_cast<double>(node.worth / weights_[r]);
+  }
 }
 
 // Counts the ticks that a drafter is used in a row.
@@ -300,6 +327,7 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   for (const RowOutcome& row : outcome.rows) {
     tokens += row.num_new;
     const TickRow& seen = view.rows[static_cast<size_t>(row.row)];
+    if (row.ended && options_.policy.stragglers) hazard_.note_end(seen.generated + row.num_new);
     const Forest& forest = *outcome.forests[static_cast<size_t>(row.row)];
     if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.kept);
     if (drafter_ == kNone || plan.model_depth[static_cast<size_t>(row.row)] == 0) continue;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "spec/acceptance.h"
+#include "spec/length_hazard.h"
 #include "spec/make_chooser.h"
 #include "spec/optimiser.h"
 #include "spec/tuner.h"
@@ -29,6 +30,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   DraftGate* gate() override { return this; }
   void select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) override;
   void observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) override;
+  void end_step() override { hazard_.end_step(); }
 
  private:
   static constexpr int kNone = -1;
@@ -60,6 +62,8 @@ class AutoChooser final : public Chooser, private DraftGate {
   static size_t bucket_of(const TickView& view);
   TickTimes times(const TickView& view, int drafter) const;
   double others_ms(const TickView& view) const;
+  void weigh_rows(const TickView& view);
+  double weight(size_t row) const { return weights_.empty() ? 1 : static_cast<double>(weights_[row]); }
   bool like_last(const TickView& view) const;
   bool rests(const TickView& view);
   bool plain_is_due(const TickView& view, const DraftDepth& plain) const;
@@ -77,6 +81,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   Acceptance acceptance_;
   Optimiser optimiser_;
   Tuner tuner_;
+  LengthHazard hazard_;
   CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
   std::vector<Run> runs_;           // likewise
@@ -89,6 +94,8 @@ class AutoChooser final : public Chooser, private DraftGate {
 
   // Of the tick.
   std::vector<RowOdds> odds_;
+  std::vector<float> weights_;      // by row; empty: all count the same
+  std::vector<int32_t> lengths_;    // likewise
   std::vector<Candidate> candidates_;  // by model
   std::vector<int32_t> depth_;      // by row: of the drafter that is chosen
   bool plain_ = false;              // it goes without a draft, to see what that takes

@@ -32,7 +32,7 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
   constexpr int kIterations = 4;  // Dinkelbach converges faster than Newton; the value then moves by less than 0.1 %
   most = std::min(most, kMaxDraftDepth);
   double known = 0;
-  for (const RowOdds& row : rows) known += row.known;
+  for (const RowOdds& row : rows) known += static_cast<double>(row.weight * row.known);
   const double n = static_cast<double>(rows.size());
   DraftDepth best{.depth = 0, .tokens = n, .ms = times.plain_ms()};
   const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times.verify_ms(known)};
@@ -47,15 +47,16 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
     std::array<double, kMaxDraftDepth + 1> count = {}, gain = {};
     for (size_t r = 0; r < rows.size(); ++r) {
       const RowOdds& row = rows[r];
+      const double weight = static_cast<double>(row.weight);
       double kept = 1, sum = 0;
       int32_t depth = 0;
       for (; depth < std::min(row.max_depth, most); ++depth) {
         kept *= static_cast<double>(row.p);
-        if (kept < price) break;
+        if (weight * kept < price) break;
         const double before = std::max(0.0, sum - static_cast<double>(row.known));
         sum += kept;
         const size_t at = static_cast<size_t>(depth) + 1;
-        gain[at] += std::max(0.0, sum - static_cast<double>(row.known)) - before;
+        gain[at] += weight * (std::max(0.0, sum - static_cast<double>(row.known)) - before);
         count[at] += 1;
       }
       trial_[r] = depth;

@@ -6,6 +6,8 @@
 // down to one threshold for the whole batch: a node is verified iff A >= lambda * d verify_ms / d node, and one more level is drafted iff what it is
 // expected to bring exceeds lambda times its time. "Do not speculate" is the draft without nodes.
 //
+// Where rows have weights omega, theirs are the tokens that count: A is omega A, and so on.
+//
 // Thread safety: pure functions and values.
 #pragma once
 
@@ -54,6 +56,7 @@ struct RowOdds {
   float p = 0;
   int32_t max_depth = 0;
   float known = 0;  // tokens a tick that cheaper drafts are expected to bring it anyway
+  float weight = 1;  // omega: what its tokens count; the mean of all rows is 1
 };
 
 struct DraftDepth {

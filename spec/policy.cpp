@@ -9,7 +9,7 @@ namespace otr {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "expected auto, off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
+    "expected auto[:uncoupled][:chain][:q][:untuned][:stragglers], off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
 
 struct Preset {
   std::string_view name;
@@ -42,7 +42,12 @@ class Parser {
     std::vector<std::string_view> parts = split(text_, ':');
     if (text_ == "off") return Policy{};
     for (const Preset& preset : kPresets) {
-      if (text_ == preset.name) return Policy{preset.kind, {}, preset.depth, preset.top_k, preset.verify_tokens, preset.by_q};
+      if (parts[0] != preset.name) continue;
+      Policy p{.kind = preset.kind, .drafters = {}, .depth = preset.depth, .top_k = preset.top_k, .verify_tokens = preset.verify_tokens, .by_q = preset.by_q};
+      for (const std::string_view variant : std::span(parts).subspan(1)) {
+        if (p.kind != PolicyKind::kAuto || !apply(variant, &p)) return fail(std::string(kGrammar));
+      }
+      return p;
     }
     Policy p;
     p.by_q = parts.size() == 6 && parts.back() == "q";
@@ -65,6 +70,16 @@ class Parser {
   }
 
  private:
+  static bool apply(std::string_view variant, Policy* p) {
+    if (variant == "uncoupled") p->uncoupled = true;
+    else if (variant == "chain") p->top_k = 1;
+    else if (variant == "q") p->by_q = true;
+    else if (variant == "untuned") p->untuned = true;
+    else if (variant == "stragglers") p->stragglers = true;
+    else return false;
+    return true;
+  }
+
   Status fail(const std::string& reason) const { return invalid_argument("policy '" + std::string(text_) + "': " + reason); }
 
   Status number(const char* what, std::string_view digits, int32_t most, int32_t* value) const {

@@ -1,7 +1,7 @@
 // Policy: what chooses the strategy of a tick: which drafters propose, how deep, and how many nodes the target verifies.
 //
 //   off                                                     plain decoding, one token a row and tick
-//   auto                                                    what pays most, tick by tick: spec/auto_chooser.h
+//   auto[:<variant>…]                                       what pays most, tick by tick: spec/auto_chooser.h
 //   fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]   always the same strategy
 //   specactor, rhymerl, tlt, efficientrollout               as the papers of these names choose: see the choosers
 //
@@ -10,6 +10,10 @@
 // the first ones taking what is left over; a tick has 512 nodes at most, or one row's, divided by the rows that draft. `q`: drafters
 // with a model propose what is likeliest under their own q, without the noise, and grow trees by it (TLT, section 5.1): for comparison.
 // Of the papers' policies these are the most that their choosers ask for.
+//
+// Variants of auto show what its parts are worth: `uncoupled`: drafters draw with noise of their own, and a draft is kept if it
+// happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts, without the tuner; `stragglers`: rows
+// count by the tokens that samples of their length still have to come (spec/length_hazard.h).
 //
 // Thread safety: values.
 #pragma once
@@ -35,6 +39,9 @@ struct Policy {
   int32_t top_k = 1;
   int32_t verify_tokens = 0;
   bool by_q = false;
+  bool uncoupled = false;
+  bool untuned = false;
+  bool stragglers = false;
 };
 
 // kInvalidArgument, with the reason, for what is not in the grammar or out of range.

@@ -22,7 +22,7 @@ size_t Tuner::bucket_of(double rows) {
 
 double Tuner::factor(double rows, int arm) const {
   const Record& r = records_[bucket_of(rows)][static_cast<size_t>(arm)];
-  if (r.weight == 0) return 1;
+  if (!on_ || r.weight == 0) return 1;
   const double tokens = r.tokens + kPriorWeight, ms = r.ms + kPriorWeight;
   return std::clamp(tokens / ms, 1 / kMostWrong, kMostWrong);
 }
@@ -39,7 +39,7 @@ int Tuner::choose(double rows, std::span<const Arm> arms, double ms) {
   }
   // Of those that might be better, the one that was not seen for longest.
   int oldest = best;
-  for (int a = 1; a < static_cast<int>(arms.size()); ++a) {
+  for (int a = 1; on_ && a < static_cast<int>(arms.size()); ++a) {
     const Arm& arm = arms[static_cast<size_t>(a)];
     if (a == best || arm.hoped <= best_value || arm.extra_ms > account_ms_) continue;
     const int64_t last = last_used_[static_cast<size_t>(a)];

@@ -31,6 +31,9 @@ class Tuner {
     double extra_ms = 0;   // what looking at it costs beyond the best arm, if it brings nothing
   };
 
+  // `on`: false: the model's word counts, and nothing is looked at for its own sake.
+  explicit Tuner(bool on = true) : on_(on) {}
+
   // The arm to use; arm 0 can always be. `ms`: the expected time of the tick.
   int choose(double rows, std::span<const Arm> arms, double ms);
   // Whether the last choose() looked at an arm that it does not hold for best.
@@ -47,6 +50,7 @@ class Tuner {
   static constexpr int kBuckets = 18;
   static size_t bucket_of(double rows);
 
+  const bool on_;
   std::array<std::array<Record, kMaxArms>, kBuckets> records_;
   std::array<int64_t, kMaxArms> last_used_ = {};
   int64_t ticks_ = 0;

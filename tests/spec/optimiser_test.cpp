@@ -130,6 +130,18 @@ TEST(Optimiser, CutAgainstBruteForce) {
 }
 
 // What passes the gate is worth it, and together worth the pass; what does not is not.
+// Of two rows that are alike the one that counts more drafts at least as deep.
+TEST(Optimiser, WeightsDecideWhoDrafts) {
+  const CostModel cost = made_model(4, 0.2, 0.5);
+  const TickTimes t{.cost = &cost, .batch = 16, .rows = 16, .context = 500};
+  std::vector<RowOdds> rows(16, {.p = 0.8f, .max_depth = 20});
+  for (size_t r = 0; r < rows.size(); ++r) rows[r].weight = r < 4 ? 3.0f : 1.0f / 3;
+  Optimiser optimiser;
+  ASSERT_GT(optimiser.best_depth(t, rows, 16, 0).depth, 0);
+  const std::vector<int32_t> depth = optimiser.row_depth();
+  for (size_t r = 4; r < rows.size(); ++r) EXPECT_LT(depth[r], depth[0]) << r;
+}
+
 TEST(Optimiser, GateAgainstItsRule) {
   std::mt19937 random(3);
   const auto uniform = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(random); };

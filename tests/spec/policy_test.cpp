@@ -48,6 +48,16 @@ TEST(ParsePolicy, ReadsTheRuleThatTreesGrowBy) {
   EXPECT_FALSE(by_acceptance.value().by_q);
 }
 
+TEST(ParsePolicy, ReadsTheVariantsOfAuto) {
+  const Policy plain = parse_policy("auto").value(), all = parse_policy("auto:uncoupled:chain:q:untuned:stragglers").value();
+  EXPECT_FALSE(plain.uncoupled || plain.by_q || plain.untuned || plain.stragglers);
+  EXPECT_TRUE(all.uncoupled && all.by_q && all.untuned && all.stragglers);
+  EXPECT_EQ(all.kind, PolicyKind::kAuto);
+  EXPECT_GT(plain.top_k, 1);
+  EXPECT_EQ(all.top_k, 1);
+  for (const char* text : {"auto:", "auto:fast", "auto:chain:", "tlt:chain", "off:chain"}) EXPECT_FALSE(parse_policy(text).ok()) << text;
+}
+
 TEST(ParsePolicy, KnowsThePapersByName) {
   struct Case {
     const char* name;
