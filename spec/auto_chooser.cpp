@@ -77,7 +77,8 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   const double plain_ms = best.ms;
   const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = plain.verify_ms(known)};
   if (known > 0 && looked_up.value() > best.value()) best = looked_up;
-  const bool may_explore = ticks_++ % kExploreEvery == 0;
+  ++ticks_;
+  const bool may_explore = ++step_ticks_ % kExploreEvery == 0;  // a step begins with what is held for best
   arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
   for (size_t m = 0; m < models_.size(); ++m) {
     const int d = models_[m];

@@ -29,6 +29,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   DraftGate* gate() override { return this; }
   void select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) override;
   void observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) override;
+  void end_step() override { step_ticks_ = 0; }
 
  private:
   static constexpr int kNone = -1;
@@ -55,7 +56,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   std::vector<CostCorrection> draft_correction_;  // by drafter
   double fixed_ms_ = 0;             // of a tick, beside its passes: the mean of late
   std::vector<Known> known_;        // by slot
-  int64_t ticks_ = 0, last_verified_ = 0;
+  int64_t ticks_ = 0, step_ticks_ = 0, last_verified_ = 0;
   std::array<int64_t, 18> last_plain_ = {};  // by power of two of the rows: the last tick without a draft; 0: none
 
   // Of the tick.
