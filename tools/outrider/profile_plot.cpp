@@ -55,6 +55,11 @@ class Figure {
   void line(double x1, double y1, double x2, double y2, const char* style) {
     print(&body_, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x + x1, y + y1, x + x2, y + y2, style);
   }
+  void polyline(const std::vector<std::pair<double, double>>& points, const char* style) {
+    body_ += "<polyline fill=\"none\" points=\"";
+    for (const auto& [px, py] : points) print(&body_, "%.1f,%.1f ", x + px, y + py);
+    print(&body_, "\" %s/>\n", style);
+  }
   void rectangle(double left, double top, double width, double height, const std::string& fill, const char* style) {
     print(&body_, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" %s/>\n", x + left, y + top, width,
           height, fill.c_str(), style);
@@ -230,9 +235,9 @@ void draw_rungs(const ProfileLadder& l, size_t batch, double most, Figure* f) {
     const std::string colour = kColours[d % kColours.size()];
     const std::string stroke = "stroke=\"" + colour + "\" stroke-width=\"1.6\"", fill = "fill=\"" + colour + "\"";
     const auto y_at = [&](size_t a) { return kPanel - axis.at(l.ladder.at(d, batch, a).speedup); };
-    for (size_t a = 1; a < acceptances.size(); ++a) {
-      f->line(x_at(acceptances[a - 1]), y_at(a - 1), x_at(acceptances[a]), y_at(a), stroke.c_str());
-    }
+    std::vector<std::pair<double, double>> points;
+    for (size_t a = 0; a < acceptances.size(); ++a) points.emplace_back(x_at(acceptances[a]), y_at(a));
+    f->polyline(points, stroke.c_str());
     // The depth, at every tenth of acceptance that drafts.
     for (size_t a = 5; a < acceptances.size(); a += 5) {
       const Rung& rung = l.ladder.at(d, batch, a);
