@@ -166,7 +166,7 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   DraftDepth best = plain;
   const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times_.verify_ms(known)};
   if (known > 0 && looked_up.value() > best.value()) best = looked_up;
-  const bool may_explore = ticks_ % kExploreEvery == 1;
+  const bool may_explore = ++step_ticks_ % kExploreEvery == 0;  // a step begins with what is held for best
   std::array<Tuner::Arm, Tuner::kMaxArms> arms;
   arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
   for (size_t m = 0; m < models_.size(); ++m) {

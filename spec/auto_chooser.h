@@ -30,7 +30,10 @@ class AutoChooser final : public Chooser, private DraftGate {
   DraftGate* gate() override { return this; }
   void select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) override;
   void observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) override;
-  void end_step() override { hazard_.end_step(); }
+  void end_step() override {
+    hazard_.end_step();
+    step_ticks_ = 0;
+  }
 
  private:
   static constexpr int kNone = -1;
@@ -87,7 +90,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   std::vector<Run> runs_;           // likewise
   Mean fixed_, plain_fixed_;        // what a tick takes beside its passes: one that looks for drafts, and one that does not
   std::vector<Known> known_;        // by slot
-  int64_t ticks_ = 0, last_verified_ = 0;
+  int64_t ticks_ = 0, step_ticks_ = 0, last_verified_ = 0;
   int32_t idle_ = 0, rest_ = 0;     // ticks whose drafts were not worth verifying; ticks to go without looking
   size_t rest_rows_ = 0;            // what they hold for
   std::array<int64_t, 18> last_plain_ = {};  // by power of two of the rows: the last tick without a draft; 0: none

@@ -137,7 +137,7 @@ class Fitter {
   }
   std::vector<double> errors(const Vector& x) const {
     std::vector<double> all;
-    for (const CostPoint& point : points_) all.push_back(std::abs(time_ms(x, point) / point.ms - 1));
+    for (const CostPoint& point : points_) all.push_back(std::abs(std::log(time_ms(x, point) / point.ms)));
     return all;
   }
   double loss_of(const Vector& x, double scale) const {
@@ -148,7 +148,8 @@ class Fitter {
     }
     return loss;
   }
-  // Least squares with the weights and the slopes as they are at x.
+  // Least squares with the weights and the slopes as they are at x. To first order log(time of next / ms) is log(time / ms) +
+  // (time of next - time) / time, and the roof's slopes give time - comm_ms themselves.
   Vector solve(const Vector& x, double scale) const {
     Matrix a{};
     Vector b{};
@@ -156,17 +157,18 @@ class Fitter {
       const RoleCost cost = cost_of(x, point.role, overlap_);
       const PassShape& pass = point.pass;
       const RoofShares share = roof_shares(cost.memory_ms(pass), cost.arithmetic_ms(pass), overlap_);
-      Vector slope{};  // of time / ms by every parameter
-      slope[kWeights] = share.memory / point.ms;
-      slope[kKv] = share.memory * pass.batch * pass.context / point.ms;
-      slope[kRow] = share.arithmetic * pass.rows / point.ms;
-      slope[kAttention] = share.arithmetic * pass.rows * pass.context / point.ms;
-      slope[kSample] = pass.batch / point.ms;
-      slope[context_of(point.role)] = pass.context / point.ms;
-      const double error = std::abs(time_ms(x, point) / point.ms - 1), most = kHuber * scale;
-      const double weight = error <= most ? 1 : most / error;
+      const double time = time_ms(x, point);
+      Vector slope{};  // of log(time) by every parameter
+      slope[kWeights] = share.memory / time;
+      slope[kKv] = share.memory * pass.batch * pass.context / time;
+      slope[kRow] = share.arithmetic * pass.rows / time;
+      slope[kAttention] = share.arithmetic * pass.rows * pass.context / time;
+      slope[kSample] = pass.batch / time;
+      slope[context_of(point.role)] = pass.context / time;
+      const double error = std::log(time / point.ms), most = kHuber * scale;
+      const double weight = std::abs(error) <= most ? 1 : most / std::abs(error);
       for (size_t i = 0; i < kNumParameters; ++i) {
-        b[i] += weight * slope[i] * (1 - comm_ms_ / point.ms);
+        b[i] += weight * slope[i] * (1 - comm_ms_ / time - error);
         for (size_t j = 0; j < kNumParameters; ++j) a[i][j] += weight * slope[i] * slope[j];
       }
     }

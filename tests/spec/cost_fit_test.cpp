@@ -110,6 +110,23 @@ TEST(CostFit, AffineTimes) {
   }
 }
 
+// Of passes that were measured at half and at twice their time as often, the model says neither.
+TEST(CostFit, TakesTwiceTooLongLikeTwiceTooShort) {
+  CostModel model;
+  for (RoleCost& role : model.roles) role.weights_ms = 8;
+  std::vector<CostPoint> points = points_of(model, {3, 7});
+  const std::vector<CostPoint> truth = points;
+  for (CostPoint& point : points) {
+    const int half = (std::ilogb(point.pass.batch) + std::ilogb(point.pass.context)) % 2;
+    point.ms *= half == 0 ? 2 : 0.5;
+  }
+  const auto fit = fit_cost_model(points);
+  ASSERT_TRUE(fit.ok()) << fit.status().message();
+  double sum = 0;
+  for (const CostPoint& point : truth) sum += std::log(fit.value().model.time_ms(point.role, point.pass) / point.ms);
+  EXPECT_LT(std::abs(sum / static_cast<double>(truth.size())), 0.1);
+}
+
 // Whatever is measured, here times that fall with batch and context, the model never falls.
 TEST(CostFit, NeverFallsInBatchOrContext) {
   std::vector<CostPoint> points = points_of(truth(0.5), {3, 7});

@@ -63,12 +63,58 @@ class Profile(ProgramTest):
         self.assertEqual(printed["shapes_left_out"], 0)
         self.assertEqual([(r["role"], r["drafter"]) for r in printed["roles"]],
                          [("target", None), ("verify", None), ("draft", "self"), ("draft", "small")])
-        self.assertEqual(len(printed["frontier"]), 2 * 3 * 3)
+        self.assertEqual(len(printed["ladder"]), 3 * 3 * 7)
         for change in ({"threads": 2}, {"max_batch": 8}, {"machine": "another"}):
             part.write_text(json.dumps(whole | {"fits": [], "passes": kept} | change), encoding="utf-8")
             self.expect(3, "remove it to begin anew", "profile", *SMALL, "-o", self.path)
         part.write_text("{", encoding="utf-8")
         self.expect(3, "p.json.part", "profile", *SMALL, "-o", self.path)
+
+    def test_ladder_of_a_profile(self):
+        _, swept = self.profile()
+        plot = self.folder / "l.svg"
+        table = self.run_ok("profile", "--ladder", self.path, "--plot", plot)
+        self.assertTrue(swept.endswith(table))
+        rungs = json.loads(self.run_ok("profile", "--ladder", self.path, "--json", "--context", "77"))["ladder"]
+        self.assertEqual([(r["drafter"], r["batch"]) for r in rungs[::7]],
+                         [(d, b) for d in ("self", "small", "lookup") for b in (1, 2, 4)])
+        for r in rungs:
+            self.assertEqual((r["context"], r["depth"] == 0), (77, r["speedup"] == 1))
+            self.assertLessEqual(r["depth"], 32)
+        for less, more in zip(rungs, rungs[1:]):  # of one drafter and batch; depths are the best within 1.5 %
+            if less["acceptance"] < more["acceptance"]:
+                self.assertLessEqual(less["speedup"], 1.02 * more["speedup"])
+        for ours, free in zip(rungs, rungs[2 * 3 * 7:]):  # what costs nothing brings at least as much
+            self.assertLessEqual(ours["speedup"], 1.02 * free["speedup"])
+        titles = [t.text for t in ElementTree.parse(plot).getroot().iter("{http://www.w3.org/2000/svg}text")]
+        for title in ("1 sample", "4 samples", "small", "lookup"):
+            self.assertIn(title, titles)
+        # By hand, from costs alone: a level takes 1 ms, a pass 10 + 1 a row; of one sample two drafted tokens are best at 0.6.
+        profile = json.loads(self.path.read_text(encoding="utf-8"))
+        for fit in profile["fits"]:
+            for role in ("target", "verify", "draft"):
+                fit[role].update(weights_ms=1.0, kv_ms=0.0, row_ms=0.0, attention_ms=0.0, sample_ms=0.0, context_ms=0.0, overlap=0.0)
+                if role != "draft":
+                    fit[role].update(weights_ms=10.0, row_ms=1.0)
+        self.path.write_text(json.dumps(profile), encoding="utf-8")
+        rungs = json.loads(self.run_ok("profile", "--ladder", self.path, "--json"))["ladder"]
+        found = next(r for r in rungs if (r["drafter"], r["batch"], r["acceptance"]) == ("self", 1, 0.6))
+        value = {d: sum(0.6**i for i in range(d + 1)) / (d + 11 + d) for d in range(1, 9)}
+        best = max(value, key=value.get)
+        self.assertEqual(found["depth"], best)
+        self.assertAlmostEqual(found["speedup"], 11 * value[best], places=5)
+
+    def test_ladder_refusals(self):
+        self.profile()
+        ladder = ("profile", "--ladder", self.path)
+        self.expect(2, "--model does not go with --ladder", *ladder, "--model", MODEL)
+        self.expect(2, "--context goes with --ladder", "profile", "--model", MODEL, "-o", self.path, "--context", "9")
+        self.expect(2, "--context", *ladder, "--context", "0")
+        self.expect(3, "/nonexistent", "profile", "--ladder", "/nonexistent")
+        self.expect(4, "/nonexistent/l.svg", *ladder, "--plot", "/nonexistent/l.svg")
+        profile = json.loads(self.path.read_text(encoding="utf-8"))
+        self.path.write_text(json.dumps(profile | {"fits": []}), encoding="utf-8")
+        self.expect(3, "the sweep is not complete", *ladder)
 
     def test_progress_on_a_terminal(self):
         ours, theirs = pty.openpty()

@@ -1,5 +1,5 @@
-// outrider profile: measures what passes cost on this machine, fits the cost model, and says how well it fits and where
-// speculation pays.
+// outrider profile: measures what passes cost on this machine, fits the cost model, and says how well it fits and what drafters
+// are worth: the ladder, which can also be had of a profile that there is.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,13 +27,20 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kUsage =
-    "Usage: outrider profile --model PATH [--drafter NAME=model:PATH]… -o PROFILE.json [FLAGS]\n\n"
+    "Usage: outrider profile --model PATH [--drafter NAME=model:PATH]… -o PROFILE.json [FLAGS]\n"
+    "       outrider profile --ladder PROFILE.json [--context N] [--plot FILE.svg] [--json]\n\n"
     "Times passes of the model, of its verifications and of its drafters over batch and context, fits their costs, and writes "
     "both.\n"
-    "It takes at most about five minutes. If it is interrupted, the same command goes on where it was (PROFILE.json.part).\n";
-constexpr const char* kNotes = "\nExit codes: 0, 2 usage, 3 a model or an unfinished profile that cannot be used, 4 failure.\n";
-constexpr double kShownContext = 1024;  // of the table of speed-ups
-constexpr double kSavedEvery = 1;       // seconds
+    "It takes at most about five minutes. If it is interrupted, the same command goes on where it was (PROFILE.json.part).\n"
+    "The ladder says of each drafter, batch and acceptance how deep it should draft and what that is foretold to bring; with "
+    "--ladder "
+    "of\n"
+    "a profile's costs alone: no model is needed.\n";
+constexpr const char* kNotes =
+    "\nThe drafter 'lookup' is any that runs no model (ngram, history). Depth 0: no draft is worth its time.\nExit codes: 0, 2 "
+    "usage, 3 a model or an unfinished profile that cannot be used, 4 failure.\n";
+constexpr int32_t kShownContext = 1024;  // of the ladder
+constexpr double kSavedEvery = 1;        // seconds
 
 const Flag kTable[] = {
     {"model", "PATH", "a Hugging Face folder or an .otr file (required)"},
@@ -43,7 +50,9 @@ const Flag kTable[] = {
     {"max-context", "N", "tokens of the longest contexts (default 4096, or what the model has)"},
     {"threads", "N", "default: one per CPU that the process may use"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
-    {"plot", "FILE.svg", "draw measured against predicted times, and where speculation pays"},
+    {"plot", "FILE.svg", "draw measured against predicted times and where speculation pays; with --ladder, the ladder"},
+    {"ladder", "PROFILE.json", "time nothing: the ladder by the costs of this profile"},
+    {"context", "N", "tokens of the ladder's samples (default 1024, or what the profile has)"},
     {"json", nullptr, "print one JSON object instead of tables"},
 };
 
@@ -98,14 +107,6 @@ void sweep(Profiler* profiler, const std::string& part) {
   show_status("");
 }
 
-std::vector<double> batches_of(const Profile& profile) {
-  std::vector<double> batches;
-  for (const TimedPass& pass : profile.passes) batches.push_back(pass.point.pass.batch);
-  std::sort(batches.begin(), batches.end());
-  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
-  return batches;
-}
-
 const char* role_name(CostRole role) {
   return role == CostRole::kTarget ? "target" : role == CostRole::kVerify ? "verify" : "draft";
 }
@@ -116,6 +117,45 @@ void for_each_role(const Profile& profile, const Visit& visit) {
   visit(size_t{0}, CostRole::kTarget);
   visit(size_t{0}, CostRole::kVerify);
   for (size_t d = 0; d < profile.subject.drafters.size(); ++d) visit(d, CostRole::kDraft);
+}
+
+void print_ladder(const ProfileLadder& l) {
+  std::printf(
+      "\nPredicted speed-up at %d tokens of context (and the depth), if tokens are kept with probability\n\n| drafter | "
+      "samples |",
+      l.context);
+  for (const double p : l.ladder.acceptances) std::printf(" %g |", p);
+  std::printf("\n|---|---|");
+  for (size_t a = 0; a < l.ladder.acceptances.size(); ++a) std::printf("---|");
+  std::printf("\n");
+  for (size_t d = 0; d < l.drafters.size(); ++d) {
+    for (size_t b = 0; b < l.ladder.batches.size(); ++b) {
+      std::printf("| %s | %d |", l.drafters[d].c_str(), l.ladder.batches[b]);
+      for (size_t a = 0; a < l.ladder.acceptances.size(); ++a) {
+        const Rung& rung = l.ladder.at(d, b, a);
+        std::printf(" %.2f (%d) |", rung.speedup, rung.depth);
+      }
+      std::printf("\n");
+    }
+  }
+}
+
+ordered_json ladder_json(const ProfileLadder& l) {
+  ordered_json json = ordered_json::array();
+  for (size_t d = 0; d < l.drafters.size(); ++d) {
+    for (size_t b = 0; b < l.ladder.batches.size(); ++b) {
+      for (size_t a = 0; a < l.ladder.acceptances.size(); ++a) {
+        const Rung& rung = l.ladder.at(d, b, a);
+        json.push_back({{"drafter", l.drafters[d]},
+                        {"batch", l.ladder.batches[b]},
+                        {"context", l.context},
+                        {"acceptance", l.ladder.acceptances[a]},
+                        {"depth", rung.depth},
+                        {"speedup", rung.speedup}});
+      }
+    }
+  }
+  return json;
 }
 
 void print_tables(const Profiler& profiler) {
@@ -131,25 +171,7 @@ void print_tables(const Profiler& profiler) {
                 role == CostRole::kDraft ? p.subject.drafters[d].name.c_str() : "", static_cast<long long>(g.points), g.r2,
                 100 * g.median_error, 100 * g.worst_error, 100 * c.median_error, 100 * c.worst_error);
   });
-  const double context = std::min<double>(kShownContext, p.max_context);
-  std::printf(
-      "\nPredicted speed-up of the best chain (and its depth) at %g tokens of context, if tokens are kept with probability\n\n"
-      "| drafter | samples |",
-      context);
-  for (const double a : kAcceptances) std::printf(" %g |", a);
-  std::printf("\n|---|---|");
-  for (size_t i = 0; i < kAcceptances.size(); ++i) std::printf("---|");
-  std::printf("\n");
-  for (size_t d = 0; d < p.subject.drafters.size(); ++d) {
-    for (const double batch : batches_of(p)) {
-      std::printf("| %s | %g |", p.subject.drafters[d].name.c_str(), batch);
-      for (const double a : kAcceptances) {
-        const BestChain best = best_chain(p.fits[d].model, batch, context, a);
-        std::printf(" %.2f (%d) |", best.speedup, best.depth);
-      }
-      std::printf("\n");
-    }
-  }
+  print_ladder(ladder_of(p, std::min(kShownContext, p.max_context)));
 }
 
 ordered_json goodness_json(const Goodness& g) {
@@ -171,21 +193,37 @@ void print_json(const Profiler& profiler, double seconds) {
     one["calibration"] = goodness_json(calibrated[d][r]);
     json["roles"].push_back(std::move(one));
   });
-  const double context = std::min<double>(kShownContext, p.max_context);
-  for (size_t d = 0; d < p.subject.drafters.size(); ++d) {
-    for (const double batch : batches_of(p)) {
-      for (const double a : kAcceptances) {
-        const BestChain best = best_chain(p.fits[d].model, batch, context, a);
-        json["frontier"].push_back({{"drafter", p.subject.drafters[d].name},
-                                    {"batch", std::lround(batch)},
-                                    {"context", std::lround(context)},
-                                    {"acceptance", a},
-                                    {"depth", best.depth},
-                                    {"speedup", best.speedup}});
-      }
-    }
-  }
+  json["ladder"] = ladder_json(ladder_of(p, std::min(kShownContext, p.max_context)));
   std::printf("%s\n", json.dump().c_str());
+}
+
+void write_plot(OutputFile* plot, const std::string& svg) {
+  plot->start();
+  plot->write_line(svg);
+  plot->close();
+}
+
+// Of a profile that there is.
+int ladder_command(const Flags& flags) {
+  for (const Flag& flag : kTable) {
+    const std::string name = flag.name;
+    const bool taken = name == "ladder" || name == "context" || name == "plot" || name == "json";
+    if (!taken && flags.given(name)) throw Failure(kExitUsage, "--" + name + " does not go with --ladder");
+  }
+  const std::string path = flags.required("ladder");
+  const Profile profile = check_model(load_profile(path));
+  if (profile.fits.empty()) throw Failure(kExitBadInput, path + ": fits: there are none: the sweep is not complete");
+  const int32_t context =
+      flags.given("context") ? int_flag("context", flags.required("context"), 1) : std::min(kShownContext, profile.max_context);
+  std::optional<OutputFile> plot;
+  if (flags.given("plot")) plot.emplace(flags.required("plot"), /*input_fd=*/-1);
+  const ProfileLadder ladder = ladder_of(profile, context);
+  if (plot) write_plot(&*plot, ladder_svg(profile, context));
+  if (flags.given("json"))
+    std::printf("%s\n", ordered_json{{"ladder", ladder_json(ladder)}}.dump().c_str());
+  else
+    print_ladder(ladder);
+  return kExitOk;
 }
 
 }  // namespace
@@ -193,6 +231,8 @@ void print_json(const Profiler& profiler, double seconds) {
 int profile_command(int argc, char** argv) {
   if (printed_help(kTable, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(kTable, argc, argv);
+  if (flags.given("ladder")) return ladder_command(flags);
+  if (flags.given("context")) throw Failure(kExitUsage, "--context goes with --ladder");
   const std::string path = flags.required("o"), part = path + ".part";
   const FpEnvGuard pinned;
   const Stopwatch time;
@@ -208,18 +248,14 @@ int profile_command(int argc, char** argv) {
   check(profiler->fit());
   check(save_profile(profiler->profile(), path));
   ::unlink(part.c_str());
-  if (plot) {
-    plot->start();
-    plot->write_line(profile_svg(profiler->profile()));
-    plot->close();
-  }
+  if (plot) write_plot(&*plot, profile_svg(profiler->profile()));
   if (profiler->num_left_out() > 0) {
     std::fprintf(stderr, "outrider profile: %zu of the slowest shapes were left out, to take no longer than five minutes\n",
                  profiler->num_left_out());
   }
   if (profiler->num_done() < profiler->num_planned()) {
-    std::fprintf(stderr, "outrider profile: %zu of %zu visits were made: the machine was slower than foretold\n", profiler->num_done(),
-                 profiler->num_planned());
+    std::fprintf(stderr, "outrider profile: %zu of %zu visits were made: the machine was slower than foretold\n",
+                 profiler->num_done(), profiler->num_planned());
   }
   if (flags.given("json"))
     print_json(*profiler, time.seconds());

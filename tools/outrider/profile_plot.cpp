@@ -1,6 +1,7 @@
 #include "tools/outrider/profile_plot.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
@@ -53,6 +54,11 @@ class Figure {
   }
   void line(double x1, double y1, double x2, double y2, const char* style) {
     print(&body_, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x + x1, y + y1, x + x2, y + y2, style);
+  }
+  void polyline(const std::vector<std::pair<double, double>>& points, const char* style) {
+    body_ += "<polyline fill=\"none\" points=\"";
+    for (const auto& [px, py] : points) print(&body_, "%.1f,%.1f ", x + px, y + py);
+    print(&body_, "\" %s/>\n", style);
   }
   void rectangle(double left, double top, double width, double height, const std::string& fill, const char* style) {
     print(&body_, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" %s/>\n", x + left, y + top, width,
@@ -212,6 +218,40 @@ void draw_frontier(const Profile& p, int32_t drafter, double acceptance, Figure*
   f->frame(title, "samples", "tokens of context");
 }
 
+// One batch of the ladder: a line a drafter over acceptance, speed-ups on a logarithmic axis from 1 to `most`.
+void draw_rungs(const ProfileLadder& l, size_t batch, double most, Figure* f) {
+  constexpr std::array<const char*, 6> kColours = {"#1f6fb4", "#c8501e", "#2a8a4a", "#7a4bb0", "#9a7b10", "#555"};
+  const std::vector<double>& acceptances = l.ladder.acceptances;
+  const double low = acceptances.front(), high = 1;
+  const auto x_at = [&](double p) { return kPanel * (p - low) / (high - low); };
+  const Axis axis{0.95, most};
+  for (const double p : {0.2, 0.4, 0.6, 0.8, 1.0}) f->tick_x(x_at(p), number(p));
+  for (const double s : {1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0}) {
+    if (s > most) break;
+    f->tick_y(axis.at(s), number(s));
+    f->line(0, kPanel - axis.at(s), kPanel, kPanel - axis.at(s), s == 1 ? "stroke=\"#888\"" : "stroke=\"#eee\"");
+  }
+  for (size_t d = 0; d < l.drafters.size(); ++d) {
+    const std::string colour = kColours[d % kColours.size()];
+    const std::string stroke = "stroke=\"" + colour + "\" stroke-width=\"1.6\"", fill = "fill=\"" + colour + "\"";
+    const auto y_at = [&](size_t a) { return kPanel - axis.at(l.ladder.at(d, batch, a).speedup); };
+    std::vector<std::pair<double, double>> points;
+    for (size_t a = 0; a < acceptances.size(); ++a) points.emplace_back(x_at(acceptances[a]), y_at(a));
+    f->polyline(points, stroke.c_str());
+    // The depth, at every tenth of acceptance that drafts.
+    for (size_t a = 5; a < acceptances.size(); a += 5) {
+      const Rung& rung = l.ladder.at(d, batch, a);
+      if (rung.depth == 0) continue;
+      f->dot(x_at(acceptances[a]), y_at(a), 2.4, fill.c_str());
+      f->text(x_at(acceptances[a]) - 3, y_at(a) - 5, ("font-size=\"9\" text-anchor=\"end\" " + fill).c_str(),
+              std::to_string(rung.depth));
+    }
+    f->text(8, 16 + 13 * static_cast<double>(d), fill.c_str(), l.drafters[d]);
+  }
+  const int32_t samples = l.ladder.batches[batch];
+  f->frame(std::to_string(samples) + (samples == 1 ? " sample" : " samples"), "acceptance", "speed-up");
+}
+
 }  // namespace
 
 double chain_tokens(double acceptance, int depth) {
@@ -248,6 +288,41 @@ std::optional<BestChain> measured_chain(std::span<const TimedPass> passes, int32
     if (!best || speedup > best->speedup) best = {depth, speedup};
   }
   return best;
+}
+
+ProfileLadder ladder_of(const Profile& profile, int32_t context, std::span<const double> acceptances) {
+  ProfileLadder l{.context = context, .drafters = {}, .ladder = {}};
+  std::vector<CostModel> costs;
+  for (size_t d = 0; d < profile.subject.drafters.size(); ++d) {
+    l.drafters.push_back(profile.subject.drafters[d].name);
+    costs.push_back(profile.fits[d].model);
+  }
+  l.drafters.emplace_back(kLookup);
+  costs.push_back(profile.fits[0].model);
+  costs.back().roles[static_cast<size_t>(CostRole::kDraft)] = {};
+  costs.back().comm_ms = 0;
+  std::vector<int32_t> batches;
+  for (int32_t batch = 1; batch <= profile.max_batch; batch *= 2) batches.push_back(batch);
+  l.ladder = make_ladder(costs, batches, acceptances, context, kDeepestRung);
+  return l;
+}
+
+std::string ladder_svg(const Profile& p, int32_t context) {
+  std::vector<double> acceptances;
+  for (int i = 20; i <= 98; i += 2) acceptances.push_back(i / 100.0);
+  const ProfileLadder l = ladder_of(p, context, acceptances);
+  double most = 2;
+  for (const Rung& rung : l.ladder.rungs) most = std::max(most, rung.speedup);
+  Figure f;
+  for (size_t b = 0; b < l.ladder.batches.size(); ++b) {
+    f.place(static_cast<int>(b));
+    draw_rungs(l, b, most * 1.08, &f);
+  }
+  return f.finish({p.subject.target,
+                   p.subject.machine + ", " + p.subject.isa + ", " + std::to_string(p.subject.threads) + " threads",
+                   "The ladder: predicted speed-up of each drafter at its best depth (beside the dots), by the share of its "
+                   "tokens that is kept,",
+                   "at " + std::to_string(context) + " tokens of context. '" + kLookup + "': a drafter that runs no model"});
 }
 
 std::string profile_svg(const Profile& p) {

@@ -1,4 +1,5 @@
-// What a profile says of speculation, and its picture: measured against predicted times, and where speculation pays.
+// What a profile says of speculation, and its pictures: measured against predicted times and where speculation pays; the
+// ladder.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -7,8 +8,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/profile_file.h"
+#include "spec/ladder.h"
 
 namespace otr::cli {
 
@@ -29,7 +32,19 @@ BestChain best_chain(const CostModel& costs, double batch, double context, doubl
 std::optional<BestChain> measured_chain(std::span<const TimedPass> passes, int32_t drafter, double batch, double context,
                                         double acceptance);
 
-// REQUIRES: the profile has fits.
+// The ladder of a profile's drafters and of one that runs no model, over the powers of two of its batches.
+struct ProfileLadder {
+  int32_t context;
+  std::vector<std::string> drafters;
+  Ladder ladder;
+};
+inline constexpr const char* kLookup = "lookup";
+inline constexpr std::array<double, 7> kLadderAcceptances = {0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95};
+inline constexpr int32_t kDeepestRung = 32;  // policy auto's
+
+// REQUIRES, all of these: the profile has fits.
+ProfileLadder ladder_of(const Profile& profile, int32_t context, std::span<const double> acceptances = kLadderAcceptances);
+std::string ladder_svg(const Profile& profile, int32_t context);
 std::string profile_svg(const Profile& profile);
 
 }  // namespace otr::cli
