@@ -264,8 +264,11 @@ std::array<Goodness, kNumCostRoles> goodness_of(const CostModel& model, std::spa
     }
     if (errors.empty()) continue;
     const double count = static_cast<double>(errors.size()), spread = squares - sum * sum / count;
-    all[r] = {static_cast<int64_t>(errors.size()), spread > 0 ? 1 - missed / spread : missed == 0 ? 1.0 : 0.0, median(errors),
-              *std::max_element(errors.begin(), errors.end())};
+    all[r] = {static_cast<int64_t>(errors.size()),
+              spread > 0    ? 1 - missed / spread
+              : missed == 0 ? 1.0
+                            : 0.0,
+              median(errors), *std::max_element(errors.begin(), errors.end())};
   }
   return all;
 }

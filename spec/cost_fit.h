@@ -2,10 +2,10 @@
 //
 // Least squares of log(time / ms) with Huber's weights: beyond 1.345 standard deviations, which are estimated from the median
 // error, a point pulls no harder the further off it is, and twice too long weighs like twice too short. At a given overlap the
-// roof is linear in its sides, and so the model in its parameters, with shares that change slowly: each Gauss-Newton step solves
-// a linear least-squares problem with every parameter >= 0, and is halved until the loss falls. 21 overlaps from 0 to 1 and
-// eight starts, which differ in the number of rows where arithmetic overtakes memory, are tried; the end of least mean error is
-// taken. Deterministic; 0.1 s for 400 points.
+// roof is linear in its sides, and so the model in its parameters, with shares that change slowly: each Gauss-Newton step
+// solves a linear least-squares problem with every parameter >= 0, and is halved until the loss falls. 21 overlaps from 0 to 1
+// and eight starts, which differ in the number of rows where arithmetic overtakes memory, are tried; the end of least mean
+// error is taken. Deterministic; 0.1 s for 400 points.
 //
 // The target and its verification are one model and share all but context_ms. With overheads of their own, points at two depths
 // can hardly tell a verification's samples from its rows: fitted to depths 11 and 15 of the sweep that README.md names, R2 of
@@ -34,7 +34,8 @@ struct CostPoint {
 
 struct Goodness {
   int64_t points = 0;
-  double r2 = 0;  // 1 - sum of squared errors / sum of squared deviations from the mean, in milliseconds; of equal times: 1 or 0
+  double r2 =
+      0;  // 1 - sum of squared errors / sum of squared deviations from the mean, in milliseconds; of equal times: 1 or 0
   double median_error = 0, worst_error = 0;  // of |time - ms| / ms
 };
 
