@@ -1,5 +1,4 @@
 // linear_w4: the projections of every model in 4 bits, and quantize_w4: those weights re-quantised.
-#include <algorithm>
 #include <cstring>
 
 #include "bench/projection_operands.h"
@@ -9,39 +8,16 @@ namespace otr::bench {
 namespace {
 
 Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
-  auto operands = std::make_shared<ProjectionOperands>(suite.arena(), p, rows);
   const int64_t bytes = w4_cpu_packed_bytes(p.out_features, p.in_features), copies = copies_in_rotation(bytes);
   const uint8_t* weights = suite.arena().quantized(bytes * copies);
-
-  Work work;
-  work.bytes = static_cast<double>(bytes) + operands->activation_bytes();
-  work.flops = 2.0 * rows * p.in_features * p.out_features;
-  work.run = [&suite, operands, weights, bytes, copies](int64_t call) {
-    ProjectionOperands& o = *operands;
-    const Projection& q = o.projection;
-    suite.kernels().linear_w4({o.rows,
-                               {q.in_features, q.out_features, weights + call % copies * bytes, o.bias()},
-                               o.x.data(),
-                               q.in_features,
-                               o.residual(),
-                               o.out.data(),
-                               q.out_features,
-                               o.projection.gated ? o.gated.data() : nullptr,
-                               q.out_features / 2},
-                              suite.pool());
-  };
-  work.verify = [operands, weights] {
-    const int64_t k = operands->projection.in_features;
-    return operands->verify([&](int64_t n, int64_t i) {
-      uint32_t word;
-      std::memcpy(&word, weights + w4_cpu_word_offset(n, i / kW4GroupK, k), sizeof word);
-      const int64_t at = w4_cpu_nibble_index(n, i, k);
-      const int q = weights[at / 2] >> (at % 2 * 4) & 15, zero = static_cast<int>(word & kW4ZeroPointMask);
-      return double{float_from_bits(word)} * (q - zero);
-    });
-  };
-  work.hash = [operands] { return operands->hash(); };
-  return work;
+  return projection_work<&KernelTable::linear_w4, LinearW4Params>(
+      suite, p, rows, weights, bytes, copies, [weights, k = p.in_features](int64_t n, int64_t i) {
+        uint32_t word;
+        std::memcpy(&word, weights + w4_cpu_word_offset(n, i / kW4GroupK, k), sizeof word);
+        const int64_t at = w4_cpu_nibble_index(n, i, k);
+        const int q = weights[at / 2] >> (at % 2 * 4) & 15, zero = static_cast<int>(word & kW4ZeroPointMask);
+        return double{float_from_bits(word)} * (q - zero);
+      });
 }
 
 Work make_quantize_w4(Suite& suite, const Projection& p) {

@@ -1,15 +1,17 @@
-// What the cases of linear and linear_w4 share: activations, bias, residual and output of one projection, and the comparison of
-// sampled outputs with float64.
+// What the cases of linear and linear_w4 share: activations, bias, residual and output of one projection, the comparison of
+// sampled outputs with float64, and the case itself.
 #pragma once
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "bench/comparison.h"
 #include "bench/random_arena.h"
 #include "bench/shapes.h"
+#include "bench/suite.h"
 #include "loader/xxh64.h"
 
 namespace otr::bench {
@@ -89,5 +91,33 @@ struct ProjectionOperands {
     return {sum, sum_tolerance(projection.in_features, squares, ends)};
   }
 };
+
+// A product by kOp of the kernel table. `copies` weights of `stride` entries each lie at `weights` and are rotated; activations are
+// resident, as they are in a forward pass. value(n, k): the first weight in float64.
+template <auto kOp, typename Params, typename Packed, typename Value>
+Work projection_work(Suite& suite, const Projection& p, int rows, const Packed* weights, int64_t stride, int64_t copies,
+                     const Value& value) {
+  auto operands = std::make_shared<ProjectionOperands>(suite.arena(), p, rows);
+  Work work;
+  work.bytes = static_cast<double>(stride) * sizeof(Packed) + operands->activation_bytes();
+  work.flops = 2.0 * rows * p.in_features * p.out_features;
+  work.run = [&suite, operands, weights, stride, copies](int64_t call) {
+    ProjectionOperands& o = *operands;
+    const Projection& q = o.projection;
+    (suite.kernels().*kOp)(Params{o.rows,
+                                  {q.in_features, q.out_features, weights + call % copies * stride, o.bias()},
+                                  o.x.data(),
+                                  q.in_features,
+                                  o.residual(),
+                                  o.out.data(),
+                                  q.out_features,
+                                  q.gated ? o.gated.data() : nullptr,
+                                  q.out_features / 2},
+                           suite.pool());
+  };
+  work.verify = [operands, value] { return operands->verify(value); };
+  work.hash = [operands] { return operands->hash(); };
+  return work;
+}
 
 }  // namespace otr::bench

@@ -1,8 +1,8 @@
 // The sm_90a kernels on the shapes of Qwen2.5-7B, Qwen2.5-32B and Qwen3-8B, next to a copy's bandwidth and cuBLAS's products
 // measured in the same run (cuBLAS is looked for at run time and left out where it is missing). Every case is compared with
-// float64 at sampled places before it is timed; operands are random and rotate through 1 GB. Times are medians of CUDA events.
+// float64 at sampled places before it is timed; operands are random and rotate through 2 GB. Times are medians of CUDA events.
 //
-//     sm90_bench [linear|attention]
+//     sm90_bench [linear|w4|attention|candidates]      (default: all)
 //
 // Exit codes: 0, 1 a case is wrong.
 #include <dlfcn.h>
@@ -13,63 +13,19 @@
 #include <cstring>
 #include <vector>
 
-#include "bench/shapes.h"
+#include "bench/sm90_arena.h"
 #include "kernels/attention/attention_sm90.h"
 #include "kernels/linear/linear_sm90.h"
-#include "tests/cuda/device_buffer.h"
 
 namespace otr::bench {
 namespace {
 
-using namespace testing_util;
-
-constexpr int64_t kArena = int64_t{1} << 29;  // elements: 1 GB, many times L2
 constexpr ModelShape kQwen32 = {"qwen2.5-32b", 5120, 27648, 64, 40, 8, 128, 152064, true, false};
-
-// Element i of the arena, uniform in (-1, 1), on host and device.
-OTR_HOST_DEVICE Element arena_value(int64_t i) {
-  uint32_t h = static_cast<uint32_t>(i) * 2654435761u ^ static_cast<uint32_t>(i >> 32) * 40503u;
-  h = (h ^ h >> 15) * 2246822519u;
-  h ^= h >> 13;
-  return to_element((static_cast<float>(h >> 8) - 8388607.5f) * (1.0f / 8388608.0f));
-}
 
 __global__ void fill_kernel(Element* out, int64_t size) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < size; i += int64_t{gridDim.x} * blockDim.x)
     out[i] = arena_value(i);
 }
-
-double median_of(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-// Microseconds of body(i), the median over 9 series of `count` calls each.
-template <typename Body>
-double time_us(int count, const Body& body) {
-  std::vector<double> times;
-  for (int repeat = 0; repeat < 11; ++repeat) {
-    const float ms = elapsed_ms([&] {
-      for (int i = 0; i < count; ++i) body(i);
-    });
-    if (repeat > 1) times.push_back(1e3 * static_cast<double>(ms) / count);
-  }
-  return median_of(times);
-}
-
-struct Arena {
-  DeviceBuffer<Element> elements{static_cast<size_t>(kArena)};
-  double copy_rate = 0.0;  // bytes read and written a microsecond
-
-  Arena() {
-    fill_kernel<<<2048, 256>>>(elements.data(), kArena);
-    check_cuda(cudaDeviceSynchronize(), "fill");
-    DeviceBuffer<Element> other(static_cast<size_t>(kArena));
-    copy_rate = 4.0 * kArena /
-                time_us(2, [&](int) { cudaMemcpyAsync(other.data(), elements.data(), 2 * kArena, cudaMemcpyDeviceToDevice); });
-    std::printf("copy: %.0f GB/s read and written\n\n", copy_rate / 1e3);
-  }
-};
 
 // cuBLAS, if this machine has it: out[rows][n] = x[rows][k] w[n][k]^T in float32. Its C interface, with the numbers its header
 // gives, so that neither the build nor the program needs it.
@@ -292,6 +248,16 @@ bool bench_attention(const Arena& arena, const ModelShape& m) {
 }
 
 }  // namespace
+
+Arena::Arena() {
+  fill_kernel<<<2048, 256>>>(elements.data(), kArena);
+  check_cuda(cudaDeviceSynchronize(), "fill");
+  DeviceBuffer<Element> other(static_cast<size_t>(kArena));
+  copy_rate = 4.0 * kArena /
+              time_us(2, [&](int) { cudaMemcpyAsync(other.data(), elements.data(), 2 * kArena, cudaMemcpyDeviceToDevice); });
+  std::printf("copy: %.0f GB/s read and written\n\n", copy_rate / 1e3);
+}
+
 }  // namespace otr::bench
 
 int main(int argc, char** argv) {
@@ -306,8 +272,11 @@ int main(int argc, char** argv) {
   const char* only = argc > 1 ? argv[1] : "";
   bool right = true;
   for (const ModelShape& model : {kModels[2], kQwen32, kModels[3]}) {
-    if (std::strcmp(only, "attention") != 0) right = bench_linear(arena, model) && right;
-    if (std::strcmp(only, "linear") != 0) right = bench_attention(arena, model) && right;
+    const auto wanted = [only](const char* part) { return *only == 0 || std::strcmp(only, part) == 0; };
+    if (wanted("linear")) right = bench_linear(arena, model) && right;
+    if (wanted("w4")) right = bench_w4(arena, model) && right;
+    if (wanted("attention")) right = bench_attention(arena, model) && right;
+    if (wanted("candidates")) right = bench_candidates(arena, model) && right;
   }
   return right ? 0 : 1;
 }

@@ -118,36 +118,42 @@ OTR_DEVICE void release(uint64_t* empty) {
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
 }
 
-// s[page] = q K^T of the unit's pages.
-template <int kHeadDim>
-OTR_DEVICE void compute_scores(Shared<kHeadDim>* shared, RingTurn* turn, float (&s)[kAttentionSplitPages][32]) {
-  using S = Shared<kHeadDim>;
-  const uint64_t q = operand_descriptor(ptx::shared_address(shared->q));
+// products(page, slot) issues the wgmmas of each page of a unit on its slot's operand; all are done at the end, and the slots given back.
+template <int kHeadDim, typename Products>
+OTR_DEVICE void multiply_pages(Shared<kHeadDim>* shared, RingTurn* turn, const Products& products) {
   uint32_t previous = 0;
-#pragma unroll
-  for (int page = 0; page < kAttentionSplitPages; ++page) ptx::pin_registers(s[page]);
 #pragma unroll
   for (int page = 0; page < kAttentionSplitPages; ++page) {
     ptx::mbarrier_wait(&shared->full[turn->slot], turn->phase);
     ptx::wgmma_fence();
-    const uint64_t keys = operand_descriptor(ptx::shared_address(shared->slots[turn->slot]));
-#pragma unroll
-    for (int step = 0; step < kHeadDim / kWgmmaK; ++step) {
-      const uint64_t span = static_cast<uint64_t>(step / 4 * (kPageTokens * kOperandRowBytes >> 4));
-      ptx::wgmma_bf16(s[page], descriptor_at_step(q + span, step % 4), descriptor_at_step(keys + span, step % 4), step > 0);
-    }
+    products(page, operand_descriptor(ptx::shared_address(shared->slots[turn->slot])));
     ptx::wgmma_commit();
     if (page > 0) {  // the page before this one is done
       ptx::wgmma_wait<1>();
       release(&shared->empty[previous]);
     }
     previous = turn->slot;
-    turn->advance(S::kSlots);
+    turn->advance(Shared<kHeadDim>::kSlots);
   }
   ptx::wgmma_wait<0>();
+  release(&shared->empty[previous]);
+}
+
+// s[page] = q K^T of the unit's pages.
+template <int kHeadDim>
+OTR_DEVICE void compute_scores(Shared<kHeadDim>* shared, RingTurn* turn, float (&s)[kAttentionSplitPages][32]) {
+  const uint64_t q = operand_descriptor(ptx::shared_address(shared->q));
 #pragma unroll
   for (int page = 0; page < kAttentionSplitPages; ++page) ptx::pin_registers(s[page]);
-  release(&shared->empty[previous]);
+  multiply_pages(shared, turn, [&](int page, uint64_t keys) {
+#pragma unroll
+    for (int step = 0; step < kHeadDim / kWgmmaK; ++step) {
+      const uint64_t span = static_cast<uint64_t>(step / 4 * (kPageTokens * kOperandRowBytes >> 4));
+      ptx::wgmma_bf16(s[page], descriptor_at_step(q + span, step % 4), descriptor_at_step(keys + span, step % 4), step > 0);
+    }
+  });
+#pragma unroll
+  for (int page = 0; page < kAttentionSplitPages; ++page) ptx::pin_registers(s[page]);
 }
 
 // From scores to weights, rounded to bf16 as operands of the next product; m and l of the split for both rows.
@@ -194,29 +200,14 @@ OTR_DEVICE void softmax(float scale, const int32_t (&visible)[2], float (&s)[kAt
 template <int kHeadDim>
 OTR_DEVICE void compute_values(const uint32_t (&w)[kAttentionSplitPages][4][4], Shared<kHeadDim>* shared, RingTurn* turn,
                                float (&o)[kHeadDim / 2]) {
-  using S = Shared<kHeadDim>;
-  uint32_t previous = 0;
   ptx::pin_registers(o);
-#pragma unroll
-  for (int page = 0; page < kAttentionSplitPages; ++page) {
-    ptx::mbarrier_wait(&shared->full[turn->slot], turn->phase);
-    ptx::wgmma_fence();
-    const uint64_t values = operand_descriptor(ptx::shared_address(shared->slots[turn->slot]));
+  multiply_pages(shared, turn, [&](int page, uint64_t values) {
 #pragma unroll
     for (int step = 0; step < kPageTokens / kWgmmaK; ++step) {
       ptx::wgmma_bf16(o, w[page][step], descriptor_at_step(values, step), page > 0 || step > 0);
     }
-    ptx::wgmma_commit();
-    if (page > 0) {  // the page before this one is done
-      ptx::wgmma_wait<1>();
-      release(&shared->empty[previous]);
-    }
-    previous = turn->slot;
-    turn->advance(S::kSlots);
-  }
-  ptx::wgmma_wait<0>();
+  });
   ptx::pin_registers(o);
-  release(&shared->empty[previous]);
 }
 
 // What a split changes of the sums so far: they times `keep`, its own times `add`.

@@ -1,6 +1,6 @@
 // A tensor in global memory as the copy engine sees it, and the box that one instruction moves: what a CUtensorMap is made from
-// (kernels/ptx/tensor_map.h), here without CUDA so that it can be checked and modelled anywhere. Elements are bf16, the swizzle
-// is that of wgmma_layout.h.
+// (kernels/ptx/tensor_map.h), here without CUDA so that it can be checked and modelled anywhere. Elements are bf16; the swizzle is
+// that of wgmma_layout.h, or none.
 //
 // A box lands in shared memory as rows of box[0] elements, one after another in the order of dimensions 1, 2, …; elements
 // outside the tensor are zeros and count as bytes moved.
@@ -20,6 +20,7 @@ struct TensorBox {
   uint64_t dims[kMaxBoxRank] = {};     // elements, fastest first
   uint64_t strides[kMaxBoxRank] = {};  // bytes; strides[0] = 2
   uint32_t box[kMaxBoxRank] = {};      // elements
+  bool swizzled = true;
 
   OTR_HOST_DEVICE constexpr uint32_t bytes() const {
     uint32_t n = 2;
@@ -33,7 +34,8 @@ constexpr const char* tensor_box_error(const TensorBox& t, uint64_t base) {
   if (base % 16 != 0) return "the tensor is not aligned to 16 bytes";
   if (t.rank < 2 || t.rank > kMaxBoxRank) return "rank";
   if (t.strides[0] != 2) return "the fastest dimension is not contiguous";
-  if (t.box[0] * 2 != kOperandRowBytes) return "a row of the box is not the swizzle's span";
+  if (t.swizzled && t.box[0] * 2 != kOperandRowBytes) return "a row of the box is not the swizzle's span";
+  if (t.box[0] * 2 % 16 != 0) return "a row of the box is not a multiple of 16 bytes";
   for (int i = 0; i < t.rank; ++i) {
     if (t.dims[i] == 0 || t.dims[i] > uint64_t{1} << 32) return "a dimension is 0 or above 2^32";
     if (t.box[i] == 0 || t.box[i] > 256) return "a side of the box is not 1 to 256";
@@ -50,6 +52,14 @@ constexpr TensorBox matrix_box(int64_t num_rows, int64_t num_k, int64_t row_stri
   t.dims[0] = static_cast<uint64_t>(num_k), t.dims[1] = static_cast<uint64_t>(num_rows);
   t.strides[0] = 2, t.strides[1] = static_cast<uint64_t>(row_stride) * 2;
   t.box[0] = kOperandK, t.box[1] = static_cast<uint32_t>(box_rows);
+  return t;
+}
+
+// The same in boxes of box_rows rows of box_k elements that lie in shared memory as they are.
+constexpr TensorBox plain_box(int64_t num_rows, int64_t num_k, int64_t row_stride, int box_rows, int box_k) {
+  TensorBox t = matrix_box(num_rows, num_k, row_stride, box_rows);
+  t.box[0] = static_cast<uint32_t>(box_k);
+  t.swizzled = false;
   return t;
 }
 

@@ -23,10 +23,10 @@
 // copy engine fills what lies outside the operands with zeros.
 //
 // Roofline: up to ~200 rows memory, out_features * in_features * 2 bytes; above, 2 * rows * out * in operations.
-#include "kernels/base/elementary.h"
 #include "kernels/base/launch_status.h"
 #include "kernels/layouts/slot_ring.h"
 #include "kernels/linear/linear_sm90.h"
+#include "kernels/linear/linear_sm90_epilogue.h"
 #include "kernels/ptx/cluster.h"
 #include "kernels/ptx/tensor_map.h"
 #include "kernels/ptx/tma.h"
@@ -35,15 +35,10 @@
 namespace otr {
 namespace {
 
-enum class Epilogue { kLinear, kSiluMul };
-
 struct KernelParams {
-  int32_t num_rows, out_features, num_blocks;  // blocks of 64 inputs
+  LinearOutput output;
+  int32_t num_blocks;  // of 64 inputs
   int32_t splits, num_slots, columns_m, tiles_n, num_tiles;
-  const float* bias;
-  const float* residual;
-  void* out;
-  int64_t out_stride;
 };
 
 struct Barriers {
@@ -54,7 +49,7 @@ static_assert(sizeof(Barriers) <= kLinearBarrierBytes);
 
 // ---- Loader -----------------------------------------------------------------------------------------------------------------
 
-template <int kConsumers, int kTileN, Epilogue kEpilogue, bool kSideBySide>
+template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide>
 OTR_DEVICE void load_tiles(const KernelParams& p, const CUtensorMap& weight_map, const CUtensorMap& x_map,
                            uint32_t cluster_size, uint32_t rank, uint8_t* slots, Barriers* barriers) {
   constexpr int kTileM = kConsumers * kWgmmaM;
@@ -73,7 +68,7 @@ OTR_DEVICE void load_tiles(const KernelParams& p, const CUtensorMap& weight_map,
       uint64_t* full = &barriers->full[turn.slot];
       ptx::mbarrier_wait_cluster(&barriers->empty[turn.slot], turn.phase ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, kSlotBytes);
-      if constexpr (kEpilogue == Epilogue::kSiluMul) {
+      if constexpr (kEpilogue == LinearEpilogue::kSiluMul) {
         ptx::tma_load_4d(weights, &weight_map, block * kOperandK, 0, 0, tile_m * (kTileM / 16), full, weight_policy);
       } else {
         ptx::tma_load_2d(weights, &weight_map, block * kOperandK, tile_m * kTileM, full, weight_policy);
@@ -131,46 +126,14 @@ OTR_DEVICE void multiply_blocks(int32_t count, uint32_t num_slots, uint32_t slot
   release<kSideBySide>(&barriers->empty[previous]);
 }
 
-// Bias, residual and store of registers 4 g … 4 g + 3: outputs n and n + 8, tokens r and r + 1. Eight lanes share a 32-byte
-// sector.
-OTR_DEVICE void store_linear(const KernelParams& p, int32_t n, int32_t r, const float* d) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int32_t out = n + i / 2 * 8, row = r + i % 2;
-    if (out >= p.out_features || row >= p.num_rows) continue;
-    const float y = p.bias != nullptr ? d[i] + p.bias[out] : d[i];
-    const int64_t at = row * p.out_stride + out;
-    static_cast<float*>(p.out)[at] = p.residual != nullptr ? p.residual[at] + y : y;
-  }
-}
-
-// The same where registers 0, 1 are gates and 2, 3 the ups beside them: output n of half of out_features.
-OTR_DEVICE void store_silu_mul(const KernelParams& p, int32_t n, int32_t r, const float* d) {
-  const int32_t half = p.out_features / 2;
-  if (n >= half) return;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (r + i >= p.num_rows) continue;
-    const float gate = p.bias != nullptr ? d[i] + p.bias[n] : d[i],
-                up = p.bias != nullptr ? d[i + 2] + p.bias[half + n] : d[i + 2];
-    static_cast<Element*>(p.out)[(r + i) * p.out_stride + n] = to_element(gate / (1.0f + exp32(-gate)) * up);
-  }
-}
-
-template <Epilogue kEpilogue>
+template <LinearEpilogue kEpilogue>
 OTR_DEVICE void store_group(const KernelParams& p, int32_t tile_m_begin, int32_t row_begin, int thread, int group,
                             const float* d) {
-  const int32_t r = row_begin + accumulator_column(thread, 4 * group);
-  const int32_t m = linear_tile_row(thread, 0);
-  if constexpr (kEpilogue == Epilogue::kSiluMul) {
-    store_silu_mul(p, linear_paired_output(tile_m_begin, m), r, d);
-  } else {
-    store_linear(p, tile_m_begin + m, r, d);
-  }
+  store_outputs<kEpilogue>(p.output, tile_m_begin, linear_tile_row(thread, 0), row_begin + accumulator_column(thread, 4 * group), d);
 }
 
 // Splits side by side: every block sends each group of 8 columns to its owner, and adds up and stores the groups that it owns.
-template <int kConsumers, int kTileN, Epilogue kEpilogue>
+template <int kConsumers, int kTileN, LinearEpilogue kEpilogue>
 OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, int32_t row_begin, uint32_t rank,
                                    float* exchange, Barriers* barriers, uint32_t phase, float (&acc)[kTileN / 2]) {
   constexpr int kGroups = kTileN / 8, kThreads = kConsumers * 128;
@@ -212,7 +175,7 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
   }
 }
 
-template <int kConsumers, int kTileN, Epilogue kEpilogue, bool kSideBySide, bool kInTurn>
+template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide, bool kInTurn>
 OTR_DEVICE void compute_tiles(const KernelParams& p, uint32_t cluster_size, uint32_t rank, uint8_t* slots, float* exchange,
                               Barriers* barriers) {
   constexpr int kTileM = kConsumers * kWgmmaM, kSlotBytes = (kTileM + kTileN) * kOperandRowBytes, kRegisters = kTileN / 2;
@@ -257,7 +220,7 @@ OTR_DEVICE void compute_tiles(const KernelParams& p, uint32_t cluster_size, uint
 
 // ---- Kernel -----------------------------------------------------------------------------------------------------------------
 
-template <int kConsumers, int kTileN, Epilogue kEpilogue, bool kSideBySide, bool kInTurn>
+template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide, bool kInTurn>
 __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 1)
     linear_kernel(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap weight_map,
                   const __grid_constant__ CUtensorMap x_map) {
@@ -305,7 +268,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 
 
 using Kernel = void (*)(KernelParams, CUtensorMap, CUtensorMap);
 
-template <Epilogue kEpilogue>
+template <LinearEpilogue kEpilogue>
 Kernel find_kernel(const LinearSm90Config& c) {
   switch (c.tile_n) {
     case 8:
@@ -325,47 +288,26 @@ Kernel find_kernel(const LinearSm90Config& c) {
   }
 }
 
-Status launch(Kernel kernel, const LinearSm90Config& c, const KernelParams& p, const CUtensorMap& weight_map,
-              const CUtensorMap& x_map, cudaStream_t stream) {
-  OTR_RETURN_IF_ERROR(
-      cuda_status("linear", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, c.shared_bytes)));
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(c.cluster), cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(c.num_clusters * c.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(c.consumers + 1) * 128);
-  config.dynamicSmemBytes = static_cast<size_t>(c.shared_bytes);
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return cuda_status("linear", cudaLaunchKernelEx(&config, kernel, p, weight_map, x_map));
-}
-
-template <Epilogue kEpilogue>
+template <LinearEpilogue kEpilogue>
 Status run(const LinearSm90Config& c, int32_t num_rows, const LinearWeight& w, const Element* x, int64_t x_stride,
            const float* residual, void* out, int64_t out_stride, cudaStream_t stream) {
   const int64_t weight_stride = linear_sm90_stride(w.in_features);
-  const TensorBox weight_box = kEpilogue == Epilogue::kSiluMul
+  const TensorBox weight_box = kEpilogue == LinearEpilogue::kSiluMul
                                    ? paired_box(w.out_features / 2, w.in_features, weight_stride, c.tile_m())
                                    : matrix_box(w.out_features, w.in_features, weight_stride, c.tile_m());
   const TensorBox x_box = matrix_box(num_rows, w.in_features, x_stride, c.side_by_side ? c.tile_n : c.tile_n / 2);
   CUtensorMap weight_map, x_map;
   OTR_RETURN_IF_ERROR(ptx::make_tensor_map(w.packed, weight_box, &weight_map));
   OTR_RETURN_IF_ERROR(ptx::make_tensor_map(x, x_box, &x_map));
-  const KernelParams p = {num_rows,
-                          w.out_features,
+  const KernelParams p = {{num_rows, w.out_features, w.bias, residual, out, out_stride},
                           num_k_blocks(w.in_features),
                           c.splits,
                           c.num_slots,
                           c.side_by_side ? c.tiles_m : (c.tiles_m + 1) / 2,
                           c.tiles_n,
-                          c.tiles(),
-                          w.bias,
-                          residual,
-                          out,
-                          out_stride};
-  return launch(find_kernel<kEpilogue>(c), c, p, weight_map, x_map, stream);
+                          c.tiles()};
+  return launch_clusters("linear", find_kernel<kEpilogue>(c), c.num_clusters, c.cluster, (c.consumers + 1) * 128, c.shared_bytes,
+                         stream, p, weight_map, x_map);
 }
 
 }  // namespace
@@ -390,7 +332,7 @@ Status linear_sm90(const LinearParams& p, cudaStream_t stream) {
 }
 
 Status linear_sm90(const LinearParams& p, const LinearSm90Config& config, cudaStream_t stream) {
-  return run<Epilogue::kLinear>(config, p.num_rows, p.weight, p.x, p.x_stride, p.residual, p.out, p.out_stride, stream);
+  return run<LinearEpilogue::kLinear>(config, p.num_rows, p.weight, p.x, p.x_stride, p.residual, p.out, p.out_stride, stream);
 }
 
 Status linear_silu_mul_sm90(const LinearSiluMulParams& p, cudaStream_t stream) {
@@ -398,7 +340,7 @@ Status linear_silu_mul_sm90(const LinearSiluMulParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return {};
   OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
   const LinearSm90Config config = choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, true}, device);
-  return run<Epilogue::kSiluMul>(config, p.num_rows, p.weight, p.x, p.x_stride, nullptr, p.out, p.out_stride, stream);
+  return run<LinearEpilogue::kSiluMul>(config, p.num_rows, p.weight, p.x, p.x_stride, nullptr, p.out, p.out_stride, stream);
 }
 
 }  // namespace otr

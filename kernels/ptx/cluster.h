@@ -31,6 +31,16 @@ OTR_DEVICE void st_async(uint32_t remote, float a, float b, float c, float d, ui
                : "memory");
 }
 
+// 16 bytes of another block's shared memory. REQUIRES: the cluster has met since they were written.
+OTR_DEVICE float4 load_remote(uint32_t remote) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(remote)
+               : "memory");
+  return v;
+}
+
 // A barrier of `threads` threads of the block, whole warps, under a number of its own; 0 is __syncthreads.
 template <int kNumber>
 OTR_DEVICE void named_barrier(int threads) {

@@ -1,4 +1,4 @@
-// The copy engine: boxes of a tensor map from global to shared memory, counted in bytes at an mbarrier. One instruction a
+// The copy engine: boxes of a tensor map, or bytes, from global to shared memory, counted in bytes at an mbarrier. One instruction a
 // function, each by one thread. What a box lays down where is modelled and tested in kernels/layouts/tensor_box.h.
 #pragma once
 
@@ -28,6 +28,15 @@ OTR_DEVICE uint64_t l2_evict_normal() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
+}
+
+// `bytes` side by side, a multiple of 16 as both addresses are.
+OTR_DEVICE void bulk_load(void* shared, const void* from, uint32_t bytes, uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(shared)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
 }
 
 OTR_DEVICE void tma_load_2d(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier, uint64_t policy) {

@@ -1,5 +1,6 @@
-// sample on sm_90a: the contract of sample.h over device pointers, launched on `stream`, and to the bit what the CPU paths give
-// for the same logits: noise, filters, sums and log-probs have one definition. Of SampleParams, `scaled` and `order` hold
+// sample and candidates on sm_90a: the contracts of sample.h over device pointers, launched on `stream`. sample has to the bit
+// what the CPU paths give for the same logits: noise, filters, sums and log-probs have one definition. So have candidates but
+// for pi and mean_score, whose sums run in the path's own order. Of the params, `scaled` and `order` hold
 // sample_workspace_stride(vocab_size) entries for each draw; `draws` and their penalties are on the device.
 //
 // Errors: the launch's own (kInternal with CUDA's text). Thread safety: as CUDA streams; the workspace belongs to the launch
@@ -12,6 +13,13 @@
 #include "kernels/sample/sample.h"
 
 namespace otr {
+
+inline constexpr int32_t kNoToken = 0x7fffffff;
+
+struct ScoredToken {
+  float score;
+  int32_t id;
+};
 
 // What is known of 4,096 tokens of a draw.
 struct SampleChunk {
@@ -32,5 +40,19 @@ struct SampleWorkspace {
 };
 
 Status sample_sm90(const SampleParams& params, const SampleWorkspace& workspace, cudaStream_t stream);
+
+// The best tokens of 4,096, best first; id kNoToken behind the last.
+struct CandidateList {
+  ScoredToken best[kMaxCandidates];
+  float total, mean;  // sums of w = exp((s - s of the list's first) / beta), and of w (s - s of the list's first)
+};
+
+struct CandidateWorkspace {
+  SampleChunk* chunks;   // [num_draws][sample_num_chunks(vocab_size)]
+  CandidateList* lists;  // [num_draws][sample_num_chunks(vocab_size)]
+  int32_t* spare;        // [num_draws][sample_workspace_stride(vocab_size)]
+};
+
+Status candidates_sm90(const CandidateParams& params, const CandidateWorkspace& workspace, cudaStream_t stream);
 
 }  // namespace otr

@@ -75,6 +75,11 @@ inline void st_async(uint32_t remote, float a, float b, float c, float d, uint32
     mbarrier_update(at, 0, -16);
   });
 }
+inline float4 load_remote(uint32_t remote) {
+  float4 v;
+  std::memcpy(&v, emulator::shared_at(remote & 0xfffff, remote >> 20), 16);
+  return v;
+}
 template <int kNumber>
 void named_barrier(int threads) {
   emulator::barrier(kNumber, static_cast<unsigned>(threads));
@@ -111,7 +116,7 @@ inline void tma_load(void* shared, const CUtensorMap* map, std::vector<int64_t> 
   EmulatedMap tensor;
   std::memcpy(static_cast<void*>(&tensor), map, sizeof tensor);
   const uint32_t to = shared_address(shared), full = shared_address(barrier);
-  if (to % 1024 != 0) emulator::fail("a box at an address that is no multiple of 1,024");
+  if (to % (tensor.box.swizzled ? 1024 : 128) != 0) emulator::fail("a box at an address that is no multiple of 1,024 (unswizzled: 128)");
   emulator::later([=] {
     std::vector<uint8_t> box(tensor.box.bytes());
     testing_util::model_tma(tensor.base, tensor.box, at.data(), &box, 0);
@@ -121,6 +126,18 @@ inline void tma_load(void* shared, const CUtensorMap* map, std::vector<int64_t> 
       std::memcpy(emulator::shared_at(to, rank), box.data(), box.size());
       mbarrier_update(mbarrier_at(full | rank << 20), 0, -static_cast<int>(box.size()));
     }
+  });
+}
+inline void bulk_load(void* shared, const void* from, uint32_t bytes, uint64_t* barrier, uint64_t) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || shared_address(shared) % 16 != 0 || bytes % 16 != 0)
+    emulator::fail("bytes that are not aligned to 16");
+  const uint32_t rank = cluster_rank();
+  uint8_t* to = emulator::shared_at(shared_address(shared), rank);
+  emulator::shared_at(shared_address(shared) + bytes - 1, rank);  // inside
+  Mbarrier* at = mbarrier_at(barrier);
+  emulator::later([=] {
+    std::memcpy(to, from, bytes);
+    mbarrier_update(at, 0, -static_cast<int>(bytes));
   });
 }
 inline void tma_load_2d(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier, uint64_t) {
@@ -133,6 +150,27 @@ inline void tma_load_4d(void* shared, const CUtensorMap* map, int32_t c0, int32_
 inline void tma_load_2d_multicast(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier,
                                   uint16_t mask, uint64_t) {
   tma_load(shared, map, {c0, c1}, barrier, mask);
+}
+
+// ---- mma, from the places that the instruction set gives the registers of a warp -------------------------------------------------
+
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  uint32_t all[32][6];
+  emulator::exchange_all(mine, all);
+  // Element `k` of row g + 8 h of A or, h = 2, of column g of B.
+  const auto element = [&all](unsigned g, unsigned h, unsigned k) {
+    const uint32_t pair = all[g * 4 + k % 8 / 2][h < 2 ? h + k / 8 * 2 : 4 + k / 8];
+    return float_from_bits(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+  };
+  const unsigned g = emulator::lane() / 4, q = emulator::lane() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    for (unsigned k = 0; k < 16; ++k) d[i] += element(g, i / 2, k) * element(q * 2 + i % 2, 2, k);
+  }
+}
+inline uint32_t sub_bf16x2(uint32_t a, uint32_t b) {
+  return pack_bf16(float_from_bits(a << 16) - float_from_bits(b << 16),
+                   float_from_bits(a & 0xffff0000u) - float_from_bits(b & 0xffff0000u));
 }
 
 // ---- wgmma: a group is computed when it is waited for, the latest time at which its operands must still be there

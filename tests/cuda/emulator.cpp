@@ -40,6 +40,7 @@ struct Meeting {
 
 struct Warp {
   uint64_t values[2][32];
+  uint32_t wide[2][32][6];
   Meeting meeting;
 };
 
@@ -207,6 +208,14 @@ uint64_t exchange(uint64_t value, unsigned from) {
   warp->values[generation % 2][lane()] = value;
   if (meet(&warp->meeting, 32)) wait_until([warp, generation] { return warp->meeting.generation != generation; }, "warp", from);
   return warp->values[generation % 2][from];
+}
+
+void exchange_all(const uint32_t (&values)[6], uint32_t (&all)[32][6]) {
+  Warp* warp = &running->block->warps[running->place.thread.x / 32];
+  const uint64_t generation = warp->meeting.generation;
+  std::memcpy(warp->wide[generation % 2][lane()], values, sizeof values);
+  if (meet(&warp->meeting, 32)) wait_until([warp, generation] { return warp->meeting.generation != generation; }, "warp", lane());
+  std::memcpy(all, warp->wide[generation % 2], sizeof all);
 }
 
 void later(const std::function<void()>& copy) { cluster->copies.push_back(copy); }

@@ -56,6 +56,8 @@ void wait_until(const std::function<bool()>& ready, const char* what, uint32_t n
 void barrier(int number, unsigned count);
 // What lane `from` of the warp gave: 32 lanes call together.
 uint64_t exchange(uint64_t value, unsigned from);
+// What every lane of the warp gave: 32 lanes call together.
+void exchange_all(const uint32_t (&values)[6], uint32_t (&all)[32][6]);
 // Does `copy` at some later time.
 void later(const std::function<void()>& copy);
 [[noreturn]] void fail(const char* what);

@@ -8,11 +8,14 @@
 #include "kernels/attention/attention_sm90.h"
 #include "kernels/embed/embed_sm90.h"
 #include "kernels/linear/linear_sm90.h"
+#include "kernels/linear_w4/linear_w4_sm90.h"
 #include "kernels/page/page_sm90.h"
+#include "kernels/quantize_w4/quantize_w4_sm90.h"
 #include "kernels/rmsnorm/rmsnorm_sm90.h"
 #include "kernels/rope_append/rope_append_sm90.h"
 #include "kernels/sample/sample_sm90.h"
 #include "tests/cuda/device_buffer.h"
+#include "tests/cuda/w4_repack.h"
 
 namespace otr::testing_util {
 namespace {
@@ -34,26 +37,74 @@ void download(const std::unique_ptr<DeviceBuffer<T>>& buffer, T* to) {
 
 void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
-void linear_on_device(const LinearParams& p, ThreadPool&) {
-  const LinearWeight& w = p.weight;
+// A weight of linear as checkpoints have it; `gated`: gates, then ups.
+std::vector<Element> row_major(const LinearWeight& w, bool gated) {
   const int64_t stride = linear_sm90_stride(w.in_features);
   std::vector<Element> rows(static_cast<size_t>(w.out_features * stride), Element{0x7fff});  // the gaps are not read
   for (int64_t n = 0; n < w.out_features; ++n) {
+    const int64_t packed_row = gated ? gated_row(n, w.out_features) : n;
     for (int64_t k = 0; k < w.in_features; ++k)
-      rows[static_cast<size_t>(n * stride + k)] = w.packed[linear_packed_index(n, k, w.in_features)];
+      rows[static_cast<size_t>(n * stride + k)] = w.packed[linear_packed_index(packed_row, k, w.in_features)];
   }
-  const DeviceBuffer<Element> weight(rows);
-  const auto bias = upload(w.bias, w.out_features);
-  const auto x = upload(p.x, p.num_rows * p.x_stride);
-  const auto out = upload(p.out, p.num_rows * p.out_stride);
-  const auto residual = p.residual == p.out ? nullptr : upload(p.residual, p.num_rows * p.out_stride);
-  LinearParams on = p;
-  on.weight = {w.in_features, w.out_features, weight.data(), pointer(bias)};
-  on.x = pointer(x);
-  on.out = pointer(out);
-  on.residual = p.residual == p.out ? pointer(out) : pointer(residual);
-  expect_ok(linear_sm90(on, nullptr));
-  download(out, p.out);
+  return rows;
+}
+
+// What linear and linear_w4 read and write besides their weight: `on` is p with the device's copies of it.
+template <typename Params>
+struct ProjectionOnDevice {
+  std::unique_ptr<DeviceBuffer<float>> bias, out, residual;
+  std::unique_ptr<DeviceBuffer<Element>> x, gated;
+  Params on;
+
+  explicit ProjectionOnDevice(const Params& p) : on(p) {
+    x = upload(p.x, p.num_rows * p.x_stride);
+    on.x = pointer(x);
+    if (p.gated != nullptr) {
+      gated = upload(p.gated, p.num_rows * p.gated_stride);
+      on.gated = pointer(gated);
+      return;
+    }
+    bias = upload(p.weight.bias, p.weight.out_features);
+    out = upload(p.out, p.num_rows * p.out_stride);
+    if (p.residual != p.out) residual = upload(p.residual, p.num_rows * p.out_stride);
+    on.weight.bias = pointer(bias);
+    on.out = pointer(out);
+    on.residual = p.residual == p.out ? pointer(out) : pointer(residual);
+  }
+  void read_back(const Params& p) const {
+    if (p.gated != nullptr) return download(gated, p.gated);
+    download(out, p.out);
+  }
+};
+
+void linear_on_device(const LinearParams& p, ThreadPool&) {
+  const DeviceBuffer<Element> weight(row_major(p.weight, p.gated != nullptr));
+  ProjectionOnDevice<LinearParams> device(p);
+  LinearParams& on = device.on;
+  on.weight.packed = weight.data();
+  if (p.gated != nullptr) {
+    expect_ok(linear_silu_mul_sm90({on.num_rows, on.weight, on.x, on.x_stride, on.gated, on.gated_stride}, nullptr));
+  } else {
+    expect_ok(linear_sm90(on, nullptr));
+  }
+  device.read_back(p);
+}
+
+void linear_w4_on_device(const LinearW4Params& p, ThreadPool&) {
+  const DeviceBuffer<uint8_t> weight(
+      repack_w4(p.weight.packed, p.weight.out_features, p.weight.in_features, p.gated != nullptr));
+  ProjectionOnDevice<LinearW4Params> device(p);
+  device.on.weight.packed = weight.data();
+  expect_ok(linear_w4_sm90(device.on, nullptr));
+  device.read_back(p);
+}
+
+void quantize_w4_on_device(const QuantizeW4Params& p, ThreadPool&) {
+  const LinearWeight& w = p.weight;
+  const DeviceBuffer<Element> weight(row_major(w, false));
+  const DeviceBuffer<uint8_t> packed(static_cast<size_t>(w4_sm90_packed_bytes(w.out_features, w.in_features)));
+  expect_ok(quantize_w4_sm90({{w.in_features, w.out_features, weight.data(), nullptr}, packed.data()}, false, nullptr));
+  unpack_w4(packed.read(), w.out_features, w.in_features, p.packed);
 }
 
 void rmsnorm_on_device(const RmsNormParams& p, ThreadPool&) {
@@ -183,33 +234,62 @@ void attention_on_device(const AttentionParams& p, ThreadPool&) {
   download(out, p.out);
 }
 
-void sample_on_device(const SampleParams& p, ThreadPool&) {
-  int64_t rows = 0;
-  if (p.num_draws == 0) return;
-  const size_t num_draws = static_cast<size_t>(p.num_draws);
-  const auto draws = std::make_unique<SampleDraw[]>(num_draws);
-  const auto penalties = std::make_unique<std::unique_ptr<DeviceBuffer<PenaltyEntry>>[]>(num_draws);
-  for (size_t i = 0; i < num_draws; ++i) {
-    draws[i] = p.draws[i];
-    rows = std::max<int64_t>(rows, draws[i].logits_row + 1);
-    penalties[i] = upload(draws[i].penalties, draws[i].num_penalties);
-    draws[i].penalties = pointer(penalties[i]);
+SampleDraw& sample_draw(SampleDraw& draw) { return draw; }
+SampleDraw& sample_draw(CandidateDraw& draw) { return draw.draw; }
+
+// What sample and candidates read and write, and their workspace: `on` is p with the device's copies of it. REQUIRES: p has
+// draws.
+template <typename Params, typename Draw, typename Result>
+struct DrawsOnDevice {
+  std::vector<std::unique_ptr<DeviceBuffer<PenaltyEntry>>> penalties;
+  std::unique_ptr<DeviceBuffer<Draw>> draws;
+  std::unique_ptr<DeviceBuffer<float>> logits;
+  std::unique_ptr<DeviceBuffer<Result>> results;
+  DeviceBuffer<float> scaled;
+  DeviceBuffer<int32_t> order, spare;
+  DeviceBuffer<SampleChunk> chunks;
+  Params on;
+
+  static size_t entries(const Params& p) {
+    return static_cast<size_t>(p.num_draws) * static_cast<size_t>(sample_workspace_stride(p.vocab_size));
   }
-  const auto logits = upload(p.logits, (rows - 1) * p.logits_stride + p.vocab_size);
-  const DeviceBuffer<SampleDraw> device_draws(draws.get(), num_draws);
-  const auto results = upload(p.results, p.num_draws);
-  const size_t entries = num_draws * static_cast<size_t>(sample_workspace_stride(p.vocab_size));
-  const DeviceBuffer<float> scaled(entries);
-  const DeviceBuffer<int32_t> order(entries), spare(entries);
-  const DeviceBuffer<SampleChunk> chunks(num_draws * static_cast<size_t>(sample_num_chunks(p.vocab_size)));
-  SampleParams on = p;
-  on.logits = pointer(logits);
-  on.draws = device_draws.data();
-  on.results = pointer(results);
-  on.scaled = scaled.data();
-  on.order = order.data();
-  expect_ok(sample_sm90(on, {chunks.data(), spare.data()}, nullptr));
-  download(results, p.results);
+  static size_t num_chunks(const Params& p) {
+    return static_cast<size_t>(p.num_draws) * static_cast<size_t>(sample_num_chunks(p.vocab_size));
+  }
+  explicit DrawsOnDevice(const Params& p)
+      : scaled(entries(p)), order(entries(p)), spare(entries(p)), chunks(num_chunks(p)), on(p) {
+    int64_t rows = 0;
+    std::vector<Draw> copies(p.draws, p.draws + p.num_draws);
+    for (Draw& copy : copies) {
+      SampleDraw& d = sample_draw(copy);
+      rows = std::max<int64_t>(rows, d.logits_row + 1);
+      penalties.push_back(upload(d.penalties, d.num_penalties));
+      d.penalties = pointer(penalties.back());
+    }
+    draws = std::make_unique<DeviceBuffer<Draw>>(copies);
+    logits = upload(p.logits, (rows - 1) * p.logits_stride + p.vocab_size);
+    results = upload(p.results, p.num_draws);
+    on.draws = draws->data();
+    on.logits = pointer(logits);
+    on.results = pointer(results);
+    on.scaled = scaled.data();
+    on.order = order.data();
+  }
+};
+
+void sample_on_device(const SampleParams& p, ThreadPool&) {
+  if (p.num_draws == 0) return;
+  const DrawsOnDevice<SampleParams, SampleDraw, SampleResult> device(p);
+  expect_ok(sample_sm90(device.on, {device.chunks.data(), device.spare.data()}, nullptr));
+  download(device.results, p.results);
+}
+
+void candidates_on_device(const CandidateParams& p, ThreadPool&) {
+  if (p.num_draws == 0) return;
+  const DrawsOnDevice<CandidateParams, CandidateDraw, Candidates> device(p);
+  const DeviceBuffer<CandidateList> lists(device.chunks.size());
+  expect_ok(candidates_sm90(device.on, {device.chunks.data(), lists.data(), device.spare.data()}, nullptr));
+  download(device.results, p.results);
 }
 
 template <typename Params>
@@ -248,10 +328,13 @@ const KernelTable* sm90_table(std::string* why) {
     t.embed = embed_on_device;
     t.rmsnorm = rmsnorm_on_device;
     t.linear = linear_on_device;
+    t.linear_w4 = linear_w4_on_device;
+    t.quantize_w4 = quantize_w4_on_device;
     t.rope_table = rope_table_on_device;
     t.rope_append = rope_append_on_device;
     t.attention = attention_on_device;
     t.sample = sample_on_device;
+    t.candidates = candidates_on_device;
     t.page_copy = page_copy_on_device;
     t.page_zero = page_zero_on_device;
     return t;

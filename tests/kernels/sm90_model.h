@@ -12,8 +12,8 @@
 
 namespace otr::testing_util {
 
-// The copy of one box at `coordinates` to `shared` + offset, swizzled over 128 bytes: 16-byte piece c of the 128-byte row r
-// (both counted by address) lies in place c ^ (r % 8). Elements outside the tensor are zeros. Returns the bytes counted.
+// The copy of one box at `coordinates` to `shared` + offset, byte after byte or swizzled over 128 bytes: 16-byte piece c of the 128-byte
+// row r (both counted by address) then lies in place c ^ (r % 8). Elements outside the tensor are zeros. Returns the bytes counted.
 inline uint32_t model_tma(const Element* base, const TensorBox& t, const int64_t* coordinates, std::vector<uint8_t>* shared,
                           uint32_t offset) {
   uint32_t bytes = 0;
@@ -28,7 +28,7 @@ inline uint32_t model_tma(const Element* base, const TensorBox& t, const int64_t
     }
     const Element value = inside ? base[source / 2] : Element{};
     const uint32_t linear = offset + bytes, row = linear / 128, piece = linear % 128 / 16;
-    std::memcpy(shared->data() + row * 128 + (piece ^ (row % 8)) * 16 + linear % 16, &value, 2);
+    std::memcpy(shared->data() + row * 128 + (t.swizzled ? piece ^ (row % 8) : piece) * 16 + linear % 16, &value, 2);
     bytes += 2;
     more = false;
     for (int i = 0; i < t.rank && !more; ++i) {

@@ -1,0 +1,27 @@
+// linear_w4 on sm_90a: the contract of linear_w4.h over device pointers, launched on `stream`.
+//
+// Weight layout: kernels/layouts/w4_fragments.h; quantize_w4_sm90 writes it. A weight that is read for `gated` is packed
+// `paired`: its bias is not read. x needs no zero padding: what lies beyond in_features is not read. x_stride is a multiple of
+// 8; x is aligned to 16 bytes, packed to 128.
+//
+// Reduction order: a function of the weight's shape alone. Groups g of equal g mod S (S = w4_sm90_splits) ascending, one
+// float32 fma each, from 0; then splits ascending; then bias, then residual. Inside a group 8 steps of mma.m16n8k16 on inputs
+// {0 … 3, 8 … 11, 16 … 19, 24 … 27} and their upper neighbours (+ 4) of 32 inputs, ascending. So a row has the same bits among
+// 1 row and among many, which a drafter would not need and tests like.
+//
+// Errors: kInvalidArgument for what the copy engine refuses (alignment) and for a gated weight whose outputs are no multiple of
+// 16; kUnsupported without a driver; kInternal with CUDA's text. Thread safety: as CUDA streams.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/base/status.h"
+#include "kernels/linear_w4/linear_w4.h"
+#include "kernels/linear_w4/linear_w4_sm90_config.h"
+
+namespace otr {
+
+// packed: [w4_sm90_packed_bytes].
+Status linear_w4_sm90(const LinearW4Params& params, cudaStream_t stream);
+
+}  // namespace otr
