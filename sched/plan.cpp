@@ -19,20 +19,22 @@ __attribute__((format(printf, 2, 3))) void print(std::string* out, const char* f
   *out += text;
 }
 
-std::string named(const PlanQuestion& q, const Plan& plan) {
+}  // namespace
+
+std::string plan_name(std::span<const DrafterChoice> drafters, const Plan& plan) {
   std::string text;
   if (plan.drafter < 0) {
     print(&text, "plain decoding on %d", plan.verify_gpus);
-  } else if (plan.setting.mode == DraftMode::kCoupled) {
-    print(&text, "coupled '%s' on %d", q.drafters[static_cast<size_t>(plan.drafter)].name.c_str(), plan.verify_gpus);
+    return text;
+  }
+  const char* const name = drafters[static_cast<size_t>(plan.drafter)].name.c_str();
+  if (plan.setting.mode == DraftMode::kCoupled) {
+    print(&text, "coupled '%s' on %d, windows of %d", name, plan.verify_gpus, plan.setting.window);
   } else {
-    print(&text, "decoupled '%s' on %d + %d", q.drafters[static_cast<size_t>(plan.drafter)].name.c_str(), plan.verify_gpus,
-          plan.draft_gpus);
+    print(&text, "decoupled '%s' on %d + %d, windows of %d", name, plan.verify_gpus, plan.draft_gpus, plan.setting.window);
   }
   return text;
 }
-
-}  // namespace
 
 WindowCosts window_costs(const PlanQuestion& q, size_t verifier, int32_t drafter, int32_t draft_gpus) {
   const DrafterChoice* const d = drafter < 0 ? nullptr : &q.drafters[static_cast<size_t>(drafter)];
@@ -64,7 +66,7 @@ Plan make_plan(const PlanQuestion& q, std::vector<Plan>* considered) {
     if (plan.speed > best.speed) best = plan;
   };
   for (size_t v = 0; v < q.verifiers.size(); ++v) {
-    if (q.may_couple) consider({.verifier = v});
+    if (q.may_be_plain) consider({.verifier = v});
     for (int32_t d = 0; d < static_cast<int32_t>(q.drafters.size()); ++d) {
       if (q.may_couple) consider({.drafter = d, .verifier = v, .setting = {.mode = DraftMode::kCoupled}});
       for (int32_t gpus = 1; q.may_decouple && gpus <= q.verifiers[v].gpus; ++gpus) {
@@ -79,19 +81,18 @@ std::string explain(const PlanQuestion& q, const Plan& plan, std::span<const Pla
   std::string text;
   print(&text, "%g requests on %d GPUs, %g tokens of context. ", q.batch, q.gpus, q.context);
   if (plan.speed <= 0) return text + "No verifier fits.\n";
-  text += "Chosen: " + named(q, plan);
-  if (plan.drafter >= 0) print(&text, ", windows of %d", plan.setting.window);
+  text += "Chosen: " + plan_name(q.drafters, plan);
   print(&text, ": %.1f tokens/s a request, %d groups of %g requests.\n", 1e3 * plan.speed, q.gpus / plan.gpus(), plan.batch);
   for (const Plan& other : considered) {
-    text += "  " + named(q, other);
+    text += "  " + plan_name(q.drafters, other);
     print(&text, ": batch %g", other.batch);
     if (other.drafter >= 0) {
       const bool coupled = other.setting.mode == DraftMode::kCoupled;
       const WindowForm form = coupled ? WindowForm::kCoupled : q.form;
       const WindowTimes times = window_costs(q, other.verifier, other.drafter, coupled ? other.verify_gpus : other.draft_gpus)
                                     .times(form, other.setting.window, other.batch);
-      print(&text, ", window %d, p %.2f, draft %.2f ms, verify %.2f ms", other.setting.window,
-            q.drafters[static_cast<size_t>(other.drafter)].p, other.setting.window * times.draft_ms, times.verify_ms);
+      print(&text, ", p %.2f, draft %.2f ms, verify %.2f ms", q.drafters[static_cast<size_t>(other.drafter)].p,
+            other.setting.window * times.draft_ms, times.verify_ms);
     }
     print(&text, ": %.1f tokens/s (%+.1f %%)\n", 1e3 * other.speed, 100 * (other.speed / plan.speed - 1));
   }

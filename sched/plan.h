@@ -42,7 +42,7 @@ struct PlanQuestion {
   double context = 0;                        // tokens of a request
   int32_t most = 16;                         // the widest window
   WindowForm form = WindowForm::kDecoupled;  // or kPaperDecoupled
-  bool may_decouple = true, may_couple = true;
+  bool may_be_plain = true, may_couple = true, may_decouple = true;
 };
 
 // A way to run the rollout: the cluster is divided into groups of verify_gpus + draft_gpus.
@@ -62,6 +62,8 @@ WindowCosts window_costs(const PlanQuestion& question, size_t verifier, int32_t 
 
 // The fastest plan; `considered`, if not null, gets the best window of every placement, in the order in which they were tried.
 Plan make_plan(const PlanQuestion& question, std::vector<Plan>* considered = nullptr);
+// "decoupled 'small' on 4 + 1, windows of 5".
+std::string plan_name(std::span<const DrafterChoice> drafters, const Plan& plan);
 // What was decided and why, in lines.
 std::string explain(const PlanQuestion& question, const Plan& plan, std::span<const Plan> considered);
 

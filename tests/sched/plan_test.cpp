@@ -63,7 +63,7 @@ TEST(Plan, IsAlgorithm1) {
     }
     PlanQuestion q = question(batch, gpus, verifiers, {{"small", true, affine_costs(0, 0, alpha, slope), p}});
     q.form = WindowForm::kPaperDecoupled;
-    q.may_couple = false;
+    q.may_be_plain = q.may_couple = false;
     const Plan plan = make_plan(q);
     const Result1 expected = algorithm_1(batch, gpus, lines, alpha, slope, p);
     ASSERT_NEAR(plan.speed, expected.speed, 1e-9 * expected.speed) << round;
@@ -80,7 +80,7 @@ TEST(Plan, IsAlgorithm1) {
 //   > 15.2). gd = 1: 10 / 13 = 0.769;   gd = 2: from 13 on 1 / 1.2 = 0.833.
 TEST(Plan, ByHand) {
   PlanQuestion q = question(12, 12, {{2, affine_costs(10, 0.1, 0, 0)}}, {{"small", true, affine_costs(0, 0, 1, 0.1), 1}});
-  q.may_couple = false;
+  q.may_be_plain = q.may_couple = false;
   for (const WindowForm form : {WindowForm::kDecoupled, WindowForm::kPaperDecoupled}) {  // p = 1: no difference
     q.form = form;
     std::vector<Plan> considered;
@@ -94,7 +94,7 @@ TEST(Plan, ByHand) {
     EXPECT_NEAR(plan.speed, 1 / 1.2, 1e-12);
   }
   // In turns: at p = 1 the widest window, 16, and its own token: 17 in 16 D + V, with b = 2 and two GPUs that draft.
-  q.may_couple = true;
+  q.may_be_plain = q.may_couple = true;
   std::vector<Plan> considered;
   make_plan(q, &considered);
   ASSERT_EQ(considered.size(), 4u);
