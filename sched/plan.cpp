@@ -99,15 +99,17 @@ std::string explain(const PlanQuestion& q, const Plan& plan, std::span<const Pla
   return text;
 }
 
-int32_t reconfigure(WindowForm form, const WindowCosts& costs, double line, int32_t most, std::span<RequestWindow> requests) {
+int32_t reconfigure(const ReconfigureRule& rule, WindowForm form, const WindowCosts& costs, int32_t most,
+                    std::span<RequestWindow> requests) {
   double sum = 0;
   for (const RequestWindow& r : requests) sum += r.p;
   const double mean = sum / static_cast<double>(requests.size());
   int32_t looked_at = 0;
   for (RequestWindow& r : requests) {
-    if (r.p >= mean) continue;
-    const WindowChoice coupled = best_window(WindowForm::kCoupled, r.p, costs, 1, line, most);
-    const WindowChoice decoupled = best_window(form, r.p, costs, 1, line, most);
+    if (!rule.everyone && r.p >= mean) continue;
+    const WindowChoice coupled = best_window(WindowForm::kCoupled, r.p, costs, rule.batch, rule.line, most);
+    WindowChoice decoupled;
+    if (rule.may_decouple) decoupled = best_window(form, r.p, costs, rule.batch, rule.line, most);
     const bool better = decoupled.speed > coupled.speed;
     r.setting = {.window = (better ? decoupled : coupled).window, .mode = better ? DraftMode::kDecoupled : DraftMode::kCoupled};
     ++looked_at;

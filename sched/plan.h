@@ -74,9 +74,16 @@ struct RequestWindow {
   double p = 0;  // as it was seen
   WindowSetting setting = {};
 };
-// Changes the settings of the requests below the mean p to what is fastest for each at batch 1. `line`: the batch to which
-// bounds are drawn. Returns how many were looked at.
-int32_t reconfigure(WindowForm form, const WindowCosts& costs, double line, int32_t most, std::span<RequestWindow> requests);
+// Who is looked at, and in which batch; as it stands, the paper's algorithm.
+struct ReconfigureRule {
+  double batch = 1;       // what a request is thought to run in
+  double line = 1;        // the batch to which bounds are drawn
+  bool everyone = false;  // not only those whose p is below the mean
+  bool may_decouple = true;
+};
+// Sets window and mode of those requests to what is fastest for each. Returns how many were looked at.
+int32_t reconfigure(const ReconfigureRule& rule, WindowForm form, const WindowCosts& costs, int32_t most,
+                    std::span<RequestWindow> requests);
 
 // Drafters by the speed of their best coupled windows at their own p, the fastest first: the draft ladder at one batch.
 std::vector<int32_t> ladder_order(const PlanQuestion& question, size_t verifier, double batch);

@@ -7,8 +7,10 @@
 #include <limits>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "sched/leapfrog.h"
+#include "spec/optimiser.h"
 
 namespace otr {
 namespace {
@@ -17,6 +19,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kTiny = 1e-7;           // tokens
 constexpr double kContextGrowth = 0.05;  // speeds are priced anew after
 constexpr double kAssignEvery = 1000;    // ms: workers that come free wait for others so long
+constexpr int64_t kOurIterations = 100;  // between two looks at the windows
 constexpr size_t kMostDecisions = 100;
 
 // A request on a worker.
@@ -35,7 +38,7 @@ struct Run {
   void set(WindowSetting s) {
     setting = s;
     whole = std::pow(p, s.window);
-    window_tokens = coupled_tokens(p, s.window - 1);
+    window_tokens = s.window == 0 ? 0 : coupled_tokens(p, s.window - 1);
   }
 };
 
@@ -82,6 +85,7 @@ class Simulation {
   void finish(int32_t group, double ms);
   void remove(int32_t request, int32_t group);
   void reconfigure_group(int32_t group, double ms);
+  void optimise_group(Group* g, double context);
   void assign(double ms);
   void race(const Racer& racer, double ms);
   double rebuild_ms(double tokens) const;
@@ -132,8 +136,10 @@ Status Simulation::plan() {
   question_.form = o_.form;
   for (size_t d = 0; d < p.size(); ++d) question_.drafters[d].p = p[d] / count;
   if (mode_ != SimulationMode::kOff && p.empty()) return invalid_argument("there is no drafter");
+  const bool ours = mode_ == SimulationMode::kOurs;  // it may leave any request without a draft later
   question_.may_be_plain = mode_ == SimulationMode::kOff;
-  question_.may_couple = mode_ == SimulationMode::kVanilla;
+  question_.may_couple = mode_ == SimulationMode::kVanilla || ours;
+  if (ours) question_.form = WindowForm::kDecoupled;
   question_.may_decouple = at_least(SimulationMode::kDecoupled);
   if (!question_.may_decouple) question_.verifiers.resize(1);
   std::vector<Plan> considered;
@@ -147,7 +153,7 @@ void Simulation::place() {
   groups_.resize(static_cast<size_t>(o_.gpus / plan_.gpus()));
   left_ = requests_.size();
   for (size_t i = 0; i < requests_.size(); ++i) {
-    const size_t g = i % groups_.size();
+    const size_t g = i * groups_.size() / requests_.size();  // a prompt's samples stay together
     Run r;
     r.request = static_cast<int32_t>(i);
     r.drafter = plan_.drafter;
@@ -179,7 +185,7 @@ void Simulation::price(int32_t group) {
   int32_t widest = 0;
   for (const Run& r : g.runs) {
     if (r.ready_ms > g.now + kTiny) continue;
-    const bool leaps = mode_ == SimulationMode::kLeapfrog && places_[static_cast<size_t>(r.request)].size() > 1;
+    const bool leaps = at_least(SimulationMode::kLeapfrog) && places_[static_cast<size_t>(r.request)].size() > 1;
     context += request(r).prompt + r.done;
     // What replicas find comes as rows too: about another window.
     rows += r.setting.window * (leaps ? 2 : 1) + (r.setting.mode == DraftMode::kCoupled ? 1 : 0);
@@ -205,13 +211,12 @@ void Simulation::price(int32_t group) {
       r.speed = tokens / once;
       r.waste = (w - r.window_tokens) / tokens;
     } else {
-      const double both = std::max(w * draft, verify);
-      r.speed = r.window_tokens / ((1 - r.whole) * once + r.whole * both);
+      r.speed = window_speed(form_in(WindowForm::kDecoupled, batch), r.p, r.setting.window, {draft, verify});
       const double ahead = draft > 0 ? std::min(w, verify / draft) : w;
       r.waste = (w - r.window_tokens + (1 - r.whole) * ahead) / r.window_tokens;
     }
   }
-  if (mode_ == SimulationMode::kLeapfrog) price_leapfrog(group);
+  if (at_least(SimulationMode::kLeapfrog)) price_leapfrog(group);
 }
 
 Run& Simulation::run_of(int32_t request, int32_t group) {
@@ -271,7 +276,8 @@ void Simulation::schedule(int32_t group) {
   }
   if (grows > 0) next = std::min(next, g.now + (kContextGrowth * context + 64.0 * static_cast<double>(g.runs.size())) / grows);
   if (at_least(SimulationMode::kReconfigured)) {
-    if (g.next_reconfigure == kNever && tick > 0) g.next_reconfigure = g.now + kReconfigureIterations * tick;
+    if (g.next_reconfigure == kNever && tick > 0)
+      g.next_reconfigure = g.now + (mode_ == SimulationMode::kOurs ? kOurIterations : kReconfigureIterations) * tick;
     next = std::min(next, g.next_reconfigure);
   }
   events_.push({next, group, g.version});
@@ -331,14 +337,47 @@ void Simulation::reconfigure_group(int32_t group, double ms) {
     windows.push_back({.request = static_cast<uint64_t>(r.request), .p = r.p, .setting = r.setting});
     context += request(r).prompt + r.done;
   }
-  const double batch = static_cast<double>(windows.size());
-  const int32_t changed = reconfigure(o_.form, costs(g, context / batch), std::max(2.0, plan_.batch), o_.most, windows);
+  const double batch = static_cast<double>(windows.size()), line = std::max(2.0, plan_.batch);
+  const bool ours = mode_ == SimulationMode::kOurs;
+  if (ours && plan_.draft_gpus == 0) return optimise_group(&g, context / batch);
+  ReconfigureRule rule{.line = line};
+  if (ours) rule = {.batch = batch, .line = line, .everyone = true};
+  const int32_t changed = reconfigure(rule, question_.form, costs(g, context / batch), o_.most, windows);
   for (size_t i = 0; i < windows.size(); ++i) g.runs[i].set(windows[i].setting);
   result_.num_reconfigured += changed;
   if (changed > 0) {
     decide(ms, "worker " + std::to_string(group) + ": " + std::to_string(changed) + " of " + std::to_string(windows.size()) +
-                   " requests are below the mean and get a window of their own");
+                   " requests get windows of their own");
   }
+}
+
+// Whoever drafts where all draft and verify in turns: the widest window sets the pace, so they are chosen together.
+void Simulation::optimise_group(Group* g, double context) {
+  const int32_t gpus = plan_.verify_gpus;
+  const WindowCosts c = costs(*g, context);
+  CostModel cost = *c.verify;
+  TickTimes times;
+  if (c.draft != nullptr) {
+    RoleCost& level = cost.roles[static_cast<size_t>(CostRole::kDraft)];
+    level = c.draft->role(CostRole::kDraft);
+    for (double RoleCost::*const share : {&RoleCost::kv_ms, &RoleCost::row_ms, &RoleCost::attention_ms, &RoleCost::sample_ms}) {
+      level.*share /= gpus;  // each draws for its part of the batch
+    }
+    times.fixed_ms = cost.comm_ms - c.draft->comm_ms;
+    cost.comm_ms = c.draft->comm_ms;
+  } else {
+    times.fixed_ms = std::exchange(cost.comm_ms, 0);
+    cost.roles[static_cast<size_t>(CostRole::kDraft)] = {};
+  }
+  times.cost = &cost;
+  times.batch = times.rows = static_cast<double>(g->runs.size());
+  times.context = context;
+  std::vector<RowOdds> odds;
+  for (const Run& r : g->runs) odds.push_back({.p = static_cast<float>(r.p), .max_depth = o_.most});
+  Optimiser optimiser;
+  optimiser.best_depth(times, odds, o_.most, 0);
+  for (size_t i = 0; i < g->runs.size(); ++i) g->runs[i].set({optimiser.row_depth()[i], DraftMode::kCoupled});
+  result_.num_reconfigured += static_cast<int64_t>(g->runs.size());
 }
 
 // From the front computed anew, from the back transferred, until both meet.
@@ -366,7 +405,7 @@ void Simulation::race(const Racer& racer, double ms) {
   const double mean = question_.drafters[static_cast<size_t>(racer.drafter)].p, batch = o_.max_race_batch;
   const WindowChoice coupled = best_window(WindowForm::kCoupled, mean, c, batch, std::max(2.0, batch), o_.most);
   WindowChoice decoupled;
-  if (plan_.draft_gpus > 0) decoupled = best_window(o_.form, mean, c, batch, std::max(2.0, batch), o_.most);
+  if (plan_.draft_gpus > 0) decoupled = best_window(question_.form, mean, c, batch, std::max(2.0, batch), o_.most);
   const bool better = decoupled.speed > coupled.speed;
   r.set({.window = (better ? decoupled : coupled).window, .mode = better ? DraftMode::kDecoupled : DraftMode::kCoupled});
   g.runs.push_back(r);
@@ -448,8 +487,8 @@ Result<SimulationResult> Simulation::run() {
 }  // namespace
 
 const char* simulation_mode_name(SimulationMode mode) {
-  constexpr std::array<const char*, kNumSimulationModes> kNames = {"off",          "vanilla", "decoupled",
-                                                                   "reconfigured", "fastest", "leapfrog"};
+  constexpr std::array<const char*, kNumSimulationModes> kNames = {"off",     "vanilla",  "decoupled", "reconfigured",
+                                                                   "fastest", "leapfrog", "ours"};
   return kNames[static_cast<size_t>(mode)];
 }
 

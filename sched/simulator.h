@@ -13,6 +13,8 @@
 //   reconfigured   and algorithm 2
 //   fastest        and algorithm 3: free workers race with other drafters, the first to finish wins
 //   leapfrog       and racers exchange what they find (sched/leapfrog.h)
+//   ours           drafting and verifying in turns where that is faster, windows by spec/optimiser.h every 100 iterations, and
+//   leapfrog
 //
 // Left out: prompts' prefill, page memory, faults, and messages' time, but for what a racer needs to get a request's keys and
 // values: recomputed from the front and transferred from the back, until both meet.
@@ -29,8 +31,8 @@
 
 namespace otr {
 
-enum class SimulationMode { kOff, kVanilla, kDecoupled, kReconfigured, kFastestOfN, kLeapfrog };
-inline constexpr int kNumSimulationModes = 6;
+enum class SimulationMode { kOff, kVanilla, kDecoupled, kReconfigured, kFastestOfN, kLeapfrog, kOurs };
+inline constexpr int kNumSimulationModes = 7;
 const char* simulation_mode_name(SimulationMode mode);
 
 struct SimulatedRequest {
@@ -43,7 +45,7 @@ struct SimulationOptions {
   std::vector<DrafterChoice> drafters;  // their p is set to the requests' mean
   int32_t gpus = 1;
   int32_t most = 16;                         // the widest window
-  WindowForm form = WindowForm::kDecoupled;  // that plans and reconfigurations believe in
+  WindowForm form = WindowForm::kDecoupled;  // that the paper's plans and reconfigurations believe in
   int32_t max_race_batch = 16;               // requests of a racing worker, b_max
   double shared = 0.5;                       // as leapfrog_tokens()
   double kv_transfer_ms = 0;                 // a token's keys and values between workers; 0: there is no way

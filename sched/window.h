@@ -1,8 +1,7 @@
 // Decoupled speculation of one request: a drafter and a verifier on different workers, joined by messages.
 //
 // The drafter runs ahead of the verdicts by at most two windows of w tokens: one at the verifier, one that is being drafted or
-// lies ready there. A wrong token costs what was drafted behind it: at most 2 w - 1 tokens (w: the widest since they were
-// drafted).
+// lies ready there. A wrong token costs what was drafted behind it: at most 2 w - 1 tokens.
 //
 //   drafter   d d d d|d d d d|. . . .|d d d d|x . . .        d: drafts a token, .: waits or drafts for others
 //   verifier          V V V V V V|V V V V V V|               a mismatch there ----^ rolls back: a new epoch
@@ -13,7 +12,7 @@
 //
 // The verifier owns the epoch, and raises it with every mismatch: drafts of an older epoch were drawn behind a token that is
 // gone. Messages are recognised by epoch and position, so that duplicates, late and early ones do nothing. What was lost is
-// sent again on demand (resend(), since()), at no risk; a queue that keeps order loses nothing.
+// sent again on demand.
 //
 // Nothing here can change a response: a verdict holds the target's own tokens. Thread safety: each half belongs to one thread;
 // messages are values. Nothing is allocated after construction.
@@ -64,7 +63,6 @@ class DraftWindow {
 
   void set(WindowSetting setting) { setting_ = setting; }
   WindowSetting setting() const { return setting_; }
-
   // The next token is wanted: the one at position next().
   bool may_draft() const;
   int32_t next() const { return judged_ + num_drafted_; }
@@ -116,9 +114,7 @@ class DraftWindow {
 // The verifier's half.
 class VerifyWindow {
  public:
-  // As DraftWindow's.
-  VerifyWindow(uint64_t request, int32_t begin, int32_t limit);
-
+  VerifyWindow(uint64_t request, int32_t begin, int32_t limit);  // as DraftWindow's
   enum class Receipt { kTaken, kStale };  // kStale: of an older epoch, judged or here before, or beyond what can be
   Receipt offer(const DraftMessage& draft);
   // What to verify now: behind the last token known, so many rows. Null: there is nothing, or the response is complete.

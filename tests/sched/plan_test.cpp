@@ -147,7 +147,7 @@ TEST(Reconfigure, IsAlgorithm2) {
   const WindowSetting plan{.window = 7, .mode = DraftMode::kDecoupled};
   for (const WindowForm form : {WindowForm::kDecoupled, WindowForm::kPaperDecoupled}) {
     std::vector<RequestWindow> requests = {{1, 1.0, plan}, {2, 0.9, plan}, {3, 0.5, plan}, {4, 0.0, plan}};
-    EXPECT_EQ(reconfigure(form, costs, 64, 16, requests), 2);
+    EXPECT_EQ(reconfigure({.line = 64}, form, costs, 16, requests), 2);
     EXPECT_EQ(requests[0].setting.window, 7);
     EXPECT_EQ(requests[1].setting.window, 7);
     EXPECT_EQ(requests[2].setting.window, 1);
@@ -161,9 +161,24 @@ TEST(Reconfigure, EqualRequestsStay) {
   const CostModel cost = affine_costs(10, 1, 2, 0);
   const WindowCosts costs{.verify = &cost, .draft = &cost, .drafters = 1, .context = 0};
   std::vector<RequestWindow> requests(5, RequestWindow{.p = 0.5, .setting = {.window = 3}});
-  EXPECT_EQ(reconfigure(WindowForm::kDecoupled, costs, 8, 16, requests), 0);
-  EXPECT_EQ(reconfigure(WindowForm::kDecoupled, costs, 8, 16, {}), 0);
+  EXPECT_EQ(reconfigure({.line = 8}, WindowForm::kDecoupled, costs, 16, requests), 0);
+  EXPECT_EQ(reconfigure({.line = 8}, WindowForm::kDecoupled, costs, 16, {}), 0);
   EXPECT_EQ(requests[0].setting.window, 3);
+}
+
+// Ours: everyone, in the batch that there is. 64 rows more a token make windows shorter than alone.
+TEST(Reconfigure, EveryoneInTheBatchThereIs) {
+  const CostModel verify = affine_costs(10, 0.1, 0, 0), draft = affine_costs(0, 0, 0.5, 0);
+  const WindowCosts costs{.verify = &verify, .draft = &draft, .drafters = 1, .context = 0};
+  std::vector<RequestWindow> alone(3, RequestWindow{.p = 0.8}), together = alone;
+  EXPECT_EQ(
+      reconfigure({.batch = 1, .line = 64, .everyone = true, .may_decouple = false}, WindowForm::kDecoupled, costs, 16, alone),
+      3);
+  EXPECT_EQ(reconfigure({.batch = 64, .line = 64, .everyone = true, .may_decouple = false}, WindowForm::kDecoupled, costs, 16,
+                        together),
+            3);
+  EXPECT_GT(alone[0].setting.window, together[0].setting.window);
+  EXPECT_EQ(alone[0].setting.mode, DraftMode::kCoupled);
 }
 
 // ---- Algorithm 3 ----------------------------------------------------------------------------------------------------------

@@ -422,6 +422,11 @@ TEST(WindowSpeed, ByHand) {
   EXPECT_DOUBLE_EQ(window_speed(WindowForm::kDecoupled, 0, 1, {1, 10}), 1.0 / 11);
   // p = 1/2, w = 2: k = 1/3; E[a + 1 | a < 2] = (1/2 + 2/4) / (3/4) = 4/3; (2/3 + 4/3) / (4 + 10 + 10/3).
   EXPECT_DOUBLE_EQ(window_speed(WindowForm::kDecoupled, 0.5, 2, {2, 10}), 2 / (14 + 10.0 / 3));
+  // In a batch: a whole pass of 10 is missed in the place of 4, 1.5 / (3/4 20 + 1/4 10), and alone nothing.
+  EXPECT_DOUBLE_EQ(window_speed(WindowForm::kDecoupledInBatch, 0.5, 2, {2, 10}), 1.5 / 17.5);
+  EXPECT_EQ(form_in(WindowForm::kDecoupled, 1), WindowForm::kDecoupled);
+  EXPECT_EQ(form_in(WindowForm::kDecoupled, 2), WindowForm::kDecoupledInBatch);
+  EXPECT_EQ(form_in(WindowForm::kPaperDecoupled, 2), WindowForm::kPaperDecoupled);
   // (1 + 1/2 + 1/4) / (4 + 10).
   EXPECT_DOUBLE_EQ(window_speed(WindowForm::kCoupled, 0.5, 2, {2, 10}), 0.125);
   // 1/2 * 1/2 + 1/4 * 2/2 + 2/4 tokens in max(4, 10).

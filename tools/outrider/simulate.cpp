@@ -42,6 +42,7 @@ const Flag kTable[] = {
     {"median-tokens", "N", "of responses, which are log-normal (default 2048)"},
     {"sigma", "X", "of their logarithm (default 1)"},
     {"max-tokens", "N", "of a response (default 20480)"},
+    {"n", "N", "samples of a prompt, on one worker and of similar lengths (default 1)"},
     {"acceptance", "DRAFTER=MEAN[:DEVIATION]",
      "the chance that a drafted token is kept, over requests (default 0.7:0.12); may be repeated; ngram and history exist if "
      "named"},
@@ -146,6 +147,7 @@ Setting setting_of(const Flags& flags) {
   s.law.prompt = whole_flag(flags, "prompt-tokens", s.law.prompt);
   s.law.median = whole_flag(flags, "median-tokens", s.law.median);
   s.law.most = whole_flag(flags, "max-tokens", s.law.most);
+  s.law.samples = whole_flag(flags, "n", 1);
   s.law.sigma = number_flag(flags, "sigma", s.law.sigma, 0, 10);
   if (flags.given("samples")) {
     s.requests = read_requests(flags.required("samples"), s.law, s.acceptance);

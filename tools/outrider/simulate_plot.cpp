@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kWidth = 640, kHeight = 300, kLeft = 64, kTop = 44, kRight = 150, kBottom = 46;
 constexpr int kPoints = 160;  // of a line
-constexpr std::array<const char*, 6> kColours = {"#777777", "#b8860b", "#1f6fb4", "#2a9d5c", "#8e44ad", "#c0392b"};
+constexpr std::array<const char*, 7> kColours = {"#777777", "#b8860b", "#1f6fb4", "#2a9d5c", "#8e44ad", "#17a2b8", "#c0392b"};
 
 __attribute__((format(printf, 2, 3))) void print(std::string* out, const char* format, ...) {
   char text[256];

@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kLeast = 0.02, kMost = 0.99;
+constexpr double kPromptShare = 0.7;  // of the variance of lengths
 constexpr int64_t kMostTokens = int64_t{1} << 24;
 constexpr uint64_t kMostStatsBytes = uint64_t{64} << 20;
 
@@ -101,9 +102,13 @@ AcceptanceLaw parse_acceptance(const std::string& text) {
 std::vector<SimulatedRequest> drawn_requests(const WorkloadLaw& law, std::span<const AcceptanceLaw> acceptance, size_t count) {
   Normal normal(law.seed);
   std::vector<SimulatedRequest> requests(count);
-  for (SimulatedRequest& r : requests) {
+  double prompts = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (i % static_cast<size_t>(law.samples) == 0) prompts = normal();
+    const double own = law.samples == 1 ? prompts : std::sqrt(kPromptShare) * prompts + std::sqrt(1 - kPromptShare) * normal();
+    SimulatedRequest& r = requests[i];
     r.prompt = law.prompt;
-    r.tokens = static_cast<int32_t>(std::clamp<double>(std::round(law.median * std::exp(law.sigma * normal())), 1, law.most));
+    r.tokens = static_cast<int32_t>(std::clamp<double>(std::round(law.median * std::exp(law.sigma * own)), 1, law.most));
     r.p = drawn_p(acceptance, &normal);
   }
   return requests;

@@ -23,6 +23,7 @@ struct WorkloadLaw {
   int32_t prompt = 512;                 // tokens
   int32_t median = 2048, most = 20480;  // tokens of a response: log-normal
   double sigma = 1.0;
+  int32_t samples = 1;  // of a prompt: 70 % of the variance is the prompt's
 };
 
 // Thrown Failures are usage errors.

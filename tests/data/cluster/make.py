@@ -11,7 +11,8 @@ Nobody measured these passes: they are arithmetic on published figures, so that 
     shapes                                             the checkpoints' config.json
 
 What is left of the 13 ms beside reading the weights, 6.9 ms, is taken for launches and all-reduces: comm_ms, the same on 2 and 8
-GPUs. Checked against two figures that did not go in: a batch of 256 takes 1.4 times as long as one of 128 (SpecActor, section 3; these
+GPUs; a drafter takes its share of them by layers ("latency remains dominated by the sequential computation across multiple layers",
+TLT, section 3.2, of the same 0.5B and 32B). Checked against two figures that did not go in: a batch of 256 takes 1.4 times as long as one of 128 (SpecActor, section 3; these
 profiles at 2,048 tokens of context: plain 1.37, windows of 3 1.4 to 1.5), and half of the GPUs' time is idle in a plain rollout of
 DAPO-32B-20K (section 2; README.md, the simulated rollout).
 """
@@ -34,7 +35,6 @@ DRAFTERS = {
                "kv_heads": 2, "head_dim": 128, "vocab": 151936},
 }
 STEP_MS = 13.0
-LAUNCH_MS = {"small": 1.5, "medium": 1.75}  # 60 us a layer, as the target's launches without its all-reduces
 
 
 def shape(model):
@@ -74,7 +74,7 @@ def main():
             gpus, {}, [{"drafter": None, "comm_ms": comm, "target": target, "draft": none, "verify": target}])
     one = cost(TARGET, 1, BANDWIDTH, 0, 0.01)
     files["drafters.json"] = profile(1, DRAFTERS, [
-        {"drafter": name, "comm_ms": LAUNCH_MS[name], "target": one, "draft": cost(model, 1, DRAFT_BANDWIDTH, 0, 0.005), "verify": one}
+        {"drafter": name, "comm_ms": round(comm * model["layers"] / TARGET["layers"], 3), "target": one, "draft": cost(model, 1, DRAFT_BANDWIDTH, 0, 0.005), "verify": one}
         for name, model in DRAFTERS.items()])
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
