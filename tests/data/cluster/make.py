@@ -12,9 +12,8 @@ Nobody measured these passes: they are arithmetic on published figures, so that 
 
 What is left of the 13 ms beside reading the weights, 6.9 ms, is taken for launches and all-reduces: comm_ms, the same on 2 and 8
 GPUs; a drafter takes its share of them by layers ("latency remains dominated by the sequential computation across multiple layers",
-TLT, section 3.2, of the same 0.5B and 32B). Checked against two figures that did not go in: a batch of 256 takes 1.4 times as long as one of 128 (SpecActor, section 3; these
-profiles at 2,048 tokens of context: plain 1.37, windows of 3 1.4 to 1.5), and half of the GPUs' time is idle in a plain rollout of
-DAPO-32B-20K (section 2; README.md, the simulated rollout).
+TLT, of the same 0.5B and 32B). Beside a figure that did not go in: a batch of 256 takes 1.4 times as long to verify as one of 128
+(SpecActor, section 3); these profiles say, at 2,048 tokens of context, 1.37 for windows of 2 and 1.60 for windows of 3.
 """
 
 import json
