@@ -229,10 +229,10 @@ TEST(Tlt, NgramsStandInWhereTheModelHasNoRoom) {
 // ---- SpecActor ------------------------------------------------------------------------------------------------------------
 
 TEST(Specactor, ExpectsAGeometricSum) {
-  EXPECT_DOUBLE_EQ(SpecactorChooser::expected_tokens(0.5, 3), 1 + 0.5 + 0.25 + 0.125);
-  EXPECT_DOUBLE_EQ(SpecactorChooser::expected_tokens(1, 4), 5);
-  EXPECT_DOUBLE_EQ(SpecactorChooser::expected_tokens(0, 4), 1);
-  for (const double p : {0.3, 0.9}) EXPECT_NEAR(SpecactorChooser::expected_tokens(p, 7), (1 - std::pow(p, 8)) / (1 - p), 1e-12);
+  EXPECT_DOUBLE_EQ(coupled_tokens(0.5, 3), 1 + 0.5 + 0.25 + 0.125);
+  EXPECT_DOUBLE_EQ(coupled_tokens(1, 4), 5);
+  EXPECT_DOUBLE_EQ(coupled_tokens(0, 4), 1);
+  for (const double p : {0.3, 0.9}) EXPECT_NEAR(coupled_tokens(p, 7), (1 - std::pow(p, 8)) / (1 - p), 1e-12);
 }
 
 // The model drafts at 2 + 0.1 b, the target verifies at 20 + 0.1 rows. D' = 0.1, alpha = 2; V_w' = 0.1 (w + 1), beta_w = 20:
@@ -260,7 +260,7 @@ TEST(Specactor, TheBestWindowIsTheEnumeratedOne) {
   const SpecactorChooser chooser(specactor());
   for (const double p : {0.05, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97}) {
     for (const double batch : {1.0, 8.0, 64.0}) {
-      EXPECT_EQ(chooser.best_window(1, p, batch, 64, 100).tokens, enumerated_window(p, batch, 16)) << p << " " << batch;
+      EXPECT_EQ(chooser.best_window(1, p, batch, 64, 100).window, enumerated_window(p, batch, 16)) << p << " " << batch;
     }
   }
 }
@@ -269,13 +269,13 @@ TEST(Specactor, TheBestWindowIsTheEnumeratedOne) {
 TEST(Specactor, WindowsEndAtTheBound) {
   ChooserOptions o = specactor();
   o.costs[1] = affine_costs(25, 0, 10, 0);
-  EXPECT_EQ(SpecactorChooser(o).best_window(1, 0.999, 8, 64, 100).tokens, 3);
+  EXPECT_EQ(SpecactorChooser(o).best_window(1, 0.999, 8, 64, 100).window, 3);
   // The slopes too: V_w' / D' = 0.01 (w + 1) / 0.008 is above w, so that all are tested, and the deepest is best at batch 1 …
   o.costs[1] = affine_costs(25, 0.01, 10, 0.008);
-  EXPECT_EQ(SpecactorChooser(o).best_window(1, 0.999, 1, 64, 100).tokens, 16);
+  EXPECT_EQ(SpecactorChooser(o).best_window(1, 0.999, 1, 64, 100).window, 16);
   // … but 0.004 (w + 1) / 0.008 is not: 4 > max(ceil(2.5), 3).
   o.costs[1] = affine_costs(25, 0.004, 10, 0.008);
-  EXPECT_EQ(SpecactorChooser(o).best_window(1, 0.999, 1, 64, 100).tokens, 3);
+  EXPECT_EQ(SpecactorChooser(o).best_window(1, 0.999, 1, 64, 100).window, 3);
 }
 
 // Runs the profile: 64 samples a tick, every drafter's tokens kept as said.

@@ -10,5 +10,6 @@ int convert_command(int argc, char** argv);
 int inflate_command(int argc, char** argv);
 int profile_command(int argc, char** argv);
 int report_command(int argc, char** argv);
+int simulate_command(int argc, char** argv);
 
 }  // namespace otr::cli

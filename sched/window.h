@@ -1,0 +1,150 @@
+// Decoupled speculation of one request: a drafter and a verifier on different workers, joined by messages.
+//
+// The drafter runs ahead of the verdicts by at most two windows of w tokens: one at the verifier, one that is being drafted or
+// lies ready there. A wrong token costs what was drafted behind it: at most 2 w - 1 tokens.
+//
+//   drafter   d d d d|d d d d|. . . .|d d d d|x . . .        d: drafts a token, .: waits or drafts for others
+//   verifier          V V V V V V|V V V V V V|               a mismatch there ----^ rolls back: a new epoch
+//
+// A message may close: the drafter then waits for the verdict, which brings one token more, the target's own behind a window
+// that is kept whole. Coupled speculation is that every window closes: pausing is all that switching takes. Window and mode may
+// be set at any time.
+//
+// The verifier owns the epoch, and raises it with every mismatch: drafts of an older epoch were drawn behind a token that is
+// gone. Messages are recognised by epoch and position, so that duplicates, late and early ones do nothing. What was lost is
+// sent again on demand.
+//
+// Nothing here can change a response: a verdict holds the target's own tokens. Thread safety: each half belongs to one thread;
+// messages are values. Nothing is allocated after construction.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spec/forest.h"
+
+namespace otr {
+
+enum class DraftMode { kCoupled, kDecoupled };
+
+struct WindowSetting {
+  int32_t window = 1;  // 1 to kMaxDraftDepth
+  DraftMode mode = DraftMode::kDecoupled;
+};
+
+// Tokens at the positions begin, begin + 1, … of a request's prompt and response.
+struct TokenMessage {
+  static constexpr int32_t kMaxTokens = 2 * kMaxDraftDepth + 1;  // all that a drafter can be behind
+
+  uint64_t request = 0;
+  uint32_t epoch = 0;
+  int32_t begin = 0;
+  int32_t num_tokens = 0;
+  std::array<int32_t, kMaxTokens> tokens;
+
+  int32_t end() const { return begin + num_tokens; }
+  std::span<const int32_t> view() const { return {tokens.data(), static_cast<size_t>(num_tokens)}; }
+};
+struct DraftMessage : TokenMessage {
+  bool closes = false;  // the drafter waits: one more of the target's tokens is wanted
+  bool again = false;   // sent once more: whoever knows its verdict should repeat it
+};
+struct VerdictMessage : TokenMessage {
+  bool ended = false;  // with these the response is complete
+};
+
+// The drafter's half.
+class DraftWindow {
+ public:
+  // `begin`: tokens known at first, the prompt's; `limit`: of prompt and response.
+  DraftWindow(uint64_t request, int32_t begin, int32_t limit, WindowSetting setting);
+
+  void set(WindowSetting setting) { setting_ = setting; }
+  WindowSetting setting() const { return setting_; }
+  // The next token is wanted: the one at position next().
+  bool may_draft() const;
+  int32_t next() const { return judged_ + num_drafted_; }
+  // REQUIRES: may_draft()
+  void add(int32_t token);
+  // The drafter finds no more: what it has goes to the verifier as it is, also if that is nothing.
+  void close() { closing_ = true; }
+  // The next message that is due. Ask until there is none.
+  bool send(DraftMessage* message);
+  // The messages that wait for a verdict, once more; from the first on until false.
+  bool resend(int32_t index, DraftMessage* message) const;
+
+  enum class Effect {
+    kNone,
+    kKept,
+    kRolledBack,
+    kEnded
+  };  // kNone: known before, or another request's, or tokens before it are missing
+  Effect judge(const VerdictMessage& verdict);
+
+  int32_t judged() const { return judged_; }  // tokens that are the target's
+  bool ended() const { return ended_; }
+  uint32_t epoch() const { return epoch_; }
+  // Drafted and not judged, from position judged() on.
+  std::span<const int32_t> drafted() const { return {tokens_.data(), static_cast<size_t>(num_drafted_)}; }
+  int64_t num_wasted() const { return num_wasted_; }  // thrown away, without the wrong ones that a verdict replaced
+  int64_t num_rollbacks() const { return num_rollbacks_; }
+
+ private:
+  struct Sent {
+    int32_t begin, num_tokens;
+    bool closes;
+  };
+  bool waits() const { return num_messages_ > 0 && messages_[static_cast<size_t>(num_messages_ - 1)].closes; }
+  void fill(const Sent& sent, bool again, DraftMessage* message) const;
+
+  const uint64_t request_;
+  const int32_t limit_;
+  WindowSetting setting_;
+  int32_t judged_;
+  uint32_t epoch_ = 0;
+  bool closing_ = false, ended_ = false;
+  int32_t num_drafted_ = 0, num_sent_ = 0, num_messages_ = 0;
+  std::array<int32_t, 2 * kMaxDraftDepth> tokens_;
+  std::array<Sent, 2> messages_;  // of this epoch and without a verdict, oldest first
+  int64_t num_wasted_ = 0, num_rollbacks_ = 0;
+};
+
+// The verifier's half.
+class VerifyWindow {
+ public:
+  VerifyWindow(uint64_t request, int32_t begin, int32_t limit);  // as DraftWindow's
+  enum class Receipt { kTaken, kStale };  // kStale: of an older epoch, judged or here before, or beyond what can be
+  Receipt offer(const DraftMessage& draft);
+  // What to verify now: behind the last token known, so many rows. Null: there is nothing, or the response is complete.
+  const DraftMessage* next() const;
+  // Rows of the verification: the last token and the drafted ones that are needed to judge.
+  static int32_t rows(const DraftMessage& draft) { return draft.num_tokens + (draft.closes ? 1 : 0); }
+
+  // The target's own tokens behind each row of next(), as many as rows(). `stop`: the index among them of a token that ends the
+  // response if it is reached, or rows(). REQUIRES: next() is not null
+  VerdictMessage judge(std::span<const int32_t> own, int32_t stop);
+  // Tokens behind length() that another verifier of this request has found: they are the target's own. A new epoch.
+  VerdictMessage adopt(std::span<const int32_t> tokens, bool ended);
+  // Whatever is known from position `begin` on: for a draft that was sent again, or a new drafter.
+  VerdictMessage since(int32_t begin) const;
+  // Another drafter takes over. A new epoch, which since() tells it.
+  void replace_drafter();
+
+  int32_t length() const { return begin_ + static_cast<int32_t>(response_.size()); }
+  bool ended() const { return ended_; }
+  uint32_t epoch() const { return epoch_; }
+  const std::vector<int32_t>& response() const { return response_; }
+
+ private:
+  const uint64_t request_;
+  const int32_t begin_, limit_;
+  uint32_t epoch_ = 0;
+  bool ended_ = false;
+  int32_t num_waiting_ = 0;
+  std::array<DraftMessage, 2> waiting_;  // of this epoch and not judged, in any order
+  std::vector<int32_t> response_;
+};
+
+}  // namespace otr

@@ -1,0 +1,224 @@
+#include "sched/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "tests/spec/chooser_fixture.h"
+
+namespace otr {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+SimulationResult run(SimulationMode mode, const SimulationOptions& options, const std::vector<SimulatedRequest>& requests) {
+  Result<SimulationResult> result = simulate(mode, options, requests);
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return result.ok() ? std::move(result.value()) : SimulationResult{};
+}
+
+// Passes of the target take weights + row a row, levels 1 ms.
+SimulationOptions flat(double weights, double row, int32_t gpus = 1) {
+  SimulationOptions o;
+  o.verifiers = {{1, affine_costs(weights, row, 0, 0)}};
+  o.drafters = {{"small", true, affine_costs(0, 0, 1, 0), 0}};
+  o.gpus = gpus;
+  return o;
+}
+
+std::vector<SimulatedRequest> random_requests(uint32_t seed, size_t count, size_t drafters) {
+  std::mt19937 rng(seed);
+  std::vector<SimulatedRequest> requests(count);
+  for (SimulatedRequest& r : requests) {
+    r.prompt = static_cast<int32_t>(rng() % 200);
+    r.tokens = static_cast<int32_t>(1 + rng() % (rng() % 10 == 0 ? 5000 : 500));
+    for (size_t d = 0; d < drafters; ++d) r.p.push_back(static_cast<float>(rng() % 100) / 100);
+  }
+  return requests;
+}
+
+// ---- By hand ----------------------------------------------------------------------------------------------------------------
+
+// A pass of b requests takes 10 + b ms: 100 tokens together at 12, 200 more alone at 11.
+TEST(Simulator, PlainDecoding) {
+  const SimulationResult r = run(SimulationMode::kOff, flat(10, 1), {{.tokens = 100, .p = {0.5}}, {.tokens = 300, .p = {0.5}}});
+  EXPECT_NEAR(r.finish_ms[0], 1200, 1e-6);
+  EXPECT_NEAR(r.finish_ms[1], 3400, 1e-6);
+  EXPECT_NEAR(r.makespan_ms, 3400, 1e-6);
+  EXPECT_EQ(r.num_workers, 1);
+  EXPECT_NEAR(r.busy_share, 1, 1e-9);
+  // On two workers each goes alone, and one of them is idle for two thirds of the time.
+  const SimulationResult two =
+      run(SimulationMode::kOff, flat(10, 1, 2), {{.tokens = 100, .p = {0.5}}, {.tokens = 300, .p = {0.5}}});
+  EXPECT_NEAR(two.finish_ms[0], 1100, 1e-6);
+  EXPECT_NEAR(two.makespan_ms, 3300, 1e-6);
+  EXPECT_NEAR(two.busy_share, 4.0 / 6, 1e-9);
+}
+
+// p = 1, D = 1, V = 10: windows up to 10 are tested, the widest brings 11 tokens in 20 ms.
+TEST(Simulator, CoupledWindows) {
+  const SimulationResult r = run(SimulationMode::kVanilla, flat(10, 0), {{.tokens = 110, .p = {1}}});
+  EXPECT_EQ(r.plan.setting.window, 10);
+  EXPECT_NEAR(r.makespan_ms, 200, 1e-6);
+  EXPECT_EQ(r.wasted_drafts, 0);
+}
+
+// A worker that verifies and one that drafts. p = 1: a window of 10 each 10 ms.
+TEST(Simulator, DecoupledWindows) {
+  const SimulationResult r = run(SimulationMode::kDecoupled, flat(10, 0, 2), {{.tokens = 1000, .p = {1}}});
+  EXPECT_EQ(r.num_workers, 1);
+  EXPECT_EQ(r.plan.draft_gpus, 1);
+  EXPECT_EQ(r.plan.setting.window, 10);
+  EXPECT_NEAR(r.makespan_ms, 1000, 1e-6);
+}
+
+// Two groups. The second is free at once, and races with the drafter that suits the long request.
+TEST(Simulator, AFreeWorkerRaces) {
+  SimulationOptions o = flat(10, 0.01, 4);
+  o.drafters.push_back({"other", true, affine_costs(0, 0, 1, 0), 0});
+  std::vector<SimulatedRequest> requests = {{.tokens = 10000, .p = {0.3f, 0.9f}}, {.tokens = 1, .p = {0.95f, 0.1f}}};
+  const SimulationResult alone = run(SimulationMode::kReconfigured, o, requests);
+  const SimulationResult raced = run(SimulationMode::kFastestOfN, o, requests);
+  const SimulationResult leapt = run(SimulationMode::kLeapfrog, o, requests);
+  EXPECT_EQ(alone.num_racers, 0);
+  EXPECT_EQ(raced.num_racers, 1);
+  EXPECT_EQ(raced.plan.drafter, 0);
+  EXPECT_LT(raced.makespan_ms, 0.8 * alone.makespan_ms);
+  EXPECT_LE(leapt.makespan_ms, 1.01 * raced.makespan_ms);  // what is adopted costs rows
+  EXPECT_GT(raced.raced_tokens, 0);
+  // The keys and values of its tokens must be there first.
+  o.verifiers[0].cost.roles[static_cast<size_t>(CostRole::kVerify)].row_ms = 1;
+  const double computed = run(SimulationMode::kFastestOfN, o, requests).makespan_ms;
+  o.kv_transfer_ms = 0.01;
+  EXPECT_LT(run(SimulationMode::kFastestOfN, o, requests).makespan_ms, computed);
+}
+
+// ---- Of any run
+// ---------------------------------------------------------------------------------------------------------------
+
+TEST(Simulator, EveryRequestFinishesAndNothingIsForgotten) {
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    SimulationOptions o = flat(10, 0.02, static_cast<int32_t>(2 + seed % 9));
+    o.verifiers.push_back({2, affine_costs(7, 0.015, 0, 0)});
+    o.drafters.push_back({"ngram", false, {}, 0});
+    o.max_race_batch = static_cast<int32_t>(1 + seed % 4);
+    const std::vector<SimulatedRequest> requests = random_requests(seed, 1 + seed * 7, 2);
+    const int64_t tokens = std::accumulate(requests.begin(), requests.end(), int64_t{0},
+                                           [](int64_t sum, const SimulatedRequest& r) { return sum + r.tokens; });
+    for (int m = 0; m < kNumSimulationModes; ++m) {
+      const SimulationMode mode = static_cast<SimulationMode>(m);
+      const SimulationResult r = run(mode, o, requests);
+      ASSERT_EQ(r.finish_ms.size(), requests.size());
+      ASSERT_EQ(r.tokens, tokens);
+      ASSERT_GT(r.busy_share, 0);
+      ASSERT_LE(r.busy_share, 1 + 1e-9);
+      ASSERT_EQ(r.makespan_ms, *std::max_element(r.finish_ms.begin(), r.finish_ms.end()));
+      for (size_t i = 0; i < requests.size(); ++i) {
+        // Nobody is faster than 17 tokens a verification, or slower than plain decoding with all others and all windows at
+        // once.
+        ASSERT_GE(r.finish_ms[i], requests[i].tokens / 17.0 * 7 - 1e-6) << simulation_mode_name(mode);
+        ASSERT_LE(r.finish_ms[i], requests[i].tokens * (2 * (16 + 10 + 0.02 * 33 * static_cast<double>(requests.size()))) + 1)
+            << simulation_mode_name(mode);
+      }
+      const SimulationResult again = run(mode, o, requests);
+      ASSERT_EQ(again.finish_ms, r.finish_ms);
+      ASSERT_EQ(again.decisions, r.decisions);
+    }
+  }
+}
+
+TEST(Simulator, MoreIsNotLess) {
+  std::vector<SimulatedRequest> requests = random_requests(7, 64, 1);
+  const auto makespan = [&](SimulationMode mode, int32_t gpus) { return run(mode, flat(10, 0.1, gpus), requests).makespan_ms; };
+  EXPECT_LE(makespan(SimulationMode::kOff, 16), makespan(SimulationMode::kOff, 4));
+  const double vanilla = makespan(SimulationMode::kVanilla, 4), off = makespan(SimulationMode::kOff, 4);
+  for (SimulatedRequest& r : requests) r.p[0] = std::min(1.0f, r.p[0] + 0.3f);
+  EXPECT_LT(makespan(SimulationMode::kVanilla, 4), vanilla);
+  EXPECT_EQ(makespan(SimulationMode::kOff, 4), off);
+  for (SimulatedRequest& r : requests) r.tokens *= 2;
+  EXPECT_NEAR(makespan(SimulationMode::kOff, 4), 2 * off, 1e-6 * off);
+}
+
+TEST(Simulator, RefusesWhatMakesNoSense) {
+  const SimulationOptions o = flat(10, 0);
+  const auto refused = [](SimulationMode mode, const SimulationOptions& options,
+                          const std::vector<SimulatedRequest>& requests) {
+    return simulate(mode, options, requests).status().message();
+  };
+  EXPECT_EQ(refused(SimulationMode::kOff, o, {}), "there are no requests");
+  EXPECT_NE(refused(SimulationMode::kOff, o, {{.tokens = 0, .p = {0.5}}}), "");
+  EXPECT_NE(refused(SimulationMode::kOff, o, {{.tokens = 1, .p = {}}}), "");
+  EXPECT_NE(refused(SimulationMode::kOff, o, {{.tokens = 1, .p = {1.5}}}), "");
+  EXPECT_EQ(refused(SimulationMode::kDecoupled, o, {{.tokens = 1, .p = {0.5}}}), "no verifier fits 1 GPUs");
+  SimulationOptions none = o;
+  none.verifiers.clear();
+  EXPECT_EQ(refused(SimulationMode::kOff, none, {{.tokens = 1, .p = {0.5}}}), "there is no verifier");
+}
+
+// ---- Against the protocol
+// -----------------------------------------------------------------------------------------------------
+
+// A group token by token: one drafter whose levels draw a token for all that may draft, one verifier whose passes take all
+// windows that are there. D and V do not depend on the batch.
+double protocol_makespan(int32_t batch, int32_t tokens, double p, int32_t window, double draft, double verify) {
+  std::mt19937_64 rng(2);
+  struct Request {
+    DraftWindow draft;
+    VerifyWindow verify;
+    uint32_t epoch = 0;  // when the level or the pass began
+    bool drafts = false, verifies = false;
+  };
+  std::vector<Request> all;
+  for (int32_t i = 0; i < batch; ++i) {
+    const uint64_t name = static_cast<uint64_t>(i);
+    all.push_back({DraftWindow(name, 0, tokens, {window, DraftMode::kDecoupled}), VerifyWindow(name, 0, tokens)});
+  }
+  double now = 0, drafted_at = kNever, verified_at = kNever;
+  while (std::any_of(all.begin(), all.end(), [](const Request& r) { return !r.verify.ended(); })) {
+    for (Request& r : all) {
+      if (drafted_at == kNever && (r.drafts = r.draft.may_draft())) r.epoch = r.draft.epoch();
+      if (verified_at == kNever) r.verifies = r.verify.next() != nullptr;
+    }
+    if (drafted_at == kNever && std::any_of(all.begin(), all.end(), [](const Request& r) { return r.drafts; }))
+      drafted_at = now + draft;
+    if (verified_at == kNever && std::any_of(all.begin(), all.end(), [](const Request& r) { return r.verifies; })) {
+      verified_at = now + verify;
+    }
+    now = std::min(drafted_at, verified_at);
+    const bool drafted = drafted_at == now, verified = verified_at == now;
+    for (Request& r : all) {
+      if (verified && r.verifies) {
+        std::vector<int32_t> own(static_cast<size_t>(VerifyWindow::rows(*r.verify.next())), 1);
+        r.draft.judge(r.verify.judge(own, std::numeric_limits<int32_t>::max()));
+      }
+      if (drafted && r.drafts && r.epoch == r.draft.epoch() && r.draft.may_draft()) {
+        r.draft.add(static_cast<double>(rng() >> 11) * 0x1p-53 < p ? 1 : 0);
+      }
+      for (DraftMessage m; r.draft.send(&m);) r.verify.offer(m);
+    }
+    if (drafted) drafted_at = kNever;
+    if (verified) verified_at = kNever;
+  }
+  return now;
+}
+
+TEST(Simulator, GoesAsFastAsTheProtocol) {
+  for (const double p : {0.5, 0.7, 0.9}) {
+    for (const int32_t batch : {1, 8}) {
+      SimulationOptions o = flat(10, 0, 2);
+      const std::vector<SimulatedRequest> requests(static_cast<size_t>(batch), {.tokens = 20000, .p = {static_cast<float>(p)}});
+      const SimulationResult r = run(SimulationMode::kDecoupled, o, requests);
+      const double exact = protocol_makespan(batch, 20000, p, r.plan.setting.window, 1, 10);
+      std::printf("p %.1f, batch %d, windows of %d: simulated %.0f ms, token by token %.0f ms (%+.1f %%)\n", p, batch,
+                  r.plan.setting.window, r.makespan_ms, exact, 100 * (r.makespan_ms / exact - 1));
+      EXPECT_NEAR(r.makespan_ms / exact, 1, 0.03);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace otr

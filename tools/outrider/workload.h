@@ -1,0 +1,43 @@
+// The requests that `outrider simulate` runs: drawn at random with a long tail, or read from a file.
+//
+// Thread safety: pure functions, but for reading files. Deterministic: the same seed gives the same requests.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sched/simulator.h"
+
+namespace otr::cli {
+
+// A drafter's chance that a token is kept: over requests, a normal law cut at 0.02 and 0.99.
+struct AcceptanceLaw {
+  std::string drafter;
+  double mean = 0.7, deviation = 0.12;
+};
+
+struct WorkloadLaw {
+  uint64_t seed = 0;
+  int32_t prompt = 512;                 // tokens
+  int32_t median = 2048, most = 20480;  // tokens of a response: log-normal
+  double sigma = 1.0;
+  int32_t samples = 1;  // of a prompt: 70 % of the variance is the prompt's
+};
+
+// Thrown Failures are usage errors.
+AcceptanceLaw parse_acceptance(const std::string& text);  // NAME=MEAN[:DEVIATION]
+
+std::vector<SimulatedRequest> drawn_requests(const WorkloadLaw& law, std::span<const AcceptanceLaw> acceptance, size_t count);
+
+// Lines of {"tokens": N, "prompt_tokens": N, "p": {NAME: NUMBER, …}}, of which all but tokens may be left out, or of a
+// rollout's output (prompt_token_ids and token_ids). Throws Failure (bad input) that names file and line.
+std::vector<SimulatedRequest> read_requests(const std::string& path, const WorkloadLaw& law,
+                                            std::span<const AcceptanceLaw> acceptance);
+
+// The means of the drafters that a rollout's --stats counted: tokens kept of those judged, down its chains. Throws Failure (bad
+// input).
+void read_acceptance(const std::string& path, std::vector<AcceptanceLaw>* acceptance);
+
+}  // namespace otr::cli
