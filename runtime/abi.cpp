@@ -189,12 +189,12 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
     return invalid_argument("unknown device '" + device + "': expected auto or cpu");
   }
   EngineOptions o;
-  o.worker.target.path = c.model_path;
-  o.worker.isa = text(c.isa, "auto");
-  o.worker.num_threads = c.num_threads;
+  o.device.target.path = c.model_path;
+  o.device.isa = text(c.isa, "auto");
+  o.device.num_threads = c.num_threads;
   if (c.pin_threads != 0 && c.pin_threads != 1) return invalid_argument("options.pin_threads must be 0 or 1");
-  o.worker.pin_threads = c.pin_threads == 1;
-  o.worker.target.kv_bytes = c.kv_bytes;
+  o.device.pin_threads = c.pin_threads == 1;
+  o.device.target.kv_bytes = c.kv_bytes;
   o.policy = text(c.policy, "auto");
   constexpr size_t kMostDrafters = 1024;
   if (c.num_drafters > kMostDrafters) return invalid_argument("options.num_drafters is " + std::to_string(c.num_drafters) + ", more than 1024");

@@ -19,7 +19,7 @@ Status check_options(const EngineOptions& o) {
   constexpr int32_t kMaxBatch = 65536, kMaxChunk = 1 << 20, kMaxThreads = 4096;
   if (o.max_batch < 1 || o.max_batch > kMaxBatch) return invalid_argument("max_batch must be between 1 and 65536");
   if (o.prefill_chunk < 1 || o.prefill_chunk > kMaxChunk) return invalid_argument("prefill_chunk must be between 1 and 1048576");
-  if (o.worker.num_threads < 0 || o.worker.num_threads > kMaxThreads) return invalid_argument("num_threads must be between 0 and 4096");
+  if (o.device.num_threads < 0 || o.device.num_threads > kMaxThreads) return invalid_argument("num_threads must be between 0 and 4096");
   return {};
 }
 
@@ -49,9 +49,9 @@ BatchLimits batch_limits(const EngineOptions& o) {
   return {.max_batch = o.max_batch, .prefill_chunk = o.prefill_chunk, .max_logit_rows = max_logit_rows(o)};
 }
 
-RequestLimits request_limits(const Worker& w) {
-  const ModelConfig& config = w.target().config();
-  return {.vocab_size = config.vocab_size, .context_limit = context_limit(config), .num_pages = w.target().page_pool().num_pages(),
+RequestLimits request_limits(const Device& d) {
+  const ModelConfig& config = d.target().config();
+  return {.vocab_size = config.vocab_size, .context_limit = context_limit(config), .num_pages = d.target().page_pool().num_pages(),
           .eos_ids = config.eos_ids};
 }
 
@@ -107,13 +107,13 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (drafts_history && o.history == HistoryContent::kNone) {
     o.history = uses_history_logprobs(policy) ? HistoryContent::kLogprobs : HistoryContent::kTokens;
   }
-  o.worker.target.bucket = {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_logit_rows = max_logit_rows(o) + draft_rows};
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(o.worker));
-  std::unique_ptr<Engine> engine(new Engine(o, std::move(worker), draft_rows));
+  o.device.target.bucket = {.max_rows = o.max_batch + o.prefill_chunk + draft_rows, .max_logit_rows = max_logit_rows(o) + draft_rows};
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(o.device));
+  std::unique_ptr<Engine> engine(new Engine(o, std::move(device), draft_rows));
   if (engine->history_ != nullptr) speculation.history = [history = engine->history_.get()] { return history->index(); };
-  OTR_ASSIGN_OR_RETURN(engine->speculator_, Speculator::create(speculation, *engine->worker_, engine->live_));
+  OTR_ASSIGN_OR_RETURN(engine->speculator_, Speculator::create(speculation, *engine->device_, engine->live_));
   if (trace != nullptr) {
-    OTR_RETURN_IF_ERROR(trace->begin(engine->worker_->isa(), engine->worker_->num_threads(), o.max_batch, o.policy, policy.drafters));
+    OTR_RETURN_IF_ERROR(trace->begin(engine->device_->isa(), engine->device_->num_threads(), o.max_batch, o.policy, policy.drafters));
     engine->trace_ = std::move(trace);
   }
   engine->tick_stats_.quantize_seconds = engine->stats_.quantize_seconds = engine->target().quantize_seconds();
@@ -121,10 +121,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   return engine;
 }
 
-Engine::Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int32_t draft_rows)
+Engine::Engine(const EngineOptions& options, std::unique_ptr<Device> device, int32_t draft_rows)
     : options_(options),
-      worker_(std::move(worker)),
-      limits_(request_limits(*worker_)),
+      device_(std::move(device)),
+      limits_(request_limits(*device_)),
       unavailable_paths_(unavailable_paths_json()),
       batcher_(batch_limits(options_)),
       rows_(row_limits(options_, limits_, draft_rows),
@@ -278,7 +278,7 @@ std::string Engine::stats_json() const {
                 "\"batch_peak\":%d,\"kv_pages_total\":%d,\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,"
                 "\"weight_version\":%llu,\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_bytes\":%lld,"
                 "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s,\"decide_seconds\":%s,\"quantize_seconds\":%s",
-                otr_version(), worker_->isa(), unavailable_paths_.c_str(), worker_->num_threads(),
+                otr_version(), device_->isa(), unavailable_paths_.c_str(), device_->num_threads(),
                 options_.max_batch, options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
                 static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
                 static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding),
@@ -297,7 +297,7 @@ std::string Engine::stats_json() const {
 
 void Engine::loop() {
   pin_fp_environment();
-  worker_->pool().pin_caller();
+  device_->pool().pin_caller();
   for (;;) {
     {
       std::unique_lock<std::mutex> lock(mutex_);

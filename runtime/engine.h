@@ -20,13 +20,13 @@
 #include "runtime/request.h"
 #include "runtime/speculator.h"
 #include "runtime/trace.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 #include "sched/batcher.h"
 
 namespace otr {
 
 struct EngineOptions {
-  WorkerOptions worker;
+  DeviceOptions device;
   std::string policy = "auto";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
@@ -84,7 +84,7 @@ class Engine final : private BatchHost {
   void shutdown();
 
  private:
-  Engine(const EngineOptions& options, std::unique_ptr<Worker> worker, int32_t max_draft_rows);
+  Engine(const EngineOptions& options, std::unique_ptr<Device> device, int32_t max_draft_rows);
 
   Status check_updating(bool expected) const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
@@ -125,8 +125,8 @@ class Engine final : private BatchHost {
   void commit_score(Sequence* s, const RowRun& run, const Place& at);
   void record_score(Sequence* s, const SampleResult& scored);
   bool rows_faulted(int32_t first_row, int32_t num_rows) const;
-  ModelRunner& target() { return worker_->target(); }
-  const ModelRunner& target() const { return worker_->target(); }
+  ModelRunner& target() { return device_->target(); }
+  const ModelRunner& target() const { return device_->target(); }
   bool scores_row_by_row(const Sequence& s) const { return s.group->is_score && s.group->sampling.penalised(); }
 
   void start(std::unique_ptr<Sequence>* s);
@@ -155,7 +155,7 @@ class Engine final : private BatchHost {
   Sequence& live(int32_t slot) const { return *live_[static_cast<size_t>(slot)]; }
 
   const EngineOptions options_;
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Device> device_;
   const RequestLimits limits_;
   const std::string unavailable_paths_;  // JSON: path -> why it cannot run here
 

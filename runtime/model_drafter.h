@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "runtime/tree_drafter.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 
 namespace otr {
 
 class ModelDrafter final : public TreeDrafter {
  public:
-  // `live`: the engine's sequences by slot. It and `worker` outlive the drafter.
+  // `live`: the engine's sequences by slot. It and `device` outlive the drafter.
   static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const std::string& name, const std::string& path,
-                                                      Worker& worker, const LiveSequences& live);
+                                                      Device& device, const LiveSequences& live);
   ~ModelDrafter() override;
 
   void join(const DraftSequence& sequence) override;

@@ -1,4 +1,4 @@
-// ModelRunner: one model ready to run rows: weights, KV pages, the forward program and the sampler, on a worker's kernels and
+// ModelRunner: one model ready to run rows: weights, KV pages, the forward program and the sampler, on a device's kernels and
 // threads. The target is one; so is a drafter that is a model of its own.
 //
 // Made once; nothing but create() allocates. Single-threaded: used by the engine thread.

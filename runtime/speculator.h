@@ -16,7 +16,7 @@
 #include "runtime/cost_calibration.h"
 #include "runtime/profile_file.h"
 #include "runtime/request.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 #include "spec/chooser.h"
 #include "spec/counts.h"
 #include "spec/drafter.h"
@@ -55,8 +55,8 @@ struct SpeculatorOptions {
 
 class Speculator {
  public:
-  // `live`: the engine's sequences by slot. It and `worker` outlive the speculator.
-  static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Worker& worker,
+  // `live`: the engine's sequences by slot. It and `device` outlive the speculator.
+  static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Device& device,
                                                     const std::vector<std::unique_ptr<Sequence>>& live);
 
   bool on() const { return options_.policy.kind != PolicyKind::kOff; }
@@ -101,8 +101,8 @@ class Speculator {
 
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
-  Result<std::vector<CostModel>> costs(Worker& worker) const;
-  Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Worker& worker, const std::vector<std::unique_ptr<Sequence>>& live);
+  Result<std::vector<CostModel>> costs(Device& device) const;
+  Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Device& device, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
   bool is_model(const std::string& name) const;
   DraftSequence view(const Sequence& s) const;

@@ -1,6 +1,6 @@
-// Worker: one device: its kernels, its threads, and the target model on them.
+// Device: what a worker computes on: kernels, threads, and the target model on them.
 //
-// Single-threaded: used by the engine thread.
+// Single-threaded: used by one thread at a time.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace otr {
 
-struct WorkerOptions {
+struct DeviceOptions {
   std::string isa = "auto";
   const KernelTable* kernels = nullptr;  // if not null, instead of the path's: for proofs of what goes wrong with others
   int32_t num_threads = 0;
@@ -18,9 +18,9 @@ struct WorkerOptions {
   ModelOptions target;
 };
 
-class Worker {
+class Device {
  public:
-  static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options);
+  static Result<std::unique_ptr<Device>> create(const DeviceOptions& options);
 
   const KernelTable& kernels() const { return *kernels_; }
   ThreadPool& pool() { return *pool_; }
@@ -30,7 +30,7 @@ class Worker {
   const ModelRunner& target() const { return *target_; }
 
  private:
-  Worker() = default;
+  Device() = default;
 
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
