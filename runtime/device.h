@@ -15,6 +15,7 @@ struct DeviceOptions {
   const KernelTable* kernels = nullptr;  // if not null, instead of the path's: for proofs of what goes wrong with others
   int32_t num_threads = 0;
   bool pin_threads = false;
+  int32_t first_cpu = -1;  // with pin_threads, of the creating thread's affinity: its threads have the CPUs from this one on; -1: all
   ModelOptions target;
 };
 

@@ -92,8 +92,8 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   s->kept_.reserve(batch * static_cast<size_t>(kMaxDraftDepth));  // spans of it are kept
   s->plan_.row_depth.reserve(batch);
   s->plan_.model_depth.reserve(batch);
-  OTR_ASSIGN_OR_RETURN(std::vector<CostModel> costs, s->costs(device));
-  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = std::move(costs), .max_batch = options.max_batch});
+  OTR_ASSIGN_OR_RETURN(s->costs_, s->find_costs(device));
+  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = s->costs_, .max_batch = options.max_batch});
   return s;
 }
 
@@ -114,7 +114,8 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   }
   if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
   if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, device, live));
+    const ModelRunner* share = options_.share != nullptr ? options_.share->programs_[drafters_.size()]->model : nullptr;
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, device, live, share));
     drafter_weight_bytes_ += model->model().weight_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
     programs_.emplace_back(model->timed_program());
@@ -124,7 +125,8 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
 }
 
 // By drafter, if the policy needs them: of the profile, or else measured.
-Result<std::vector<CostModel>> Speculator::costs(Device& device) const {
+Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
+  if (options_.share != nullptr) return options_.share->costs_;
   if (!options_.costs.empty()) return options_.costs;
   if (options_.profile.empty()) {
     if (!needs_costs(options_.policy)) return std::vector<CostModel>();

@@ -46,7 +46,7 @@ class Speculation : public EveryPath {
     o.max_batch = r.max_batch;
     o.prefill_chunk = r.chunk;
     o.policy = r.policy;
-    o.preempt_at_tick = r.preempt_at_tick;
+    o.proofs.preempt_at_tick = r.preempt_at_tick;
     o.costs = r.costs;
     o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path};
     o.custom_drafters = {
