@@ -6,8 +6,8 @@
 namespace otr {
 namespace {
 
-// For as long as it lives the calling thread may run on `count` of its CPUs only, from the `first`-th on, as they go round. Where the
-// system refuses, on those it had.
+// For as long as it lives the calling thread may run on `count` of its CPUs only, from the `first`-th on, as they go round.
+// Where the system refuses, on those it had.
 class CpuShare {
  public:
   CpuShare(int32_t first, int32_t count) {

@@ -13,10 +13,13 @@ namespace {
 Status check_options(const EngineOptions& o) {
   constexpr int32_t kMaxBatch = 65536, kMaxChunk = 1 << 20, kMaxThreads = 4096, kMaxWorkers = 256;
   if (o.max_batch < 1 || o.max_batch > kMaxBatch) return invalid_argument("max_batch must be between 1 and 65536");
-  if (o.prefill_chunk < 1 || o.prefill_chunk > kMaxChunk) return invalid_argument("prefill_chunk must be between 1 and 1048576");
-  if (o.device.num_threads < 0 || o.device.num_threads > kMaxThreads) return invalid_argument("num_threads must be between 0 and 4096");
+  if (o.prefill_chunk < 1 || o.prefill_chunk > kMaxChunk)
+    return invalid_argument("prefill_chunk must be between 1 and 1048576");
+  if (o.device.num_threads < 0 || o.device.num_threads > kMaxThreads)
+    return invalid_argument("num_threads must be between 0 and 4096");
   if (o.num_workers < 1 || o.num_workers > kMaxWorkers) return invalid_argument("num_workers must be between 1 and 256");
-  if (o.num_workers > o.max_batch) return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
+  if (o.num_workers > o.max_batch)
+    return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
   return {};
 }
 
@@ -41,7 +44,9 @@ std::vector<std::string> drafters_of_auto(const EngineOptions& o, const std::vec
 
 RequestLimits request_limits(const Device& d) {
   const ModelConfig& config = d.target().config();
-  return {.vocab_size = config.vocab_size, .context_limit = context_limit(config), .num_pages = d.target().page_pool().num_pages(),
+  return {.vocab_size = config.vocab_size,
+          .context_limit = context_limit(config),
+          .num_pages = d.target().page_pool().num_pages(),
           .eos_ids = config.eos_ids};
 }
 
@@ -52,7 +57,8 @@ int32_t share_of(int32_t whole, int32_t i, int32_t parts) { return whole / parts
 std::string unavailable_paths_json() {
   std::string text = "{";
   for (const PathInfo& path : list_paths()) {
-    if (!path.available) text += std::string(text.size() > 1 ? "," : "") + "\"" + path.table->path + "\":\"" + path.reason + "\"";
+    if (!path.available)
+      text += std::string(text.size() > 1 ? "," : "") + "\"" + path.table->path + "\":\"" + path.reason + "\"";
   }
   return text + "}";
 }
@@ -83,15 +89,27 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (!o.trace_path.empty()) {
     OTR_ASSIGN_OR_RETURN(engine->trace_, Trace::create(o.trace_path));
   }
-  WorkerOptions w{.num_workers = o.num_workers, .prefill_chunk = o.prefill_chunk, .speculation = {}, .proofs = o.proofs,
-                  .host = engine.get(), .trace = engine->trace_.get()};
-  w.speculation = {.policy = policy, .models = std::move(models), .custom = o.custom_drafters, .history = {}, .profile = o.profile,
-                   .costs = o.costs, .max_batch = 0, .prefill_chunk = o.prefill_chunk, .max_draft_rows = 0};
+  WorkerOptions w{.num_workers = o.num_workers,
+                  .prefill_chunk = o.prefill_chunk,
+                  .speculation = {},
+                  .proofs = o.proofs,
+                  .host = engine.get(),
+                  .trace = engine->trace_.get()};
+  w.speculation = {.policy = policy,
+                   .models = std::move(models),
+                   .custom = o.custom_drafters,
+                   .history = {},
+                   .profile = o.profile,
+                   .costs = o.costs,
+                   .max_batch = 0,
+                   .prefill_chunk = o.prefill_chunk,
+                   .max_draft_rows = 0};
   OTR_RETURN_IF_ERROR(engine->add_workers(w));
   int32_t num_threads = 0;
   for (const auto& worker : engine->workers_) num_threads += worker->device().num_threads();
   if (engine->trace_ != nullptr) {
-    OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->first_worker().device().isa(), o.num_workers, num_threads, o.max_batch, o.policy, policy.drafters));
+    OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->first_worker().device().isa(), o.num_workers, num_threads, o.max_batch,
+                                              o.policy, policy.drafters));
   }
   for (const auto& worker : engine->workers_) worker->begin();
   return engine;
@@ -103,8 +121,8 @@ Engine::Engine(const EngineOptions& options)
       placement_(options.num_workers),
       stats_(static_cast<size_t>(options.num_workers)) {}
 
-// The workers split batch, threads, CPUs and pages among them; the first one loads the weights, of the target and of drafters, and
-// measures what passes cost.
+// The workers split batch, threads, CPUs and pages among them; the first one loads the weights, of the target and of drafters,
+// and measures what passes cost.
 Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t threads = options_.device.num_threads > 0 ? options_.device.num_threads : ThreadPool::affinity_count();
@@ -123,7 +141,8 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
-      if (options_.history != HistoryContent::kNone) history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
+      if (options_.history != HistoryContent::kNone)
+        history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();
       if (history_ != nullptr) w.speculation.history = [history = history_.get()] { return history->index(); };
     } else {
@@ -255,25 +274,29 @@ std::string Engine::stats_json() const {
     activation_bytes += worker->target().activation_bytes() + worker->speculator().drafter_activation_bytes();
   }
   char text[2048];
-  std::snprintf(text, sizeof text,
-                "{\"version\":\"%s\",\"isa\":\"%s\",\"isa_unavailable\":%s,\"num_workers\":%d,\"num_threads\":%d,\"max_batch\":%d,"
-                "\"prefill_chunk\":%d,\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,"
-                "\"finished_samples\":%lld,\"outstanding_samples\":%lld,\"preemptions\":%lld,\"migrations\":%lld,\"prefix_hit_tokens\":%lld,"
-                "\"batch_peak\":%d,\"kv_pages_total\":%d,\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,"
-                "\"weight_version\":%llu,\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_bytes\":%lld,"
-                "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s,\"decide_seconds\":%s,\"quantize_seconds\":%s",
-                otr_version(), first.device().isa(), unavailable_paths_.c_str(), options_.num_workers, num_threads, options_.max_batch,
-                options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
-                static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
-                static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding), static_cast<long long>(s.preemptions),
-                static_cast<long long>(s.migrations), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak, num_pages,
-                s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
-                static_cast<unsigned long long>(weight_version), static_cast<long long>(model.weight_bytes()),
-                static_cast<long long>(first.speculator().drafter_weight_bytes()), static_cast<long long>(model.converted_tensors()),
-                static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
-                decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
+  std::snprintf(
+      text, sizeof text,
+      "{\"version\":\"%s\",\"isa\":\"%s\",\"isa_unavailable\":%s,\"num_workers\":%d,\"num_threads\":%d,\"max_batch\":%d,"
+      "\"prefill_chunk\":%d,\"ticks\":%lld,\"generated_tokens\":%lld,\"prefill_tokens\":%lld,\"scored_tokens\":%lld,"
+      "\"finished_samples\":%lld,\"outstanding_samples\":%lld,\"preemptions\":%lld,\"migrations\":%lld,\"prefix_hit_tokens\":%"
+      "lld,"
+      "\"batch_peak\":%d,\"kv_pages_total\":%d,\"kv_pages_in_use\":%d,\"kv_pages_peak\":%d,\"kv_page_bytes\":%lld,"
+      "\"weight_version\":%llu,\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_"
+      "bytes\":%lld,"
+      "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s,\"decide_seconds\":%s,\"quantize_seconds\":%s",
+      otr_version(), first.device().isa(), unavailable_paths_.c_str(), options_.num_workers, num_threads, options_.max_batch,
+      options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
+      static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
+      static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding), static_cast<long long>(s.preemptions),
+      static_cast<long long>(s.migrations), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak, num_pages,
+      s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
+      static_cast<unsigned long long>(weight_version), static_cast<long long>(model.weight_bytes()),
+      static_cast<long long>(first.speculator().drafter_weight_bytes()), static_cast<long long>(model.converted_tensors()),
+      static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
+      decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
-  const std::string trace = s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
+  const std::string trace =
+      s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
   return std::string(text) + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }

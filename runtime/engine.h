@@ -1,7 +1,7 @@
 // Engine: requests in, samples out. It owns the workers that run them, and sched's placement says who runs what.
 //
-// Thread safety: the public functions may be called from any thread. They and the workers' reports meet at `mutex_`, which is taken
-// before any worker's mailbox.
+// Thread safety: the public functions may be called from any thread. They and the workers' reports meet at `mutex_`, which is
+// taken before any worker's mailbox.
 #pragma once
 
 #include <condition_variable>
@@ -23,12 +23,12 @@ struct EngineOptions {
   std::string policy = "auto";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
-  std::string profile;                // a file of measured costs; empty: none
-  std::vector<CostModel> costs;       // by drafter of the policy, instead of measured ones: for proofs
+  std::string profile;           // a file of measured costs; empty: none
+  std::vector<CostModel> costs;  // by drafter of the policy, instead of measured ones: for proofs
   WorkerProofs proofs;
   HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
-  std::string trace_path;             // "": no trace
-  int32_t max_batch = 256;            // of all workers together
+  std::string trace_path;                          // "": no trace
+  int32_t max_batch = 256;                         // of all workers together
   int32_t prefill_chunk = 512;
 };
 
@@ -40,12 +40,12 @@ class Engine final : private WorkerHost {
   Result<uint64_t> submit(const otr_group_request& request);
   Result<uint64_t> score(const otr_score_request& request);
   Status cancel(uint64_t group_id);
-  // Between pause() and resume() no tick begins. pause() returns when the running ones have ended; kInvalidHandle when the engine is shut
-  // down meanwhile.
+  // Between pause() and resume() no tick begins. pause() returns when the running ones have ended; kInvalidHandle when the
+  // engine is shut down meanwhile.
   Status pause();
   void resume();
-  // New weights for the target, in place, between steps: see the ABI. Errors: kBusy while samples are unfinished; kInvalidArgument where
-  // no update has begun, or one already has, and as ModelWeights::put.
+  // New weights for the target, in place, between steps: see the ABI. Errors: kBusy while samples are unfinished;
+  // kInvalidArgument where no update has begun, or one already has, and as ModelWeights::put.
   Status begin_weights(uint64_t version);
   Status put_weight(const HostTensor& tensor);
   Status commit_weights();
@@ -78,10 +78,10 @@ class Engine final : private WorkerHost {
   const Worker& first_worker() const { return *workers_.front(); }
 
   const EngineOptions options_;
-  const std::string unavailable_paths_;    // JSON: path -> why it cannot run here
-  RequestLimits limits_;                   // from here on set by create()
-  std::unique_ptr<HistoryStore> history_;  // may be null; shared by workers and callers
-  std::unique_ptr<Trace> trace_;           // may be null; shared by workers
+  const std::string unavailable_paths_;           // JSON: path -> why it cannot run here
+  RequestLimits limits_;                          // from here on set by create()
+  std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
+  std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
   std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's
 
   std::mutex weights_mutex_;  // of calls that change the weights; taken before mutex_

@@ -1,5 +1,5 @@
-// SequenceQueue: sequences on their way, first in, first out. They are linked through themselves, so that handing one over never
-// allocates and never fails.
+// SequenceQueue: sequences on their way, first in, first out. They are linked through themselves, so that handing one over
+// never allocates and never fails.
 //
 // Thread safety: single-threaded; whoever shares one guards it.
 #pragma once

@@ -17,7 +17,8 @@ BatchLimits batch_limits(const WorkerOptions& o) {
 
 RowLimits row_limits(const WorkerOptions& o, const ModelRunner& target) {
   const int64_t context_pages = (context_limit(target.config()) + kPageTokens - 1) / kPageTokens;
-  return {.max_rows = o.bucket().max_rows, .max_segments = o.max_batch + o.max_draft_rows,
+  return {.max_rows = o.bucket().max_rows,
+          .max_segments = o.max_batch + o.max_draft_rows,
           .max_logit_rows = o.bucket().max_logit_rows,
           .max_pages_per_sequence = static_cast<int32_t>(std::min<int64_t>(context_pages, target.page_pool().num_pages())),
           .max_copies = o.max_draft_rows * kMaxDraftDepth};
@@ -70,13 +71,15 @@ void Worker::loop() {
   pin_fp_environment();
   device_->pool().pin_caller();
   while (mailbox_.take(!batcher_.empty() || orders_.pending(), &orders_, [this] { options_.host->rested(); })) {
+    bool ticks = false;
     try {
       follow_orders();
-      if (!step() && !batcher_.empty()) fail_all("the scheduler found nothing to run among live requests");
+      ticks = !batcher_.empty();
+      if (ticks && !step()) fail_all("the scheduler found nothing to run among live requests");
     } catch (const std::exception& e) {
       fail_all(e.what());
     }
-    report();
+    if (ticks || report_.pending()) report();
   }
 }
 
@@ -115,7 +118,8 @@ void Worker::start_arrived() {
     // It was cancelled on its way from one worker to another.
     if (sequence->group->cancelled) finish(sequence, OTR_FINISH_ABORT);
     // A score of one token without a prompt has nothing to run.
-    else if (sequence->group->is_score && sequence->num_target() == 0) finish(sequence, OTR_FINISH_SCORE);
+    else if (sequence->group->is_score && sequence->num_target() == 0)
+      finish(sequence, OTR_FINISH_SCORE);
   }
 }
 
@@ -129,8 +133,10 @@ void Worker::abort_cancelled() {
 void Worker::give(const Move& move) {
   for (int32_t given = 0; given < move.count;) {
     Sequence* s = nullptr;
-    if (move.running) s = batcher_.num_running() > 1 ? cheapest_running() : nullptr;
-    else if (batcher_.num_waiting() > 0) s = &live(batcher_.oldest_waiting());
+    if (move.running)
+      s = batcher_.num_running() > 1 ? cheapest_running() : nullptr;
+    else if (batcher_.num_waiting() > 0)
+      s = &live(batcher_.oldest_waiting());
     if (s == nullptr) return;
     given += 1 + static_cast<int32_t>(s->group->blocked.size());
     give(s, move.to);
@@ -158,18 +164,20 @@ Sequence* Worker::cheapest_running() const {
   return cheapest;
 }
 
+// One that has not come to its newest token since it arrived goes more seldom: else it might never.
 void Worker::migrate_at_random() {
   if (batcher_.empty() || random_() % static_cast<uint32_t>(options_.proofs.migrate_every) != 0) return;
-  const size_t first = random_() % live_.size();
-  for (size_t i = 0; i < live_.size(); ++i) {
-    Sequence* s = live_[(first + i) % live_.size()].get();
-    if (s != nullptr) return give(s, static_cast<int32_t>(random_() % static_cast<uint32_t>(options_.num_workers)));
-  }
+  Sequence* s = nullptr;
+  for (size_t at = random_() % live_.size(); s == nullptr; at = (at + 1) % live_.size()) s = live_[at].get();
+  constexpr uint32_t kSeldom = 4;
+  if (s->num_computed < s->num_target() - 1 && random_() % kSeldom != 0) return;
+  give(s, static_cast<int32_t>(random_() % static_cast<uint32_t>(options_.num_workers)));
 }
 
 // ---- The life of a sequence ----------------------------------------------------------------------------------------------
 
-// Gives the sequence a slot and hands it to the batcher and the drafters. If that throws, *s is null if it is live nevertheless.
+// Gives the sequence a slot and hands it to the batcher and the drafters. If that throws, *s is null if it is live
+// nevertheless.
 void Worker::start(std::unique_ptr<Sequence>* s) {
   if (free_slots_.empty()) {
     free_slots_.reserve(live_.size() + 1);  // every slot may be free one day
@@ -238,13 +246,19 @@ void Worker::fail_all(const std::string& why) {
 
 WorkerLoad Worker::load() const {
   const int32_t running = batcher_.num_running(), waiting = batcher_.num_waiting();
-  WorkerLoad load{.arrived = num_arrived_, .samples = running + waiting + static_cast<int32_t>(num_blocked_), .running = running,
-                  .queued = waiting, .free_places = options_.max_batch - running, .free_pages = pages_available(), .next_pages = 0};
+  WorkerLoad load{.arrived = num_arrived_,
+                  .samples = running + waiting + static_cast<int32_t>(num_blocked_),
+                  .running = running,
+                  .queued = waiting,
+                  .free_places = options_.max_batch - running,
+                  .free_pages = pages_available(),
+                  .next_pages = 0};
   if (waiting > 0) load.next_pages = (live(batcher_.oldest_waiting()).num_target() + kPageTokens - 1) / kPageTokens;
   return load;
 }
 
-// The counters go out with the results they count: who has received the last sample reads final numbers, and finds the trace complete.
+// The counters go out with the results they count: who has received the last sample reads final numbers, and finds the trace
+// complete.
 void Worker::report() {
   stats_.kv_pages_in_use = target().page_pool().num_in_use();
   stats_.spec = speculator_->counts();
@@ -253,7 +267,9 @@ void Worker::report() {
     if (s.group->is_score) return;
     if (options_.history != nullptr) options_.history->collect(s);
     if (options_.trace == nullptr) return;
-    options_.trace->sample({.worker = options_.index, .group = s.group->id, .sample = s.sample,
+    options_.trace->sample({.worker = options_.index,
+                            .group = s.group->id,
+                            .sample = s.sample,
                             .tokens = static_cast<int64_t>(s.tokens.size()) - s.num_prompt(),
                             .finish_reason = otr_finish_reason_text(s.finish_reason)});
   });

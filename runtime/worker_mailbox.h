@@ -36,8 +36,8 @@ class WorkerMailbox {
   void stop();
   bool at_rest() const;
 
-  // Adds to `orders` what was posted. Waits while there is nothing and the worker is not `busy`; `rested()` is called, without a lock,
-  // when it begins to. False: stop.
+  // Adds to `orders` what was posted. Waits while there is nothing and the worker is not `busy`; `rested()` is called, without
+  // a lock, when it begins to. False: stop.
   template <typename Rested>
   bool take(bool busy, WorkerOrders* orders, const Rested& rested) {
     std::unique_lock<std::mutex> lock(mutex_);

@@ -14,6 +14,8 @@ struct WorkerReport {
   SequenceQueue finished;
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
+
+  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value(); }
 };
 
 // Whom workers report to. Called by their threads.

@@ -30,10 +30,12 @@ void Placement::answered(const Move& move) {
 
 const std::vector<Move>& Placement::rebalance() {
   moves_.clear();
-  while (move_queued()) {}
+  while (move_queued()) {
+  }
   const auto queues = [](const State& s) { return s.load.queued > 0; };
   if (std::none_of(states_.begin(), states_.end(), queues)) {
-    while (move_running()) {}
+    while (move_running()) {
+    }
   }
   return moves_;
 }
@@ -46,15 +48,16 @@ void Placement::order(State* from, State* to, int64_t count, bool running) {
   to->expected = moves_.back().count;
 }
 
-// From the most loaded worker with a queue to the least loaded one that can run its next: half of the difference, and no more than
-// it can run. A worker without a sample can run anything.
+// From the most loaded worker with a queue to the least loaded one that can run its next: half of the difference, and no more
+// than it can run. A worker without a sample can run anything.
 bool Placement::move_queued() {
   State *from = nullptr, *to = nullptr;
   for (State& giver : states_) {
     if (!giver.gives_of_queue() || (from != nullptr && giver.samples() <= from->samples())) continue;
     State* best = nullptr;
     for (State& taker : states_) {
-      const bool fits = taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + taker.load.running / kRunningPerSparePage;
+      const bool fits =
+          taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + taker.load.running / kRunningPerSparePage;
       if (taker.has_room() && fits && (best == nullptr || taker.samples() < best->samples())) best = &taker;
     }
     if (best == nullptr) continue;

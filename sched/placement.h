@@ -1,11 +1,12 @@
 // Placement: which worker gets a new group, and who gives samples to whom once their loads have drifted apart.
 //
-// A group goes to the worker with the fewest samples and stays together: its samples share the prompt's pages. Workers report their
-// loads. Of a queue, whoever could run more than he has gets some, up to an even share. Where no queue is left, a worker that has run
-// dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved is computed anew where it
-// arrives: nothing decided here can change a result, only when it comes.
+// A group goes to the worker with the fewest samples and stays together: its samples share the prompt's pages. Workers report
+// their loads. Of a queue, whoever could run more than he has gets some, up to an even share. Where no queue is left, a worker
+// that has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved is computed
+// anew where it arrives: nothing decided here can change a result, only when it comes.
 //
-// A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in another.
+// A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in
+// another.
 //
 // Pure: sees workers through WorkerLoad only. Single-threaded. Allocates in the constructor only.
 #pragma once
@@ -24,7 +25,7 @@ struct WorkerLoad {
   int32_t queued = 0;       // that wait to join the batch; a group whose prompt waits is one
   int32_t free_places = 0;  // of its batch
   int32_t free_pages = 0;
-  int32_t next_pages = 0;   // that the next of the queue takes; 0 without a queue
+  int32_t next_pages = 0;  // that the next of the queue takes; 0 without a queue
 };
 
 // Worker `from` is to give worker `to` about so many samples: of its queue, or else of what it runs.
