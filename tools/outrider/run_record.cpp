@@ -111,7 +111,10 @@ class TraceReader {
   TraceRecord* record_of(const Fields& event) {
     constexpr int64_t kMostWorkers = 256;
     const size_t worker = static_cast<size_t>(std::max<int64_t>(1, event.count("tid", kMostWorkers))) - 1;
-    while (records_.size() <= worker) records_.emplace_back().worker = static_cast<int32_t>(records_.size()) - 1;
+    while (records_.size() <= worker) {
+      records_.emplace_back();
+      records_.back().worker = static_cast<int32_t>(records_.size()) - 1;
+    }
     return &records_[worker];
   }
 
