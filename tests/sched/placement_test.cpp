@@ -86,6 +86,9 @@ TEST(Placement, WhatIsOnTheWayCounts) {
   p.answered({.from = 0, .to = 1, .count = 7, .running = false});
   p.report(0, {.arrived = 14, .samples = 10, .running = 8, .queued = 2, .free_places = 0, .free_pages = 9, .next_pages = 1});
   EXPECT_EQ(text_of(p.rebalance()), "0>2:5q ") << "worker 1 has four samples that it has not seen yet";
+  Placement q = placement_of({loaded(8, 6), idle()});
+  q.sent(1, 2);
+  EXPECT_EQ(text_of(q.rebalance()), "") << "worker 1 does not know yet what it has";
 }
 
 // ---- Random lives --------------------------------------------------------------------------------------------------------
