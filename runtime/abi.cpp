@@ -142,7 +142,7 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "auto",
     .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
-    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr};
+    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -189,12 +189,12 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
     return invalid_argument("unknown device '" + device + "': expected auto or cpu");
   }
   EngineOptions o;
-  o.worker.target.path = c.model_path;
-  o.worker.isa = text(c.isa, "auto");
-  o.worker.num_threads = c.num_threads;
+  o.device.target.path = c.model_path;
+  o.device.isa = text(c.isa, "auto");
+  o.device.num_threads = c.num_threads;
   if (c.pin_threads != 0 && c.pin_threads != 1) return invalid_argument("options.pin_threads must be 0 or 1");
-  o.worker.pin_threads = c.pin_threads == 1;
-  o.worker.target.kv_bytes = c.kv_bytes;
+  o.device.pin_threads = c.pin_threads == 1;
+  o.device.target.kv_bytes = c.kv_bytes;
   o.policy = text(c.policy, "auto");
   constexpr size_t kMostDrafters = 1024;
   if (c.num_drafters > kMostDrafters) return invalid_argument("options.num_drafters is " + std::to_string(c.num_drafters) + ", more than 1024");
@@ -209,6 +209,7 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.trace_path = text(c.trace_path, "");
   o.max_batch = c.max_batch;
   o.prefill_chunk = c.prefill_chunk;
+  o.num_workers = c.num_workers;
   return o;
 }
 

@@ -1,5 +1,5 @@
-// New weights for a live engine. The engine thread is at rest from begin to commit, so the callers' threads may write what it reads, and
-// use its thread pool.
+// New weights for a live engine. The workers are at rest from begin to commit, so the callers' threads may write what they read, and use
+// the first one's thread pool.
 #include "runtime/engine.h"
 
 namespace otr {
@@ -15,7 +15,7 @@ Status Engine::begin_weights(uint64_t version) {
   OTR_RETURN_IF_ERROR(check_updating(false));
   std::unique_lock<std::mutex> lock(mutex_);
   // A tick publishes its last samples before it ends; and whoever sees those may submit again while this waits.
-  at_rest_changed_.wait(lock, [this] { return stop_ || at_rest_ || !unfinished_.empty(); });
+  at_rest_changed_.wait(lock, [this] { return stop_ || !unfinished_.empty() || at_rest(); });
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   if (!unfinished_.empty()) {
     return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
@@ -28,16 +28,15 @@ Status Engine::begin_weights(uint64_t version) {
 Status Engine::put_weight(const HostTensor& tensor) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
-  return target().put_weight(tensor);
+  return workers_.front()->target().put_weight(tensor);
 }
 
 Status Engine::commit_weights() {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
-  target().weights_changed();
-  tick_stats_.quantize_seconds = target().quantize_seconds();
+  for (const auto& worker : workers_) worker->target().weights_changed();  // the first one owns the weights
   std::lock_guard<std::mutex> lock(mutex_);
-  stats_.quantize_seconds = tick_stats_.quantize_seconds;
+  quantize_seconds_ = first_worker().target().quantize_seconds();
   weight_version_ = next_weight_version_;
   updating_ = false;
   return {};

@@ -6,11 +6,12 @@
 namespace otr {
 
 Result<std::unique_ptr<ModelDrafter>> ModelDrafter::create(const TreeDrafterOptions& options, const std::string& name,
-                                                           const std::string& path, Worker& worker, const LiveSequences& live) {
-  const ModelOptions model_options{.path = path, .kv_bytes = 0, .num_pages = worker.target().page_pool().num_pages(),
-                                   .bucket = bucket(options), .share_logits = &worker.target()};
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, worker.kernels(), worker.pool()));
-  const int32_t vocab = runner->config().vocab_size, wanted = worker.target().config().vocab_size;
+                                                           const std::string& path, Device& device, const LiveSequences& live,
+                                                           const ModelRunner* share) {
+  const ModelOptions model_options{.path = path, .kv_bytes = 0, .num_pages = device.target().page_pool().num_pages(),
+                                   .bucket = bucket(options), .share_logits = &device.target(), .share_weights = share};
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, device.kernels(), device.pool()));
+  const int32_t vocab = runner->config().vocab_size, wanted = device.target().config().vocab_size;
   if (vocab != wanted) {
     return invalid_argument("drafter '" + name + "' (" + path + ") has a vocabulary of " + std::to_string(vocab) +
                             " tokens, the target one of " + std::to_string(wanted));

@@ -5,7 +5,7 @@
 // what it computed for tokens that were kept stays. If its pages run out, sequences that do not draft in this tick give theirs
 // up; if that is not enough, a row goes without a draft.
 //
-// Thread safety: used by the engine thread. Errors: create() as ModelRunner, or kInvalidArgument for another vocabulary.
+// Thread safety: used by the worker's thread. Errors: create() as ModelRunner, or kInvalidArgument for another vocabulary.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,16 @@
 #include <vector>
 
 #include "runtime/tree_drafter.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 
 namespace otr {
 
 class ModelDrafter final : public TreeDrafter {
  public:
-  // `live`: the engine's sequences by slot. It and `worker` outlive the drafter.
+  // `live`: the worker's sequences by slot. It and `device` outlive the drafter. `share`: another worker's runner of this model, whose
+  // weights it uses; null: it loads its own.
   static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const std::string& name, const std::string& path,
-                                                      Worker& worker, const LiveSequences& live);
+                                                      Device& device, const LiveSequences& live, const ModelRunner* share = nullptr);
   ~ModelDrafter() override;
 
   void join(const DraftSequence& sequence) override;

@@ -28,21 +28,32 @@ std::optional<uint64_t> free_memory() {
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool) {
   std::unique_ptr<ModelRunner> r(new ModelRunner(kernels, pool));
-  OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
-  const ModelConfig& config = model.config;
-  OTR_ASSIGN_OR_RETURN(r->weights_, ModelWeights::load(config, *model.weights, pool));
-  r->converted_tensors_ = model.weights->converted_tensors();
+  OTR_RETURN_IF_ERROR(r->load_weights(options));
+  const ModelConfig& config = r->config();
   r->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   OTR_RETURN_IF_ERROR(r->create_pages(options));
   const ModelRunner* other = options.share_logits;
   float* logits = other != nullptr && other->config().vocab_size == config.vocab_size ? other->program().logits() : nullptr;
-  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_, nullptr, r->layout_, r->pages_.data(),
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_->model, nullptr, r->layout_, r->pages_.data(),
                                                                      options.bucket, pool, logits));
   r->program_ = std::make_unique<ForwardProgram>(std::move(program));
   const int64_t stride = sample_workspace_stride(config.vocab_size) * pool.num_threads();
   OTR_ASSIGN_OR_RETURN(r->sample_scaled_, Buffer<float>::create(stride, "sampler"));
   OTR_ASSIGN_OR_RETURN(r->sample_order_, Buffer<int32_t>::create(stride, "sampler"));
   return r;
+}
+
+Status ModelRunner::load_weights(const ModelOptions& options) {
+  if (options.share_weights != nullptr) {
+    weights_ = options.share_weights->weights_;
+    owns_weights_ = false;
+    return {};
+  }
+  OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
+  weights_ = std::make_shared<Weights>();
+  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, pool_));
+  weights_->converted_tensors = model.weights->converted_tensors();
+  return {};
 }
 
 Status ModelRunner::create_pages(const ModelOptions& options) {
@@ -56,9 +67,11 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
     return Status(StatusCode::kOutOfMemory, "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " +
                                                 std::to_string(*free));
   }
-  const uint64_t num_pages = std::min<uint64_t>(bytes / page_bytes, std::numeric_limits<int32_t>::max() / 2);
+  const uint64_t sharers = static_cast<uint64_t>(options.kv_sharers);
+  const uint64_t num_pages = std::min<uint64_t>(bytes / page_bytes / sharers, std::numeric_limits<int32_t>::max() / 2);
   if (num_pages == 0) {
-    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " + std::to_string(page_bytes));
+    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " + std::to_string(page_bytes) +
+                            (sharers > 1 ? " for each of " + std::to_string(sharers) + " workers" : ""));
   }
   OTR_ASSIGN_OR_RETURN(pages_, Buffer<Element>::create(static_cast<int64_t>(num_pages) * layout_.page_elements(), "KV pages"));
   page_pool_ = std::make_unique<PagePool>(static_cast<int32_t>(num_pages));
@@ -67,23 +80,26 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
 }
 
 Status ModelRunner::add_quantized(ProgramBucket bucket) {
-  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_));
-  quantized_ = std::make_unique<QuantizedWeights>(std::move(quantized));
-  OTR_ASSIGN_OR_RETURN(ForwardProgram program,
-                       ForwardProgram::create(kernels_, weights_, quantized_.get(), layout_, pages_.data(), bucket, pool_, program_->logits()));
+  const bool is_made = weights_->quantized != nullptr;  // by the owner
+  if (!is_made) {
+    OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model));
+    weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
+  }
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels_, weights_->model, weights_->quantized.get(), layout_,
+                                                                     pages_.data(), bucket, pool_, program_->logits()));
   quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
-  quantize();
+  if (!is_made) quantize();
   return {};
 }
 
 void ModelRunner::quantize() {
   const Stopwatch time;
-  quantized_->quantize(kernels_, pool_);
+  weights_->quantized->quantize(kernels_, pool_);
   quantize_seconds_ = time.seconds();
 }
 
 void ModelRunner::weights_changed() {
-  if (quantized_ != nullptr) quantize();
+  if (owns_weights_ && weights_->quantized != nullptr) quantize();
   prefix_cache_->clear();
 }
 

@@ -1,7 +1,8 @@
-// ModelRunner: one model ready to run rows: weights, KV pages, the forward program and the sampler, on a worker's kernels and
+// ModelRunner: one model ready to run rows: weights, KV pages, the forward program and the sampler, on a device's kernels and
 // threads. The target is one; so is a drafter that is a model of its own.
 //
-// Made once; nothing but create() allocates. Single-threaded: used by the engine thread.
+// Made once; nothing but create() allocates. Single-threaded: used by one thread at a time. Runners on several devices may share
+// weights, which change only while all of them are at rest.
 #pragma once
 
 #include <memory>
@@ -22,8 +23,10 @@ struct ModelOptions {
   std::string path;
   uint64_t kv_bytes = 0;   // 0: a quarter of the free memory
   int32_t num_pages = 0;   // if not 0, instead of kv_bytes
+  int32_t kv_sharers = 1;  // models that have the pages between them, this one included
   ProgramBucket bucket;
   const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
+  const ModelRunner* share_weights = nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses
 };
 
 class ModelRunner {
@@ -31,9 +34,9 @@ class ModelRunner {
   // `kernels` and `pool` outlive the runner.
   static Result<std::unique_ptr<ModelRunner>> create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool);
 
-  const ModelConfig& config() const { return weights_.config(); }
-  int64_t weight_bytes() const { return weights_.bytes(); }
-  int64_t converted_tensors() const { return converted_tensors_; }
+  const ModelConfig& config() const { return weights_->model.config(); }
+  int64_t weight_bytes() const { return weights_->model.bytes(); }
+  int64_t converted_tensors() const { return weights_->converted_tensors; }
   int64_t page_bytes() const { return layout_.page_bytes(); }
   PagePool& page_pool() { return *page_pool_; }
   const PagePool& page_pool() const { return *page_pool_; }
@@ -48,10 +51,11 @@ class ModelRunner {
   int64_t activation_bytes() const {
     return program_->buffer_bytes() + (quantized_program_ != nullptr ? quantized_program_->buffer_bytes() : 0);
   }
-  int64_t quantized_bytes() const { return quantized_ != nullptr ? quantized_->bytes() : 0; }
+  int64_t quantized_bytes() const { return weights_->quantized != nullptr ? weights_->quantized->bytes() : 0; }
 
-  // Replaces a tensor of the weights; to be followed by weights_changed() before rows run. Errors: as ModelWeights::put.
-  Status put_weight(const HostTensor& tensor) { return weights_.put(tensor, pool_); }
+  // Replaces a tensor of the weights; to be followed by weights_changed() before rows run, of all that share them and of their
+  // owner first. Errors: as ModelWeights::put.
+  Status put_weight(const HostTensor& tensor) { return weights_->model.put(tensor, pool_); }
   // What was made of the old weights is made again, or forgotten.
   void weights_changed();
   double quantize_seconds() const { return quantize_seconds_; }  // of the last time
@@ -65,20 +69,25 @@ class ModelRunner {
   void candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
 
  private:
+  struct Weights {
+    ModelWeights model;
+    int64_t converted_tensors = 0;
+    std::unique_ptr<QuantizedWeights> quantized;
+  };
   ModelRunner(const KernelTable& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+  Status load_weights(const ModelOptions& options);
   Status create_pages(const ModelOptions& options);
   void quantize();
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
-  ModelWeights weights_;
-  int64_t converted_tensors_ = 0;
+  std::shared_ptr<Weights> weights_;
+  bool owns_weights_ = true;
   KvLayout layout_;
   Buffer<Element> pages_;  // [num_pages][layout_.page_elements()]
   std::unique_ptr<PagePool> page_pool_;
   std::unique_ptr<PrefixCache> prefix_cache_;
   std::unique_ptr<ForwardProgram> program_;
-  std::unique_ptr<QuantizedWeights> quantized_;
   std::unique_ptr<ForwardProgram> quantized_program_;
   double quantize_seconds_ = 0;
   Buffer<float> sample_scaled_;   // [num_threads][sample_workspace_stride]

@@ -138,11 +138,15 @@ typedef struct otr_engine_options {
   int32_t pin_threads;     /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is steadier where
                               nothing else runs; default 0 */
   const char* profile_path; /* what passes cost on this machine, a file that 'outrider profile' wrote; NULL: none. One of another machine,
-                              path, number of threads, model shape or drafter is OTR_BAD_INPUT */
+                              path, number of threads (a worker's), model shape or drafter is OTR_BAD_INPUT */
   const char* trace_path;  /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider report` open
                               it), one event a line: what each tick chose, expected and did, and each sample's end. Up to date
                               whenever no sample is unfinished. NULL or "" (default): none. A write that fails later ends the trace
                               alone, and otr_stats says why (trace_error) */
+  int32_t num_workers;     /* 1 … 256, at most max_batch; default 1. Each worker decodes on a thread of its own, with its share of
+                              num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's samples start
+                              at one worker, whose share of the pages must hold each of them; samples move to workers that have run
+                              dry. Samples are the same for any number of workers. prefill_chunk is a worker's */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -200,7 +204,7 @@ OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t str
 
 /* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an
  * id outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range.
- * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages. OTR_BUSY: the weights are being replaced. */
+ * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced. */
 OTR_API otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id);
 
 /* Teacher forcing: the log-probs the engine would have reported had it drawn token_ids after the prompt, through the same
@@ -348,7 +352,8 @@ OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 /* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs
  * to *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
  * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak,
- * kv_page_bytes, weight_version, busy_seconds, kernel_seconds, quantize_seconds, num_threads, … */
+ * kv_page_bytes, weight_version, busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations (samples that
+ * went to another worker), workers (a list: what each one counted), … Of several workers all are sums, peaks too. */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@
 // A verification's rows are chains of equal length. The rows of a level beyond one a sample are siblings of it, each on a page
 // of its own.
 //
-// Single-threaded: used by the engine thread, or before there is one. The pages go back to their pools with the object.
+// Single-threaded: used before the worker's thread begins. The pages go back to their pools with the object.
 #pragma once
 
 #include <cstdint>

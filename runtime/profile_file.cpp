@@ -255,12 +255,12 @@ std::string shape_text(const ModelConfig& c) {
   return text;
 }
 
-ProfileSubject subject_of(const Worker& worker) {
+ProfileSubject subject_of(const Device& device) {
   ProfileSubject subject;
   subject.machine = machine_name();
-  subject.isa = worker.isa();
-  subject.threads = worker.num_threads();
-  subject.target = shape_text(worker.target().config());
+  subject.isa = device.isa();
+  subject.threads = device.num_threads();
+  subject.target = shape_text(device.target().config());
   return subject;
 }
 

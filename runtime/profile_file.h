@@ -23,7 +23,7 @@
 #include "kernels/base/status.h"
 #include "loader/model_config.h"
 #include "runtime/cost_calibration.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 #include "spec/cost_fit.h"
 
 namespace otr {
@@ -52,7 +52,7 @@ struct Profile {
 // The processor's name as the system gives it.
 std::string machine_name();
 // The subject of a profile, but its drafters.
-ProfileSubject subject_of(const Worker& worker);
+ProfileSubject subject_of(const Device& device);
 // The sizes that a model's times depend on: "qwen2 layers=24 hidden=896 …".
 std::string shape_text(const ModelConfig& config);
 // Of what a drafter with a model runs.

@@ -47,11 +47,11 @@ std::vector<int32_t> contexts_of(const ProfilerOptions& o) {
 
 }  // namespace
 
-Profiler::Profiler(const ProfilerOptions& options, std::unique_ptr<Worker> worker)
-    : options_(options), worker_(std::move(worker)) {
+Profiler::Profiler(const ProfilerOptions& options, std::unique_ptr<Device> device)
+    : options_(options), device_(std::move(device)) {
   profile_.version = otr_version();
   profile_.commit = build_commit();
-  profile_.subject = subject_of(*worker_);
+  profile_.subject = subject_of(*device_);
   profile_.max_batch = options.max_batch;
   profile_.max_context = options.max_context;
 }
@@ -68,35 +68,35 @@ Result<std::unique_ptr<Profiler>> Profiler::create(const ProfilerOptions& option
   if (batches_of(options).size() * contexts_of(options).size() < kFewestShapes) {
     return invalid_argument("max-batch and max-context leave fewer than 6 shapes: raise one of them");
   }
-  WorkerOptions worker_options;
-  worker_options.isa = options.isa;
-  worker_options.num_threads = options.num_threads;
-  worker_options.target = {.path = options.model, .num_pages = pages_for(options, model.config), .bucket = bucket_of(options)};
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(worker_options));
-  std::unique_ptr<Profiler> p(new Profiler(options, std::move(worker)));
+  DeviceOptions device_options;
+  device_options.isa = options.isa;
+  device_options.num_threads = options.num_threads;
+  device_options.target = {.path = options.model, .num_pages = pages_for(options, model.config), .bucket = bucket_of(options)};
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(device_options));
+  std::unique_ptr<Profiler> p(new Profiler(options, std::move(device)));
   const TreeDrafterOptions tree{.number = 0,
                                 .top_k = kTreeRows,
                                 .max_nodes = kMostDraftRows,
                                 .max_batch = options.max_batch,
                                 .max_draft_rows = kMostDraftRows,
                                 .chunk = 0};
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<TreeDrafter> self, SelfDrafter::create(tree, p->worker_->target(), p->no_sequences_));
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<TreeDrafter> self, SelfDrafter::create(tree, p->device_->target(), p->no_sequences_));
   p->add_drafter("self", std::move(self));
   for (const ProfilerModel& d : options.drafters) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<TreeDrafter> drafter,
-                         ModelDrafter::create(tree, d.name, d.path, *p->worker_, p->no_sequences_));
+                         ModelDrafter::create(tree, d.name, d.path, *p->device_, p->no_sequences_));
     p->add_drafter(d.name, std::move(drafter));
   }
   return p;
 }
 
 void Profiler::add_drafter(const std::string& name, std::unique_ptr<TreeDrafter> drafter) {
-  profile_.subject.drafters.push_back({name, drafter_shape(drafter->timed_program(), worker_->target())});
+  profile_.subject.drafters.push_back({name, drafter_shape(drafter->timed_program(), device_->target())});
   drafters_.push_back(std::move(drafter));
 }
 
 TimedProgram Profiler::timed(int32_t drafter) const {
-  if (drafter == TimedPass::kTarget) return {&worker_->target(), &worker_->target().program()};
+  if (drafter == TimedPass::kTarget) return {&device_->target(), &device_->target().program()};
   return drafters_[static_cast<size_t>(drafter)]->timed_program();
 }
 

@@ -17,7 +17,7 @@
 #include "kernels/base/status.h"
 #include "runtime/profile_file.h"
 #include "runtime/tree_drafter.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 
 namespace otr {
 
@@ -38,7 +38,7 @@ class Profiler {
   static constexpr int32_t kDeepestVerify = 15;  // tokens of the longest chain
   static constexpr int32_t kVisits = 3;          // of a shape
 
-  // Loads the models. Errors: as Worker::create and ModelDrafter::create; kInvalidArgument where max_context exceeds the
+  // Loads the models. Errors: as Device::create and ModelDrafter::create; kInvalidArgument where max_context exceeds the
   // target's.
   static Result<std::unique_ptr<Profiler>> create(const ProfilerOptions& options);
   ~Profiler();
@@ -75,7 +75,7 @@ class Profiler {
     double seconds;  // of a visit, as foretold
   };
 
-  Profiler(const ProfilerOptions& options, std::unique_ptr<Worker> worker);
+  Profiler(const ProfilerOptions& options, std::unique_ptr<Device> device);
   void add_drafter(const std::string& name, std::unique_ptr<TreeDrafter> drafter);
   TimedProgram timed(int32_t drafter) const;
   std::vector<Shape> all_shapes() const;
@@ -85,7 +85,7 @@ class Profiler {
 
   const ProfilerOptions options_;
   const std::vector<std::unique_ptr<Sequence>> no_sequences_;
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Device> device_;
   std::vector<std::unique_ptr<TreeDrafter>> drafters_;
   PassTimer timer_;  // goes before the models, whose pages it holds
   std::vector<CostModel> calibrated_;

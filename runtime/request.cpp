@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/page/page.h"
 
@@ -93,6 +94,10 @@ void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penal
     }
   }
   penalties->push_back({token, count});
+}
+
+void Group::disband() {
+  if (!blocked.empty()) std::exchange(blocked, {}).clear();
 }
 
 int32_t Sequence::logits_from() const {

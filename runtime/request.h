@@ -2,9 +2,12 @@
 //
 // A Group is one prompt; its Sequences are the samples, or the one sequence of a score. The group's first sequence runs the
 // prompt; the others are blocked until its last row, from whose logits all first tokens are drawn, and then share its pages.
-// Thread safety: built by the caller's thread, then owned by the engine thread, then by whoever takes the result.
+// Thread safety: a sequence is built by the caller's thread, then owned by the thread of the worker that it is at, then by whoever takes
+// the result. Samples of a group may be at several workers once none is blocked: from then on nobody writes to the group but for
+// `cancelled`.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -57,14 +60,19 @@ struct Group {
   bool is_score = false;
   bool wants_logprobs = true;     // a score without sampling parameters reports raw_logprobs only
   std::vector<std::unique_ptr<Sequence>> blocked;  // samples that wait for the prompt's last row
+  std::atomic<bool> cancelled = false;
+
+  // Drops the samples that wait. (A group and they own each other.)
+  void disband();
 };
 
 struct Sequence {
   std::shared_ptr<Group> group;
   uint32_t sample = 0;
   uint64_t age = 0;   // order of arrival
-  int32_t slot = -1;  // index in the engine's table while live
-  bool in_batcher = false;
+  int32_t slot = -1;  // index in its worker's table while live
+  int32_t goes_to = 0;                // the worker that is to get it, while it moves
+  Sequence* next_in_queue = nullptr;  // see SequenceQueue
 
   std::vector<int32_t> tokens;  // prompt and response; capacity for max_tokens
   int32_t max_tokens = 0;       // prompt + response at most

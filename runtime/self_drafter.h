@@ -4,7 +4,7 @@
 //
 // Coupled mode only. The target quantises its weights (ModelRunner::quantize).
 //
-// Thread safety: used by the engine thread. Errors: create() gives kOutOfMemory.
+// Thread safety: used by the worker's thread. Errors: create() gives kOutOfMemory.
 #pragma once
 
 #include <memory>

@@ -64,11 +64,11 @@ Result<DrafterModel> parse_drafter_model(std::string_view text) {
   return DrafterModel{std::string(name), std::string(rest.substr(kKind.size()))};
 }
 
-Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& options, Worker& worker,
+Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& options, Device& device,
                                                        const std::vector<std::unique_ptr<Sequence>>& live) {
   std::unique_ptr<Speculator> s(new Speculator(options));
   for (const std::string& name : options.policy.drafters) {
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, worker, live));
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, device, live));
     s->drafters_.push_back(std::move(drafter));
     s->programs_.resize(s->drafters_.size());  // one that looks up has added none
     s->traits_.push_back({.name = name, .has_model = name == "self" || s->is_model(name), .needs_prefill = s->is_model(name)});
@@ -92,12 +92,12 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   s->kept_.reserve(batch * static_cast<size_t>(kMaxDraftDepth));  // spans of it are kept
   s->plan_.row_depth.reserve(batch);
   s->plan_.model_depth.reserve(batch);
-  OTR_ASSIGN_OR_RETURN(std::vector<CostModel> costs, s->costs(worker));
-  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = std::move(costs), .max_batch = options.max_batch});
+  OTR_ASSIGN_OR_RETURN(s->costs_, s->find_costs(device));
+  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = s->costs_, .max_batch = options.max_batch});
   return s;
 }
 
-Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& name, Worker& worker,
+Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& name, Device& device,
                                                           const std::vector<std::unique_ptr<Sequence>>& live) {
   const Policy& policy = options_.policy;
   const TreeDrafterOptions tree{.number = static_cast<int>(drafters_.size()), .top_k = policy.top_k, .max_nodes = policy.verify_tokens,
@@ -107,14 +107,15 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
   if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));
   if (name == "self") {
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, worker.target(), live));
-    drafter_weight_bytes_ += worker.target().quantized_bytes();
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, device.target(), live));
+    drafter_weight_bytes_ += device.target().quantized_bytes();
     programs_.emplace_back(self->timed_program());
     return std::unique_ptr<Drafter>(std::move(self));
   }
   if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
   if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, worker, live));
+    const ModelRunner* share = options_.share != nullptr ? options_.share->programs_[drafters_.size()]->model : nullptr;
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, device, live, share));
     drafter_weight_bytes_ += model->model().weight_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
     programs_.emplace_back(model->timed_program());
@@ -124,20 +125,21 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
 }
 
 // By drafter, if the policy needs them: of the profile, or else measured.
-Result<std::vector<CostModel>> Speculator::costs(Worker& worker) const {
+Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
+  if (options_.share != nullptr) return options_.share->costs_;
   if (!options_.costs.empty()) return options_.costs;
   if (options_.profile.empty()) {
     if (!needs_costs(options_.policy)) return std::vector<CostModel>();
     PassTimer timer;
     Result<std::vector<CostModel>> measured =
-        calibrate_costs({&worker.target(), &worker.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
+        calibrate_costs({&device.target(), &device.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
     if (measured.ok() || measured.status().code() != StatusCode::kNeverFits) return measured;
     return std::vector<CostModel>(std::max<size_t>(1, drafters_.size()), nominal_costs());  // a pool of a page or two
   }
   OTR_ASSIGN_OR_RETURN(const Profile profile, load_profile(options_.profile));
-  ProfileSubject subject = subject_of(worker);
+  ProfileSubject subject = subject_of(device);
   for (size_t d = 0; d < drafters_.size(); ++d) {
-    subject.drafters.push_back({traits_[d].name, programs_[d] ? drafter_shape(*programs_[d], worker.target()) : ""});
+    subject.drafters.push_back({traits_[d].name, programs_[d] ? drafter_shape(*programs_[d], device.target()) : ""});
   }
   return costs_of(profile, options_.profile, subject);
 }

@@ -1,9 +1,9 @@
-// Speculator: an engine's drafters, and what they propose and learn in a tick.
+// Speculator: a worker's drafters, and what they propose and learn in a tick.
 //
 // A tick: begin_tick(); offer() each sequence that may draft; choose(); plan() those of depth() > 0 that have pages; draft(); observe()
 // each sequence that got tokens; end_tick().
 //
-// Thread safety: used by the engine thread. Errors: create() as ModelDrafter and costs_of, or kInvalidArgument for a drafter nobody
+// Thread safety: used by the worker's thread. Errors: create() as ModelDrafter and costs_of, or kInvalidArgument for a drafter nobody
 // defined.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "runtime/cost_calibration.h"
 #include "runtime/profile_file.h"
 #include "runtime/request.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 #include "spec/chooser.h"
 #include "spec/counts.h"
 #include "spec/drafter.h"
@@ -48,6 +48,7 @@ struct SpeculatorOptions {
   HistorySource history;   // of drafter "history"
   std::string profile;     // a file of measured costs; empty: none
   std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
+  const class Speculator* share = nullptr;  // another worker's, for create(): its costs and its drafters' weights are this one's too
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together
@@ -55,8 +56,8 @@ struct SpeculatorOptions {
 
 class Speculator {
  public:
-  // `live`: the engine's sequences by slot. It and `worker` outlive the speculator.
-  static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Worker& worker,
+  // `live`: the worker's sequences by slot. It and `device` outlive the speculator.
+  static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Device& device,
                                                     const std::vector<std::unique_ptr<Sequence>>& live);
 
   bool on() const { return options_.policy.kind != PolicyKind::kOff; }
@@ -101,8 +102,8 @@ class Speculator {
 
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
-  Result<std::vector<CostModel>> costs(Worker& worker) const;
-  Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Worker& worker, const std::vector<std::unique_ptr<Sequence>>& live);
+  Result<std::vector<CostModel>> find_costs(Device& device) const;
+  Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Device& device, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
   bool is_model(const std::string& name) const;
   DraftSequence view(const Sequence& s) const;
@@ -113,6 +114,7 @@ class Speculator {
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<DrafterTraits> traits_;               // likewise
   std::vector<std::optional<TimedProgram>> programs_;  // likewise; none of a drafter without a model
+  std::vector<CostModel> costs_;                    // by drafter; empty where the policy needs none
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick
   std::vector<int32_t> depths_;   // by run: what the plan says

@@ -37,14 +37,18 @@ Trace::~Trace() {
   ::close(fd_);
 }
 
-Status Trace::begin(std::string_view isa, int32_t num_threads, int32_t max_batch, std::string_view policy,
+Status Trace::begin(std::string_view isa, int32_t num_workers, int32_t num_threads, int32_t max_batch, std::string_view policy,
                     std::vector<std::string> drafters) {
   drafters_ = std::move(drafters);
+  num_workers_ = num_workers;
   std::string text = "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"outrider " +
                      std::string(otr_version()) + ", " + std::string(isa) + ", " + std::string(policy) + "\"}},\n";
-  text += "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":1,\"args\":{\"name\":\"engine\"}},\n";
+  for (int32_t w = 1; w <= num_workers; ++w) {
+    text += "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":" + std::to_string(w) + ",\"args\":{\"name\":\"worker " +
+            std::to_string(w - 1) + "\"}},\n";
+  }
   text += "{\"name\":\"outrider\",\"ph\":\"M\",\"pid\":1,\"args\":{\"version\":\"" + std::string(otr_version()) +
-          "\",\"isa\":\"" + std::string(isa) + "\",\"num_threads\":" + std::to_string(num_threads) +
+          "\",\"isa\":\"" + std::string(isa) + "\",\"num_workers\":" + std::to_string(num_workers) + ",\"num_threads\":" + std::to_string(num_threads) +
           ",\"max_batch\":" + std::to_string(max_batch) + ",\"policy\":\"" + std::string(policy) + "\",\"drafters\":[";
   for (size_t d = 0; d < drafters_.size(); ++d) text += (d == 0 ? "\"" : ",\"") + drafters_[d] + "\"";
   put(text + "]}}");
@@ -88,17 +92,23 @@ void Trace::field(std::string_view name, double number, int decimals) {
 }
 
 // Up to its arguments.
-void Trace::slice(std::string_view name, double at_us, double seconds) {
+void Trace::slice(std::string_view name, int32_t worker, double at_us, double seconds) {
   put(",\n{\"name\":\"");
   put(name);
-  put("\",\"ph\":\"X\",\"pid\":1,\"tid\":1");
+  put("\",\"ph\":\"X\",\"pid\":1");
+  field("tid", int64_t{worker} + 1);
   field("ts", at_us, 1);
   field("dur", 1e6 * seconds, 1);
 }
 
-void Trace::counter(std::string_view name, double at_us, std::string_view key, double value) {
+// A counter belongs to the process: those of several workers need names of their own.
+void Trace::counter(std::string_view name, int32_t worker, double at_us, std::string_view key, double value) {
   put(",\n{\"name\":\"");
   put(name);
+  if (num_workers_ > 1) {
+    put(" of worker ");
+    put(int64_t{worker});
+  }
   put("\",\"ph\":\"C\",\"pid\":1");
   field("ts", at_us, 1);
   put(",\"args\":{\"");
@@ -130,7 +140,8 @@ void Trace::plan(const TickPlan& plan) {
 
 void Trace::tick(const TraceTick& t) {
   const double at = 1e6 * (clock_.seconds() - t.tick);
-  slice("tick", at, t.tick);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  slice("tick", t.worker, at, t.tick);
   put(",\"args\":{\"tick\":");
   put(t.number);
   field("batch", int64_t{t.batch});
@@ -144,19 +155,21 @@ void Trace::tick(const TraceTick& t) {
   field("prefill_tokens", t.prefill_tokens);
   put("}}");
   if (t.plan->drafters != 0) {
-    slice("draft", at + 1e6 * t.draft_at, t.draft);
+    slice("draft", t.worker, at + 1e6 * t.draft_at, t.draft);
     put("}");
   }
-  slice("verify", at + 1e6 * t.verify_at, t.verify);
+  slice("verify", t.worker, at + 1e6 * t.verify_at, t.verify);
   put("}");
-  counter("batch", at, "active", t.batch);
-  counter("acceptance", at, "kept", t.drafted == 0 ? 0.0 : static_cast<double>(t.accepted) / static_cast<double>(t.drafted));
-  counter("tokens per second", at, "tokens", static_cast<double>(t.tokens) / t.tick);
+  counter("batch", t.worker, at, "active", t.batch);
+  counter("acceptance", t.worker, at, "kept", t.drafted == 0 ? 0.0 : static_cast<double>(t.accepted) / static_cast<double>(t.drafted));
+  counter("tokens per second", t.worker, at, "tokens", static_cast<double>(t.tokens) / t.tick);
   end_events();
 }
 
 void Trace::sample(const TraceSample& s) {
-  put(",\n{\"name\":\"sample\",\"ph\":\"i\",\"s\":\"t\",\"pid\":1,\"tid\":1");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  put(",\n{\"name\":\"sample\",\"ph\":\"i\",\"s\":\"t\",\"pid\":1");
+  field("tid", int64_t{s.worker} + 1);
   field("ts", 1e6 * clock_.seconds(), 1);
   put(",\"args\":{\"group\":");
   put(static_cast<int64_t>(s.group));
@@ -169,10 +182,15 @@ void Trace::sample(const TraceSample& s) {
 }
 
 void Trace::end_events() {
-  if (size_ + kMostEventsBytes > kBufferBytes || clock_.seconds() - flushed_ > kFlushSeconds) flush();
+  if (size_ + kMostEventsBytes > kBufferBytes || clock_.seconds() - flushed_ > kFlushSeconds) write_out();
 }
 
 void Trace::flush() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  write_out();
+}
+
+void Trace::write_out() {
   flushed_ = clock_.seconds();
   for (size_t done = 0; done < size_ && error_ == 0;) {
     const ssize_t put = ::write(fd_, buffer_.get() + done, size_ - done);

@@ -1,17 +1,18 @@
 // Trace: what every tick decided, foretold and did, as a Chrome trace (JSON) that Perfetto and `outrider report` open.
 //
-// One event a line: metadata, then a slice a tick with slices for its draft and its verification inside, counters, and an
+// One event a line: metadata, then of each worker, a thread of the trace, a slice a tick with slices for its draft and its verification inside, counters, and an
 // instant for each finished sample. Times are microseconds since the engine was made. The array is closed when the engine ends;
 // that of a program that was killed is open, which the format allows, and ends with a whole event.
 //
 // Events go into a buffer made at create, and to the file when that is full, after kFlushSeconds, or at rest: nothing is
 // allocated. A write that fails ends the trace, and error() says why.
 //
-// Thread safety: used by the engine thread.
+// Thread safety: tick(), sample() and flush() may be called by any worker's thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@ namespace otr {
 
 // A tick. Times in seconds; those of the parts from the tick's beginning.
 struct TraceTick {
+  int32_t worker;  // whose it is: its thread in the trace, from 0
   int64_t number;
   double draft_at = 0, draft = 0, verify_at = 0, verify = 0, tick = 0;
   int32_t batch = 0;                  // sequences
@@ -36,6 +38,7 @@ struct TraceTick {
 };
 
 struct TraceSample {
+  int32_t worker;
   uint64_t group;
   uint32_t sample;
   int64_t tokens;  // of the response
@@ -50,14 +53,17 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // Who runs: written at once. Before all else. `drafters`: names, by bit.
-  Status begin(std::string_view isa, int32_t num_threads, int32_t max_batch, std::string_view policy,
+  // Who runs: written at once. Before all else. `num_threads` of all workers. `drafters`: names, by bit.
+  Status begin(std::string_view isa, int32_t num_workers, int32_t num_threads, int32_t max_batch, std::string_view policy,
                std::vector<std::string> drafters);
   // A tick that ends now.
   void tick(const TraceTick& tick);
   void sample(const TraceSample& sample);
   void flush();
-  int error() const { return error_; }  // errno of the write that failed; 0: none
+  int error() const {  // errno of the write that failed; 0: none
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return error_;
+  }
 
  private:
   static constexpr size_t kBufferBytes = 1 << 17, kMostEventsBytes = 1 << 13;  // of one call
@@ -69,18 +75,22 @@ class Trace {
   void put(double number, int decimals);
   void field(std::string_view name, int64_t number);
   void field(std::string_view name, double number, int decimals);
-  void slice(std::string_view name, double at_us, double seconds);
-  void counter(std::string_view name, double at_us, std::string_view key, double value);
+  void slice(std::string_view name, int32_t worker, double at_us, double seconds);
+  void counter(std::string_view name, int32_t worker, double at_us, std::string_view key, double value);
   void plan(const TickPlan& plan);
   void end_events();
+  void write_out();
 
   const std::string path_;
   int fd_;
   bool begun_ = false;
-  int error_ = 0;
+  int32_t num_workers_ = 1;
   const Stopwatch clock_;
-  double flushed_ = 0;  // seconds
   std::vector<std::string> drafters_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  int error_ = 0;
+  double flushed_ = 0;  // seconds
   const std::unique_ptr<char[]> buffer_;
   size_t size_ = 0;
 };

@@ -5,7 +5,7 @@
 // Sibling nodes share a position, so every path of a tree but the first has pages of its own (memory/draft_paths.h) for the length of
 // the propose(). Derived classes say where the committed tokens' keys are.
 //
-// Thread safety: used by the engine thread.
+// Thread safety: used by the worker's thread.
 #pragma once
 
 #include <array>

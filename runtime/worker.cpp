@@ -1,14 +1,284 @@
+// A worker's thread between two ticks: its orders, the life of a sequence, its report. Ticks are in worker_tick.cpp.
 #include "runtime/worker.h"
 
-namespace otr {
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <utility>
 
-Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options) {
-  std::unique_ptr<Worker> w(new Worker());
-  OTR_ASSIGN_OR_RETURN(w->kernels_, select_kernels(options.isa));
-  if (options.kernels != nullptr) w->kernels_ = options.kernels;
-  w->pool_ = std::make_unique<ThreadPool>(options.num_threads, options.pin_threads);
-  OTR_ASSIGN_OR_RETURN(w->target_, ModelRunner::create(options.target, *w->kernels_, *w->pool_));
+#include "kernels/base/fp_env.h"
+
+namespace otr {
+namespace {
+
+BatchLimits batch_limits(const WorkerOptions& o) {
+  return {.max_batch = o.max_batch, .prefill_chunk = o.prefill_chunk, .max_logit_rows = o.max_logit_rows()};
+}
+
+RowLimits row_limits(const WorkerOptions& o, const ModelRunner& target) {
+  const int64_t context_pages = (context_limit(target.config()) + kPageTokens - 1) / kPageTokens;
+  return {.max_rows = o.bucket().max_rows,
+          .max_segments = o.max_batch + o.max_draft_rows,
+          .max_logit_rows = o.bucket().max_logit_rows,
+          .max_pages_per_sequence = static_cast<int32_t>(std::min<int64_t>(context_pages, target.page_pool().num_pages())),
+          .max_copies = o.max_draft_rows * kMaxDraftDepth};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options, std::unique_ptr<Device> device) {
+  std::unique_ptr<Worker> w(new Worker(options, std::move(device)));
+  OTR_ASSIGN_OR_RETURN(w->speculator_, Speculator::create(options.speculation, *w->device_, w->live_));
   return w;
+}
+
+Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
+    : options_(options),
+      device_(std::move(device)),
+      batcher_(batch_limits(options_)),
+      random_(options.proofs.migration_seed + static_cast<uint32_t>(options.index)),
+      rows_(row_limits(options_, target()), attention_tile_rows(target().config().num_heads, target().config().num_kv_heads)),
+      paths_(options.max_draft_rows, 2 * options.max_draft_rows) {  // kMaxDraftDepth positions touch two pages at most
+  const size_t batch = static_cast<size_t>(options_.max_batch), chunk = static_cast<size_t>(options_.prefill_chunk);
+  const size_t draft_rows = static_cast<size_t>(options_.max_draft_rows);
+  places_.reserve(batch);
+  draft_tokens_.reserve(kMaxDraftNodes);
+  drawn_.reserve(kMaxDraftNodes + 1);
+  accepted_.reserve(kMaxDraftDepth);
+  page_work_.copy_from.reserve(batch);
+  page_work_.copy_to.reserve(batch);
+  page_work_.zero.reserve(4 * batch + chunk / kPageTokens);
+  fork_work_.copy_from.reserve(draft_rows);
+  fork_work_.copy_to.reserve(draft_rows);
+  fork_work_.zero.reserve(2 * draft_rows);
+}
+
+Worker::~Worker() {
+  mailbox_.stop();
+  join();
+  for (auto& s : live_) {
+    if (s == nullptr) continue;
+    s->pages.release_all(&target().page_pool());
+    s->group->disband();
+  }
+}
+
+void Worker::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Worker::loop() {
+  pin_fp_environment();
+  device_->pool().pin_caller();
+  while (mailbox_.take(!batcher_.empty() || orders_.pending(), &orders_, [this] { options_.host->rested(); })) {
+    bool ticks = false;
+    try {
+      follow_orders();
+      ticks = !batcher_.empty();
+      if (ticks && !step()) fail_all("the scheduler found nothing to run among live requests");
+    } catch (const std::exception& e) {
+      fail_all(e.what());
+    }
+    if (ticks || report_.pending()) report();
+  }
+}
+
+// ---- Orders --------------------------------------------------------------------------------------------------------------
+
+void Worker::follow_orders() {
+  if (std::exchange(orders_.end_step, false)) speculator_->end_step();
+  start_arrived();
+  if (std::exchange(orders_.cancelled, false)) abort_cancelled();
+  if (orders_.move) {
+    give(*orders_.move);
+    report_.answered = std::exchange(orders_.move, std::nullopt);
+  }
+  if (options_.proofs.migrate_every > 0) migrate_at_random();
+}
+
+void Worker::start_arrived() {
+  while (std::unique_ptr<Sequence> s = orders_.arrived.pop()) {
+    const size_t num_blocked = s->group->blocked.size();
+    num_blocked_ += static_cast<int64_t>(num_blocked);
+    num_arrived_ += 1 + static_cast<int64_t>(num_blocked);
+    // One tick may draw for all its logit rows and for every blocked sample at once.
+    const size_t most_draws = static_cast<size_t>(options_.bucket().max_logit_rows) + static_cast<size_t>(num_blocked_);
+    Sequence* sequence = s.get();
+    try {
+      draws_.reserve(most_draws);
+      results_.reserve(most_draws);
+      start(&s);
+    } catch (const std::exception& e) {
+      if (s == nullptr) throw;  // it is live, and fails with the others
+      const std::string error = std::string("internal error: ") + e.what();
+      conclude_blocked(s->group.get(), OTR_FINISH_ERROR, error);
+      conclude(std::move(s), OTR_FINISH_ERROR, error);
+      continue;
+    }
+    // It was cancelled on its way from one worker to another.
+    if (sequence->group->cancelled) finish(sequence, OTR_FINISH_ABORT);
+    // A score of one token without a prompt has nothing to run.
+    else if (sequence->group->is_score && sequence->num_target() == 0)
+      finish(sequence, OTR_FINISH_SCORE);
+  }
+}
+
+void Worker::abort_cancelled() {
+  for (const auto& s : live_) {
+    if (s != nullptr && s->group->cancelled) finish(s.get(), OTR_FINISH_ABORT);
+  }
+}
+
+// Of the queue the oldest first: it would wait longest. Of what runs the cheapest first, and never all.
+void Worker::give(const Move& move) {
+  for (int32_t given = 0; given < move.count;) {
+    Sequence* s = nullptr;
+    if (move.running)
+      s = batcher_.num_running() > 1 ? cheapest_running() : nullptr;
+    else if (batcher_.num_waiting() > 0)
+      s = &live(batcher_.oldest_waiting());
+    if (s == nullptr) return;
+    given += 1 + static_cast<int32_t>(s->group->blocked.size());
+    give(s, move.to);
+  }
+}
+
+// The other worker computes it anew: only its tokens go, and what was drawn with them.
+void Worker::give(Sequence* s, int32_t to) {
+  const int64_t num_blocked = static_cast<int64_t>(s->group->blocked.size());
+  num_blocked_ -= num_blocked;
+  stats_.migrations += 1 + num_blocked;
+  stats_.prefix_hit_tokens -= s->num_computed == s->prefix_hit ? s->prefix_hit : 0;  // it saved nothing
+  s->num_computed = s->prefix_hit = 0;
+  s->goes_to = to;
+  report_.given.push(leave(s));
+}
+
+// The running sequence that has the fewest tokens to compute again.
+Sequence* Worker::cheapest_running() const {
+  Sequence* cheapest = nullptr;
+  for (int32_t i = 0; i < batcher_.num_running(); ++i) {
+    Sequence& s = live(batcher_.running_slot(i));
+    if (cheapest == nullptr || s.num_tokens() < cheapest->num_tokens()) cheapest = &s;
+  }
+  return cheapest;
+}
+
+// One that has not come to its newest token since it arrived goes more seldom: else it might never.
+void Worker::migrate_at_random() {
+  if (batcher_.empty() || random_() % static_cast<uint32_t>(options_.proofs.migrate_every) != 0) return;
+  Sequence* s = nullptr;
+  for (size_t at = random_() % live_.size(); s == nullptr; at = (at + 1) % live_.size()) s = live_[at].get();
+  constexpr uint32_t kSeldom = 4;
+  if (s->num_computed < s->num_target() - 1 && random_() % kSeldom != 0) return;
+  give(s, static_cast<int32_t>(random_() % static_cast<uint32_t>(options_.num_workers)));
+}
+
+// ---- The life of a sequence ----------------------------------------------------------------------------------------------
+
+// Gives the sequence a slot and hands it to the batcher and the drafters. If that throws, *s is null if it is live
+// nevertheless.
+void Worker::start(std::unique_ptr<Sequence>* s) {
+  if (free_slots_.empty()) {
+    free_slots_.reserve(live_.size() + 1);  // every slot may be free one day
+    live_.emplace_back();
+    free_slots_.push_back(static_cast<int32_t>(live_.size()) - 1);
+  }
+  const int32_t slot = free_slots_.back();
+  batcher_.add(slot, (*s)->age);
+  free_slots_.pop_back();
+  (*s)->slot = slot;
+  live_[static_cast<size_t>(slot)] = std::move(*s);
+  if (!live(slot).group->is_score) speculator_->join(live(slot));
+}
+
+// Takes a live sequence out of the batch, its pages and its slot.
+std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
+  batcher_.remove(s->slot);
+  if (!s->group->is_score) speculator_->leave(*s);
+  s->pages.release_all(&target().page_pool());
+  free_slots_.push_back(s->slot);
+  return std::move(live_[static_cast<size_t>(s->slot)]);
+}
+
+// Whatever fails from here on, the sample is among the finished.
+void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error) {
+  // How far a score had come when it failed depends on the chunks it ran in.
+  if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
+  s->finish_reason = reason;
+  try {
+    s->error = error;
+  } catch (const std::bad_alloc&) {  // the text is lost, the reason is not
+  }
+  ++stats_.finished_samples;
+  report_.finished.push(std::move(s));
+}
+
+// Ends a live sequence. If it still had to run the prompt for others, they end the same way: their outcome is its.
+void Worker::finish(Sequence* s, otr_finish_reason reason, const std::string& error) {
+  const std::shared_ptr<Group> group = s->group;
+  conclude(leave(s), reason, error);
+  conclude_blocked(group.get(), reason, error);
+}
+
+// Others of the group may be at other workers, once none is blocked: then nothing is written.
+void Worker::conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error) {
+  if (group->blocked.empty()) return;
+  num_blocked_ -= static_cast<int64_t>(group->blocked.size());
+  for (auto& b : std::exchange(group->blocked, {})) conclude(std::move(b), reason, error);
+}
+
+void Worker::fail_all(const std::string& why) {
+  const std::string error = "internal error: " + why;
+  paths_.clear(&target().page_pool());
+  for (const auto& s : live_) {
+    if (s != nullptr) finish(s.get(), OTR_FINISH_ERROR, error);
+  }
+  for (auto& s : unblocked_) {
+    if (s == nullptr) continue;
+    --num_blocked_;
+    conclude(std::move(s), OTR_FINISH_ERROR, error);
+  }
+  unblocked_.clear();
+}
+
+// ---- The report ----------------------------------------------------------------------------------------------------------
+
+WorkerLoad Worker::load() const {
+  const int32_t running = batcher_.num_running(), waiting = batcher_.num_waiting();
+  WorkerLoad load{.arrived = num_arrived_,
+                  .samples = running + waiting + static_cast<int32_t>(num_blocked_),
+                  .running = running,
+                  .queued = waiting,
+                  .free_places = options_.max_batch - running,
+                  .free_pages = pages_available(),
+                  .next_pages = 0};
+  if (waiting > 0) load.next_pages = (live(batcher_.oldest_waiting()).num_target() + kPageTokens - 1) / kPageTokens;
+  return load;
+}
+
+// The counters go out with the results they count: who has received the last sample reads final numbers, and finds the trace
+// complete.
+void Worker::report() {
+  stats_.kv_pages_in_use = target().page_pool().num_in_use();
+  stats_.spec = speculator_->counts();
+  stats_.decide_seconds = speculator_->decide_seconds();
+  report_.finished.for_each([this](const Sequence& s) {
+    if (s.group->is_score) return;
+    if (options_.history != nullptr) options_.history->collect(s);
+    if (options_.trace == nullptr) return;
+    options_.trace->sample({.worker = options_.index,
+                            .group = s.group->id,
+                            .sample = s.sample,
+                            .tokens = static_cast<int64_t>(s.tokens.size()) - s.num_prompt(),
+                            .finish_reason = otr_finish_reason_text(s.finish_reason)});
+  });
+  if (options_.trace != nullptr) {
+    if (batcher_.empty()) options_.trace->flush();
+    stats_.trace_error = options_.trace->error();
+  }
+  options_.host->report(options_.index, stats_, load(), &report_);
+  report_.answered.reset();
 }
 
 }  // namespace otr

@@ -1,40 +1,141 @@
-// Worker: one device: its kernels, its threads, and the target model on them.
+// Worker: one thread that ticks, with its device: it runs the sequences it is given and says what became of them.
 //
-// Single-threaded: used by the engine thread.
+// It is told what to do through its mailbox: start these sequences, look for cancelled groups, give some to another worker, rest. After
+// every tick it reports to its host: what has finished, what it gives away, how loaded it is. Every tick is step().
+//
+// Thread safety: mailbox() may be used from any thread; target() while the worker is at rest; everything else belongs to its thread.
 #pragma once
 
 #include <memory>
+#include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
-#include "runtime/model_runner.h"
+#include "graph/row_batch_builder.h"
+#include "memory/draft_paths.h"
+#include "runtime/draft_penalties.h"
+#include "runtime/history_store.h"
+#include "runtime/trace.h"
+#include "runtime/worker_mailbox.h"
+#include "runtime/worker_options.h"
+#include "runtime/worker_report.h"
+#include "sched/batcher.h"
 
 namespace otr {
 
-struct WorkerOptions {
-  std::string isa = "auto";
-  const KernelTable* kernels = nullptr;  // if not null, instead of the path's: for proofs of what goes wrong with others
-  int32_t num_threads = 0;
-  bool pin_threads = false;
-  ModelOptions target;
-};
-
-class Worker {
+class Worker final : private BatchHost {
  public:
-  static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options);
+  // `device`: its target has the bucket of the options. Errors: as Speculator::create.
+  static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options, std::unique_ptr<Device> device);
+  ~Worker() override;
 
-  const KernelTable& kernels() const { return *kernels_; }
-  ThreadPool& pool() { return *pool_; }
-  const char* isa() const { return kernels_->path; }
-  int32_t num_threads() const { return pool_->num_threads(); }
-  ModelRunner& target() { return *target_; }
-  const ModelRunner& target() const { return *target_; }
+  void begin() { thread_ = std::thread([this] { loop(); }); }
+  WorkerMailbox& mailbox() { return mailbox_; }
+  // Returns when the thread has ended. After mailbox().stop().
+  void join();
+
+  const Device& device() const { return *device_; }
+  ModelRunner& target() { return device_->target(); }
+  const ModelRunner& target() const { return device_->target(); }
+  const Speculator& speculator() const { return *speculator_; }
+  WorkerLoad load() const;
 
  private:
-  Worker() = default;
+  Worker(const WorkerOptions& options, std::unique_ptr<Device> device);
 
-  const KernelTable* kernels_ = nullptr;
-  std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<ModelRunner> target_;
+  // ---- Between ticks ----
+  void loop();
+  void follow_orders();
+  void start_arrived();
+  void start(std::unique_ptr<Sequence>* s);
+  std::unique_ptr<Sequence> leave(Sequence* s);
+  void finish(Sequence* s, otr_finish_reason reason, const std::string& error = {});
+  void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error);
+  void conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error);
+  void abort_cancelled();
+  void give(const Move& move);
+  void give(Sequence* s, int32_t to);
+  void migrate_at_random();
+  Sequence* cheapest_running() const;
+  void fail_all(const std::string& why);
+  void report();
+
+  // ---- A tick ----
+  // Where a run of the tick has its rows, its logits and its draws.
+  struct Place {
+    int32_t row, logit, draw;
+    int32_t first_path;  // of the forest's second path, in paths_
+  };
+  // What a tick began with, for the trace; parts in seconds from its beginning.
+  struct TickMarks {
+    Stopwatch clock;
+    double draft_at = 0, verify_at = 0;
+    int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
+  };
+  // Whether a sequence ends with the token just committed, and how.
+  struct Ending {
+    bool ended = false;
+    otr_finish_reason reason = OTR_FINISH_STOP;
+    const char* error = "";
+  };
+  static const Ending kFaulted;
+  bool step();
+  void draft(const std::vector<RowRun>& runs);
+  void assemble(const std::vector<RowRun>& runs);
+  void draw(const std::vector<RowRun>& runs);
+  void commit(const std::vector<RowRun>& runs);
+  int32_t draft_depth(const Sequence& s, const RowRun& run, int32_t most) const;
+  void fork(size_t run, const Sequence& s, int32_t begin);
+  void add_paths(size_t run, const Sequence& s, int32_t begin);
+  void draw_draft(const Sequence& s, const Forest& forest, const RowRun& run, int32_t first_logit);
+  void commit_decode(Sequence* s, const Forest& forest, const Place& at);
+  Ending commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new);
+  void commit_score(Sequence* s, const RowRun& run, const Place& at);
+  void record_score(Sequence* s, const SampleResult& scored);
+  bool rows_faulted(int32_t first_row, int32_t num_rows) const;
+  bool scores_row_by_row(const Sequence& s) const { return s.group->is_score && s.group->sampling.penalised(); }
+  void trace_tick(size_t batch, double draft, double verify, double tick);
+  Status check_pages() const;
+  Sequence& live(int32_t slot) const { return *live_[static_cast<size_t>(slot)]; }
+
+  // ---- BatchHost ----
+  SequenceView view(int32_t slot) const override;
+  int32_t pages_available() const override { return target().prefix_cache().num_available(); }
+  int32_t pages_held(int32_t slot) const override { return live(slot).pages.num_pages(); }
+  int32_t pages_private(int32_t slot) const override { return live(slot).pages.num_private(target().page_pool()); }
+  int32_t pages_to_write(int32_t slot, int32_t begin, int32_t end) const override;
+  void attach_prefix(int32_t slot) override;
+  void drop_pages(int32_t slot, bool counted) override;
+  void take_pages(int32_t slot, int32_t begin, int32_t end) override;
+
+  const WorkerOptions options_;
+  const std::unique_ptr<Device> device_;
+  WorkerMailbox mailbox_;
+  WorkerOrders orders_;  // taken from the mailbox, not followed yet
+  WorkerReport report_;  // of this tick
+  WorkerStats stats_;
+  Batcher batcher_;
+  std::vector<std::unique_ptr<Sequence>> live_;  // by slot; null where free
+  std::vector<int32_t> free_slots_;
+  std::vector<std::unique_ptr<Sequence>> unblocked_;  // of a prompt just run; null once started
+  int64_t num_blocked_ = 0;
+  int64_t num_arrived_ = 0;                 // samples
+  std::unique_ptr<Speculator> speculator_;  // set by create()
+  std::mt19937 random_;                     // for proofs
+  std::thread thread_;
+
+  // Of the tick.
+  RowBatchBuilder rows_;
+  PageWork page_work_, fork_work_;
+  std::vector<Place> places_;  // by run
+  DraftPaths paths_;
+  std::vector<int32_t> draft_tokens_;  // of one path
+  std::vector<SampleDraw> draws_;
+  DraftPenalties penalties_;
+  std::vector<SampleResult> results_;
+  std::vector<int32_t> drawn_, accepted_;  // of one forest: the target's tokens; the nodes that were kept
+  TickMarks marks_;
 };
 
 }  // namespace otr

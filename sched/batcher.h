@@ -9,6 +9,7 @@
 // Pure: sees sequences through BatchHost only. Single-threaded. Allocates only in add().
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -57,11 +58,14 @@ class Batcher {
 
   // `age` orders sequences: smaller is older; unique.
   void add(int32_t slot, uint64_t age);
-  // The sequence is finished or cancelled. REQUIRES: it was added and not removed.
+  // The sequence is finished, cancelled, or goes to another worker. REQUIRES: it was added and not removed.
   void remove(int32_t slot);
 
   bool empty() const { return running_.empty() && waiting_.empty(); }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t running_slot(int32_t index) const { return running_[static_cast<size_t>(index)].slot; }  // by age
+  int32_t oldest_waiting() const { return waiting_.empty() ? -1 : waiting_.front().slot; }
 
   // Sends the sequence with the most left to do back to wait, but never the oldest running one; among those that hold pages, one
   // whose pages would come free. False if there is none.

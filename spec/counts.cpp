@@ -3,6 +3,36 @@
 #include <algorithm>
 
 namespace otr {
+namespace {
+
+template <typename Counts>
+void add_each(const Counts& from, Counts* to) {
+  for (size_t i = 0; i < from.size(); ++i) (*to)[i] += from[i];
+}
+
+}  // namespace
+
+void DrafterCounts::add(const DrafterCounts& d) {
+  drafts += d.drafts;
+  drafted += d.drafted;
+  accepted += d.accepted;
+  add_each(d.drafted_at, &drafted_at);
+  add_each(d.accepted_at, &accepted_at);
+  add_each(d.drafted_rank, &drafted_rank);
+  add_each(d.accepted_rank, &accepted_rank);
+  add_each(d.judged_at_pi, &judged_at_pi);
+  add_each(d.kept_at_pi, &kept_at_pi);
+  add_each(d.sum_of_pi, &sum_of_pi);
+}
+
+void SpecCounts::add(const SpecCounts& other) {
+  decode_steps += other.decode_steps;
+  decode_tokens += other.decode_tokens;
+  verify_steps += other.verify_steps;
+  draft_tokens += other.draft_tokens;
+  accepted_tokens += other.accepted_tokens;
+  for (size_t d = 0; d < drafters.size(); ++d) drafters[d].add(other.drafters[d]);
+}
 
 void SpecCounts::add(const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, int32_t judged_depth) {
   ++decode_steps;

@@ -25,6 +25,8 @@ struct DrafterCounts {
   static constexpr int kTenths = 10;
   std::array<int64_t, kTenths> judged_at_pi = {}, kept_at_pi = {};
   std::array<double, kTenths> sum_of_pi = {};
+
+  void add(const DrafterCounts& other);
 };
 
 struct SpecCounts {
@@ -38,6 +40,8 @@ struct SpecCounts {
   // A decode step: `num_new` tokens were committed, `accepted` are the kept nodes among those judged. Nodes deeper than
   // `judged_depth` were not judged.
   void add(const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, int32_t judged_depth);
+  // What another worker counted.
+  void add(const SpecCounts& other);
 };
 
 }  // namespace otr

@@ -1,9 +1,9 @@
 // Drafter: whoever rides ahead. It proposes nodes after the last committed token of a sequence; the target decides.
 //
-// Nothing a drafter does can change a result, only when it comes: see verify.h. A sequence is known by its slot in the engine's
+// Nothing a drafter does can change a result, only when it comes: see verify.h. A sequence is known by its slot in its worker's
 // table from join() to leave(); between them it may be preempted and resumed without the drafter being told.
 //
-// Thread safety: used by the engine thread.
+// Thread safety: used by a worker's thread.
 #pragma once
 
 #include <cstdint>
@@ -63,12 +63,12 @@ struct DraftLimits {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // A sequence will be decoded.
+  // A sequence will be decoded. One that comes from another worker has a part of its response already.
   virtual void join(const DraftSequence& sequence) = 0;
   // Adds nodes to the rows' forests, under its own number.
   virtual DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) = 0;
   virtual void observe(const DraftVerdict& verdict) = 0;
-  // The sequence has ended.
+  // The sequence has ended, or goes to another worker.
   virtual void leave(int32_t slot) = 0;
 };
 

@@ -70,9 +70,9 @@ class Spy final : public Drafter {
 void roll(const std::string& policy, std::map<Key, Sample>* samples) {
   std::map<Key, std::vector<Verdict>> verdicts;
   EngineOptions o;
-  o.worker.num_threads = 2;
-  o.worker.target.path = kTinymath + "/target";
-  o.worker.target.kv_bytes = uint64_t{64} << 20;
+  o.device.num_threads = 2;
+  o.device.target.path = kTinymath + "/target";
+  o.device.target.kv_bytes = uint64_t{64} << 20;
   o.max_batch = 32;
   o.policy = policy;
   o.drafters = {"model=model:" + kTinymath + "/drafter"};
@@ -128,23 +128,23 @@ class Models {
   using Course = std::vector<At>;  // by token of the response
 
   Models() {
-    worker_ = std::move(Worker::create({.isa = "auto", .num_threads = 2, .target = options("/target")}).value());
-    drafter_ = std::move(ModelRunner::create(options("/drafter"), worker_->kernels(), worker_->pool()).value());
-    EXPECT_TRUE(worker_->target().add_quantized({.max_rows = 1, .max_logit_rows = 1}).ok());
+    device_ = std::move(Device::create({.isa = "auto", .num_threads = 2, .target = options("/target")}).value());
+    drafter_ = std::move(ModelRunner::create(options("/drafter"), device_->kernels(), device_->pool()).value());
+    EXPECT_TRUE(device_->target().add_quantized({.max_rows = 1, .max_logit_rows = 1}).ok());
     for (PageId page = 0; page < kPages; ++page) pages_.push_back(page);
-    for (ModelRunner* m : {&worker_->target(), drafter_.get()}) {
+    for (ModelRunner* m : {&device_->target(), drafter_.get()}) {
       PageWork work;
       work.zero = pages_;
       m->prepare(work);
     }
   }
 
-  Course target(const Sample& s) { return all_at_once(s, &worker_->target()); }
+  Course target(const Sample& s) { return all_at_once(s, &device_->target()); }
   Course model(const Sample& s) { return all_at_once(s, drafter_.get()); }
   // `self` runs a sequence's newest token over the target's keys. Descending, since it leaves its own behind. REQUIRES:
   // target(s).
   Course self(const Sample& s) {
-    ModelRunner& m = worker_->target();
+    ModelRunner& m = device_->target();
     Course course(static_cast<size_t>(s.num_new));
     for (int32_t i = s.num_new - 1; i >= 0; --i) {
       RowBatchBuilder rows = builder(m);
@@ -207,7 +207,7 @@ class Models {
   }
 
   std::vector<PageId> pages_;
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<ModelRunner> drafter_;
 };
 

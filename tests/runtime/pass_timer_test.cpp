@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/cost_calibration.h"
-#include "runtime/worker.h"
+#include "runtime/device.h"
 #include "tests/runtime/tiny_model.h"
 
 namespace otr {
@@ -18,32 +18,32 @@ namespace {
 
 constexpr ProgramBucket kBucket = {.max_rows = 64, .max_logit_rows = 64};
 
-std::unique_ptr<Worker> worker_of(const TinyModel& model, int32_t num_pages, ProgramBucket bucket = kBucket) {
-  WorkerOptions options;
+std::unique_ptr<Device> device_of(const TinyModel& model, int32_t num_pages, ProgramBucket bucket = kBucket) {
+  DeviceOptions options;
   options.num_threads = 1;
   options.target = {.path = model.path(), .num_pages = num_pages, .bucket = bucket};
-  Result<std::unique_ptr<Worker>> worker = Worker::create(options);
-  EXPECT_TRUE(worker.ok()) << worker.status().message();
-  return std::move(worker.value());
+  Result<std::unique_ptr<Device>> device = Device::create(options);
+  EXPECT_TRUE(device.ok()) << device.status().message();
+  return std::move(device.value());
 }
 
-TimedProgram target_of(Worker& worker) { return {&worker.target(), &worker.target().program()}; }
+TimedProgram target_of(Device& device) { return {&device.target(), &device.target().program()}; }
 
-TimedProgram self_of(Worker& worker) {
-  EXPECT_TRUE(worker.target().add_quantized(kBucket).ok());
-  return {&worker.target(), &worker.target().quantized_program()};
+TimedProgram self_of(Device& device) {
+  EXPECT_TRUE(device.target().add_quantized(kBucket).ok());
+  return {&device.target(), &device.target().quantized_program()};
 }
 
-void expect_all_pages_free(Worker& worker) {
-  const PagePool& pool = worker.target().page_pool();
+void expect_all_pages_free(Device& device) {
+  const PagePool& pool = device.target().page_pool();
   EXPECT_EQ(pool.num_free(), pool.num_pages());
   EXPECT_TRUE(pool.check(std::vector<int32_t>(static_cast<size_t>(pool.num_pages()), 0)).ok());
 }
 
 TEST(PassTimer, TimesEveryRoleAndGivesThePagesBack) {
   const TinyModel model;
-  const auto worker = worker_of(model, 200);
-  const TimedProgram target = target_of(*worker), self = self_of(*worker);
+  const auto device = device_of(model, 200);
+  const TimedProgram target = target_of(*device), self = self_of(*device);
   {
     PassTimer timer;
     int64_t passes = 0;
@@ -58,19 +58,19 @@ TEST(PassTimer, TimesEveryRoleAndGivesThePagesBack) {
       }
     }
     EXPECT_EQ(timer.num_passes(), passes);
-    EXPECT_GT(worker->target().page_pool().num_in_use(), 0);
+    EXPECT_GT(device->target().page_pool().num_in_use(), 0);
   }
-  expect_all_pages_free(*worker);
+  expect_all_pages_free(*device);
 }
 
 // The passes are real ones: no row of them has a key, value or logit that is not finite, and what stands on the pages is not
 // zero.
 TEST(PassTimer, RunsOnFiniteKeysAndValues) {
   const TinyModel model;
-  const auto worker = worker_of(model, 100);
+  const auto device = device_of(model, 100);
   PassTimer timer;
-  timer.time_ms(target_of(*worker), CostRole::kVerify, {4, 32, 200}, 1);
-  const ForwardProgram& program = worker->target().program();
+  timer.time_ms(target_of(*device), CostRole::kVerify, {4, 32, 200}, 1);
+  const ForwardProgram& program = device->target().program();
   for (int row = 0; row < 32; ++row) {
     EXPECT_EQ(program.fault()[row], 0);
     for (int v = 0; v < model.shape().vocab_size; ++v)
@@ -78,14 +78,14 @@ TEST(PassTimer, RunsOnFiniteKeysAndValues) {
   }
   // Context matters: the same tokens, at other positions behind other keys, have other logits.
   const std::vector<float> with_context(program.logits(), program.logits() + model.shape().vocab_size);
-  timer.time_ms(target_of(*worker), CostRole::kVerify, {4, 32, 0}, 1);
+  timer.time_ms(target_of(*device), CostRole::kVerify, {4, 32, 0}, 1);
   EXPECT_NE(std::vector<float>(program.logits(), program.logits() + model.shape().vocab_size), with_context);
 }
 
 TEST(PassTimer, KnowsWhatFits) {
   const TinyModel model;  // 1024 positions
-  const auto worker = worker_of(model, 10);
-  const TimedProgram target = target_of(*worker);
+  const auto device = device_of(model, 10);
+  const TimedProgram target = target_of(*device);
   PassTimer timer;
   EXPECT_TRUE(timer.fits(target, CostRole::kTarget, {9, 9, 0}));
   EXPECT_FALSE(timer.fits(target, CostRole::kTarget, {10, 10, 0})) << "a page for each, and one to read";
@@ -98,7 +98,7 @@ TEST(PassTimer, KnowsWhatFits) {
   EXPECT_FALSE(timer.fits(target, CostRole::kDraft, {1, 10, 60})) << "siblings have pages of their own";
   // All pages, by turns read and written.
   timer.time_ms(target, CostRole::kTarget, {1, 1, 900}, 2);
-  EXPECT_EQ(worker->target().page_pool().num_free(), 0);
+  EXPECT_EQ(device->target().page_pool().num_free(), 0);
   EXPECT_TRUE(timer.fits(target, CostRole::kTarget, {9, 9, 70}));
   timer.time_ms(target, CostRole::kTarget, {9, 9, 70}, 2);
   timer.time_ms(target, CostRole::kTarget, {1, 1, 900}, 2);
@@ -121,9 +121,9 @@ void expect_sane(const CostModel& model, bool drafts) {
 
 TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
   const TinyModel model;
-  const auto worker = worker_of(model, 300);
-  const TimedProgram target = target_of(*worker);
-  const std::vector<std::optional<TimedProgram>> drafters = {std::nullopt, self_of(*worker)};
+  const auto device = device_of(model, 300);
+  const TimedProgram target = target_of(*device);
+  const std::vector<std::optional<TimedProgram>> drafters = {std::nullopt, self_of(*device)};
   {
     PassTimer timer;
     const auto costs = calibrate_costs(target, drafters, {.max_batch = 32, .seconds = 1e9}, &timer);
@@ -136,7 +136,7 @@ TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
       EXPECT_EQ(costs.value()[0].time_ms(CostRole::kVerify, pass), costs.value()[1].time_ms(CostRole::kVerify, pass));
     }
   }
-  expect_all_pages_free(*worker);
+  expect_all_pages_free(*device);
 }
 
 TEST(CostCalibration, MediansOfEveryShape) {
@@ -156,17 +156,17 @@ TEST(CostCalibration, MediansOfEveryShape) {
 TEST(CostCalibration, MakesDoWithLittle) {
   const TinyModel model;
   for (const int32_t num_pages : {2, 3, 9}) {
-    const auto worker = worker_of(model, num_pages, {.max_rows = 3, .max_logit_rows = 2});
+    const auto device = device_of(model, num_pages, {.max_rows = 3, .max_logit_rows = 2});
     PassTimer timer;
-    const auto costs = calibrate_costs(target_of(*worker), {}, {.max_batch = 1, .seconds = 0}, &timer);
+    const auto costs = calibrate_costs(target_of(*device), {}, {.max_batch = 1, .seconds = 0}, &timer);
     ASSERT_TRUE(costs.ok()) << costs.status().message();
     ASSERT_EQ(costs.value().size(), 1u);
     EXPECT_EQ(timer.num_passes(), 12);
     expect_sane(costs.value()[0], false);
   }
-  const auto worker = worker_of(model, 1);
+  const auto device = device_of(model, 1);
   PassTimer timer;
-  const auto costs = calibrate_costs(target_of(*worker), {}, {}, &timer);
+  const auto costs = calibrate_costs(target_of(*device), {}, {}, &timer);
   ASSERT_FALSE(costs.ok());
   EXPECT_EQ(costs.status().code(), StatusCode::kNeverFits);
 }

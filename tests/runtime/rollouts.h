@@ -77,6 +77,7 @@ struct EngineSetup {
   int64_t num_pages = 2048;
   std::string policy = "off";
   std::string trace_path = "";
+  int32_t num_workers = 1;
 };
 
 class TestEngine {
@@ -92,6 +93,7 @@ class TestEngine {
     options.kv_bytes = model.kv_bytes(setup.num_pages);
     options.policy = setup.policy.c_str();
     options.trace_path = setup.trace_path.c_str();
+    options.num_workers = setup.num_workers;
     EXPECT_EQ(otr_engine_create(&options, &engine_), OTR_OK) << otr_last_error(nullptr);
   }
   ~TestEngine() { otr_engine_destroy(engine_); }

@@ -38,15 +38,15 @@ class Speculation : public EveryPath {
  protected:
   Outputs run(const Variant& r) {
     EngineOptions o;
-    o.worker.isa = GetParam();
-    o.worker.kernels = r.kernels;
-    o.worker.num_threads = 1;
-    o.worker.target.path = target_.path;
-    o.worker.target.kv_bytes = target_.page_bytes * static_cast<uint64_t>(r.num_pages);
+    o.device.isa = GetParam();
+    o.device.kernels = r.kernels;
+    o.device.num_threads = 1;
+    o.device.target.path = target_.path;
+    o.device.target.kv_bytes = target_.page_bytes * static_cast<uint64_t>(r.num_pages);
     o.max_batch = r.max_batch;
     o.prefill_chunk = r.chunk;
     o.policy = r.policy;
-    o.preempt_at_tick = r.preempt_at_tick;
+    o.proofs.preempt_at_tick = r.preempt_at_tick;
     o.costs = r.costs;
     o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path};
     o.custom_drafters = {
@@ -304,9 +304,9 @@ TEST(SpeculationErrors, ArePlain) {
   const TinyModel model, other({.vocab_size = 98});
   const auto error = [&](const char* policy, std::vector<std::string> drafters) {
     EngineOptions o;
-    o.worker.num_threads = 1;
-    o.worker.target.path = model.path();
-    o.worker.target.kv_bytes = model.kv_bytes(64);
+    o.device.num_threads = 1;
+    o.device.target.path = model.path();
+    o.device.target.kv_bytes = model.kv_bytes(64);
     o.policy = policy;
     o.drafters = std::move(drafters);
     const Result<std::unique_ptr<Engine>> created = Engine::create(o);

@@ -44,7 +44,7 @@ class Usage(ProgramTest):
         self.expect_usage("'extra'", *base, "extra")
         for flag, value in (("n", "0"), ("n", "x"), ("max-new-tokens", "0"), ("temperature", "0.001"), ("temperature", "nan"),
                             ("top-k", "-1"), ("top-p", "0"), ("top-p", "1.5"), ("min-p", "-0.5"), ("seed", "-1"), ("seed", "1.5"),
-                            ("step", "-1"), ("max-batch", "0"), ("kv-bytes", "1X"), ("chunk", "0"), ("threads", "-2"),
+                            ("step", "-1"), ("max-batch", "0"), ("kv-bytes", "1X"), ("chunk", "0"), ("threads", "-2"), ("workers", "0"),
                             ("device", "tpu"), ("device", "cuda:"), ("isa", "cpu-none"), ("policy", "auto:"),
                             ("progress", "sometimes")):
             self.expect_usage(f"--{flag}", *base, f"--{flag}", value)

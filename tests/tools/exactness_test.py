@@ -1,7 +1,7 @@
 """The contract: the output file depends on nothing but weights, prompts, parameters and noise key.
 
 Every run of a workload must give the same bytes as the plain one: alone or in a batch, whatever the chunk, the number of
-threads, the order of the lines, a warm prefix cache, or a pool so small that requests are preempted and recomputed all the
+threads and workers, the order of the lines, a warm prefix cache, or a pool so small that requests are preempted and recomputed all the
 time. Scoring the output must give back its log-probs to the last bit. And the comparison must be able to fail.
 """
 
@@ -38,6 +38,7 @@ class Exactness(ProgramTest):
     n = 2
     chunks = (16, 64)
     threads = (1, 2)
+    workers = (2, 4)
     # Pages are 64 tokens; the pool holds little more than the largest request.
     pressure_pages = 17
     pressure_lines = [p | {"ignore_eos": True} for p in problems(48)]
@@ -76,6 +77,13 @@ class Exactness(ProgramTest):
     def test_threads(self):
         for threads in self.threads:
             self.expect_same(self.roll(self.lines, "--max-batch", 64, "--threads", threads)[0])
+
+    def test_workers(self):
+        for workers in self.workers:
+            out, stats = self.roll(self.lines, "--max-batch", 16, "--workers", workers)
+            self.expect_same(out)
+            self.assertEqual(len(stats["workers"]), workers)
+            self.assertEqual(sum(worker["finished_samples"] for worker in stats["workers"]), len(json_lines(out)))
 
     def test_order(self):
         out = self.roll(self.lines[::-1], "--max-batch", 7)[0]
@@ -144,6 +152,7 @@ class Avx512Exactness(Exactness):
     """The same on a path that is not the machine's best, with fewer lines."""
 
     isa = "cpu-avx512"
+    workers = (2,)
     lines = workload(14, 7)
     max_new_tokens = 128
     pressure_lines = [p | {"ignore_eos": True} for p in problems(24)]
@@ -168,6 +177,7 @@ class ScalarExactness(Exactness):
     """The same on the scalar path: 8 prompts, 2 samples, 64 tokens."""
 
     isa = "cpu-scalar"
+    workers = (2,)
     lines = workload(6, 2)
     max_new_tokens = 64
     pressure_pages = 3

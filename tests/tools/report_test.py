@@ -87,6 +87,13 @@ class Report(ProgramTest):
             self.assertTrue(marks and chart["words"], chart["name"])
         return page
 
+    def test_workers(self):
+        """Each worker that ran has a section; times are the run's."""
+        early = tick(0) | {"tid": 3, "ts": 50}
+        page = self.report(self.trace([WHO, tick(0), tick(1), early, SAMPLE | {"tid": 3}]))
+        self.assertEqual([word for word in page.words if "worker" in word], ["t, worker 0", "t, worker 2"])
+        self.assertEqual(page.words.count("No response was finished."), 1)
+
     def test_rollouts(self):
         prompts = to_lines(problems(24))
         for name, policy in (("plain", "off"), ("drafted", "tlt")):

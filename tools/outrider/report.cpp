@@ -55,23 +55,24 @@ struct Summary {
 
 Summary summary_of(const RunRecord& run) {
   Summary s;
-  if (run.trace) {
-    const TraceRecord& t = *run.trace;
-    s = {.policy = t.policy, .isa = t.isa, .num_threads = t.num_threads, .seconds = t.seconds()};
-    double rows = 0;
+  double rows = 0, tokens = 0;
+  for (const TraceRecord& t : run.traces) {
+    s.policy = t.policy, s.isa = t.isa, s.num_threads = t.num_threads, s.seconds = std::max(s.seconds, t.seconds());
+    double batch_peak = 0;
     for (const TickRecord& tick : t.ticks) {
       s.tokens += static_cast<double>(tick.tokens);
       s.drafted += static_cast<double>(tick.drafted);
       s.accepted += static_cast<double>(tick.accepted);
-      s.batch_peak = std::max(s.batch_peak, static_cast<double>(tick.batch));
+      batch_peak = std::max(batch_peak, static_cast<double>(tick.batch));
       rows += tick.prefills ? 0 : tick.batch;
-      s.tokens_a_run += tick.prefills ? 0 : static_cast<double>(tick.tokens);
+      tokens += tick.prefills ? 0 : static_cast<double>(tick.tokens);
     }
-    s.tokens_a_run = rows > 0 ? s.tokens_a_run / rows : 0;
-    s.ticks = static_cast<double>(t.ticks.size());
-    s.samples = static_cast<double>(t.sample_tokens.size());
-    for (const int64_t tokens : t.sample_tokens) s.longest = std::max(s.longest, static_cast<double>(tokens));
+    s.batch_peak += batch_peak;
+    s.ticks += static_cast<double>(t.ticks.size());
+    s.samples += static_cast<double>(t.sample_tokens.size());
+    for (const int64_t length : t.sample_tokens) s.longest = std::max(s.longest, static_cast<double>(length));
   }
+  s.tokens_a_run = rows > 0 ? tokens / rows : 0;
   if (run.stats) {
     const StatsRecord& t = *run.stats;
     s.policy = t.policy, s.isa = t.isa, s.num_threads = t.num_threads, s.seconds = t.seconds;
@@ -113,6 +114,19 @@ std::string titled(const char* title, const std::string& chart, const char* with
          (chart.empty() ? std::string("<p class=\"note\">") + without + "</p>\n" : chart);
 }
 
+// What one worker did. The axes are those of all.
+std::string section_of(const RunRecord& run, const TraceRecord& trace, double seconds, double batch, double speed) {
+  const std::string name = run.traces.size() == 1 ? run.name : run.name + ", worker " + std::to_string(trace.worker);
+  std::string text = "<section>\n<h2>" + html_text(name) + "</h2>\n<p class=\"quiet\">policy " + html_text(trace.policy) + ", " +
+                     html_text(trace.isa) + ", " + std::to_string(trace.num_threads) + " threads</p>\n";
+  text += titled("Active batch, by drafter and depth", batch_chart(trace, seconds, batch), "");
+  text += titled("Drafted tokens that were kept", acceptance_chart(trace, seconds), "Nothing was drafted.");
+  text += titled("Tokens per second", speed_chart(trace, seconds, speed), "");
+  text += titled("Lengths of the responses", length_chart(trace.sample_tokens), "No response was finished.");
+  text += titled("Time of a tick, predicted against observed", prediction_chart(trace), "This policy foretells no times.");
+  return text + "</section>\n";
+}
+
 std::string page(const std::vector<RunRecord>& runs) {
   std::vector<Summary> summaries;
   std::vector<Bar> bars;
@@ -120,12 +134,12 @@ std::string page(const std::vector<RunRecord>& runs) {
   for (const RunRecord& run : runs) {
     summaries.push_back(summary_of(run));
     bars.push_back({run.name, summaries.back().speed()});
-    if (!run.trace) continue;
-    seconds = std::max(seconds, run.trace->seconds());
+    if (run.traces.empty()) continue;
+    for (const TraceRecord& trace : run.traces) seconds = std::max(seconds, trace.seconds());
     batch = std::max(batch, summaries.back().batch_peak);
   }
   for (const RunRecord& run : runs) {
-    if (run.trace) speed = std::max(speed, greatest_speed(*run.trace, seconds));
+    for (const TraceRecord& trace : run.traces) speed = std::max(speed, greatest_speed(trace, seconds));
   }
   std::string text =
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
@@ -135,17 +149,8 @@ std::string page(const std::vector<RunRecord>& runs) {
       "</style>\n</head>\n<body>\n<h1>" + (runs.size() == 1 ? "A rollout" : std::to_string(runs.size()) + " rollouts") +
       "</h1>\n";
   text += table_of(runs, summaries) + titled("Tokens per second", bar_chart(bars), "");
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].trace) continue;
-    const TraceRecord& trace = *runs[i].trace;
-    text += "<section>\n<h2>" + html_text(runs[i].name) + "</h2>\n<p class=\"quiet\">policy " + html_text(trace.policy) + ", " +
-            html_text(trace.isa) + ", " + std::to_string(trace.num_threads) + " threads</p>\n";
-    text += titled("Active batch, by drafter and depth", batch_chart(trace, seconds, batch), "");
-    text += titled("Drafted tokens that were kept", acceptance_chart(trace, seconds), "Nothing was drafted.");
-    text += titled("Tokens per second", speed_chart(trace, seconds, speed), "");
-    text += titled("Lengths of the responses", length_chart(trace.sample_tokens), "No response was finished.");
-    text += titled("Time of a tick, predicted against observed", prediction_chart(trace), "This policy foretells no times.");
-    text += "</section>\n";
+  for (const RunRecord& run : runs) {
+    for (const TraceRecord& trace : run.traces) text += section_of(run, trace, seconds, batch, speed);
   }
   return text + "</body>\n</html>";
 }

@@ -62,7 +62,7 @@ class Fields {
 
 class TraceReader {
  public:
-  TraceRecord read(const std::string& path, std::istream& file) {
+  std::vector<TraceRecord> read(const std::string& path, std::istream& file) {
     std::string line;
     bool opened = false, closed = false;
     for (int64_t number = 1; std::getline(file, line); ++number) {
@@ -85,9 +85,16 @@ class TraceReader {
       }
     }
     if (!described_) refuse(path, "not a trace of outrider: it does not say who ran");
-    if (record_.ticks.empty()) refuse(path, "the trace has no tick");
-    if (record_.seconds() <= 0) refuse(path, "the ticks of the trace take no time");
-    return std::move(record_);
+    std::erase_if(records_, [](const TraceRecord& r) { return r.ticks.empty(); });
+    if (records_.empty()) refuse(path, "the trace has no tick");
+    double first = records_.front().ticks.front().begin;
+    for (const TraceRecord& r : records_) first = std::min(first, r.ticks.front().begin);
+    for (TraceRecord& r : records_) {
+      for (TickRecord& tick : r.ticks) tick.begin -= first;
+      r.policy = policy_, r.isa = isa_, r.num_threads = num_threads_;
+      if (r.seconds() <= 0) refuse(path, "the ticks of the trace take no time");
+    }
+    return std::move(records_);
   }
 
  private:
@@ -95,29 +102,38 @@ class TraceReader {
     const Fields fields(event, where);
     const std::string name = fields.text("name"), phase = fields.text("ph");
     if (name == "outrider" && phase == "M") describe(Fields(fields.at("args"), where + ": args"));
-    if (name == "tick" && phase == "X") add_tick(fields, Fields(fields.at("args"), where + ": args"), where);
+    if (name == "tick" && phase == "X") add_tick(record_of(fields), fields, Fields(fields.at("args"), where + ": args"), where);
     if (name == "sample" && phase == "i")
-      record_.sample_tokens.push_back(Fields(fields.at("args"), where + ": args").count("tokens"));
+      record_of(fields)->sample_tokens.push_back(Fields(fields.at("args"), where + ": args").count("tokens"));
+  }
+
+  // A worker's events are a thread's of the trace, from 1 on.
+  TraceRecord* record_of(const Fields& event) {
+    constexpr int64_t kMostWorkers = 256;
+    const size_t worker = static_cast<size_t>(std::max<int64_t>(1, event.count("tid", kMostWorkers))) - 1;
+    while (records_.size() <= worker) {
+      records_.emplace_back();
+      records_.back().worker = static_cast<int32_t>(records_.size()) - 1;
+    }
+    return &records_[worker];
   }
 
   void describe(const Fields& args) {
-    record_.policy = args.text("policy");
-    record_.isa = args.text("isa");
-    record_.num_threads = args.small_count("num_threads");
+    policy_ = args.text("policy");
+    isa_ = args.text("isa");
+    num_threads_ = args.small_count("num_threads");
     described_ = true;
   }
 
-  void add_tick(const Fields& event, const Fields& args, const std::string& where) {
+  void add_tick(TraceRecord* record, const Fields& event, const Fields& args, const std::string& where) {
     const double begin = 1e-6 * event.number("ts"), seconds = 1e-6 * event.number("dur");
-    if (record_.ticks.empty()) first_ = begin;
-    const double since = begin - first_;
     constexpr double kRounding = 1e-6;
-    if (!record_.ticks.empty() && since < record_.seconds() - kRounding)
+    if (!record->ticks.empty() && begin < record->seconds() - kRounding)
       refuse(where, "the tick begins before the last one ended");
-    TickRecord tick{.begin = since,
+    TickRecord tick{.begin = begin,
                     .seconds = seconds,
                     .batch = args.small_count("batch"),
-                    .strategy = strategy(args, where),
+                    .strategy = strategy(record, args, where),
                     .prefills = false,
                     .drafted = args.count("drafted"),
                     .accepted = args.count("accepted"),
@@ -128,10 +144,10 @@ class TraceReader {
     tick.prefills = args.count("prefill_tokens") > 0;
     if (args.has("expected_ms")) tick.expected_ms = args.number("expected_ms");
     if (args.has("expected_tokens")) tick.expected_tokens = args.number("expected_tokens");
-    record_.ticks.push_back(tick);
+    record->ticks.push_back(tick);
   }
 
-  int32_t strategy(const Fields& args, const std::string& where) {
+  static int32_t strategy(TraceRecord* record, const Fields& args, const std::string& where) {
     Strategy s;
     const json& drafters = args.at("drafters");
     if (!drafters.is_array()) refuse(where, "'drafters' is no list");
@@ -140,7 +156,7 @@ class TraceReader {
       s.drafters += (s.drafters.empty() ? "" : "+") + name.get<std::string>();
     }
     if (!s.drafters.empty()) s.depth = args.small_count("depth");
-    auto& known = record_.strategies;
+    auto& known = record->strategies;
     const auto found = std::find(known.begin(), known.end(), s);
     if (found != known.end()) return static_cast<int32_t>(found - known.begin());
     constexpr size_t kMostStrategies = 4096;
@@ -149,8 +165,9 @@ class TraceReader {
     return static_cast<int32_t>(known.size()) - 1;
   }
 
-  TraceRecord record_;
-  double first_ = 0;
+  std::vector<TraceRecord> records_;  // by worker
+  std::string policy_, isa_;
+  int32_t num_threads_ = 0;
   bool described_ = false;
 };
 
@@ -186,10 +203,10 @@ RunRecord read_run(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse(path, std::string("cannot be read: ") + std::strerror(errno));
   if (std::filesystem::is_directory(path)) refuse(path, "is a folder");
-  RunRecord run{.name = run_name(path), .trace = {}, .stats = {}};
+  RunRecord run{.name = run_name(path), .traces = {}, .stats = {}};
   const int first = file.peek();
   if (first == '[')
-    run.trace = TraceReader().read(path, file);
+    run.traces = TraceReader().read(path, file);
   else if (first == '{')
     run.stats = read_stats(path, file);
   else
@@ -209,15 +226,16 @@ std::vector<RunRecord> read_runs(const std::vector<std::string>& paths) {
       const auto names = [](const RunRecord& stats, const std::filesystem::path& trace) {
         return stats.stats && !stats.stats->trace.empty() && std::filesystem::weakly_canonical(stats.stats->trace) == trace;
       };
-      return (names(run, other_file) && other.trace && !other.stats) || (names(other, file) && run.trace && !other.trace);
+      return (names(run, other_file) && !other.traces.empty() && !other.stats) ||
+             (names(other, file) && !run.traces.empty() && other.traces.empty());
     };
     size_t at = 0;
     while (at < runs.size() && !same_run(runs[at], files[at])) ++at;
     if (at == runs.size()) {
       runs.push_back(std::move(run));
       files.push_back(file);
-    } else if (run.trace) {
-      runs[at].trace = std::move(run.trace);
+    } else if (!run.traces.empty()) {
+      runs[at].traces = std::move(run.traces);
     } else {
       runs[at].stats = std::move(run.stats);
     }

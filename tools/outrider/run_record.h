@@ -11,7 +11,7 @@
 namespace otr::cli {
 
 struct TickRecord {
-  double begin, seconds;  // since the first tick began
+  double begin, seconds;  // since the run's first tick began
   int32_t batch;
   int32_t strategy;  // of TraceRecord::strategies; 0: plain decoding
   bool prefills;
@@ -25,8 +25,10 @@ struct Strategy {
   bool operator==(const Strategy&) const = default;
 };
 
+// What one worker did.
 struct TraceRecord {
   std::string policy, isa;
+  int32_t worker = 0;
   int32_t num_threads = 0;
   std::vector<Strategy> strategies = {{}};
   std::vector<TickRecord> ticks;       // at least one
@@ -44,7 +46,7 @@ struct StatsRecord {
 
 struct RunRecord {
   std::string name;  // the file's, without folder and ending
-  std::optional<TraceRecord> trace;
+  std::vector<TraceRecord> traces;  // of the workers that ran; empty: no trace
   std::optional<StatsRecord> stats;
 };
 

@@ -1,10 +1,10 @@
-// The engine's main path: one tick, from the schedule to the committed tokens.
+// The main path: one tick, from the schedule to the committed tokens.
 #include <algorithm>
 #include <cassert>
 #include <new>
 
 #include "kernels/base/clock.h"
-#include "runtime/engine.h"
+#include "runtime/worker.h"
 #include "spec/verify.h"
 
 namespace otr {
@@ -17,16 +17,16 @@ const Forest kNoDraft;
 
 }  // namespace
 
-const Engine::Ending Engine::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kNotFinite};
+const Worker::Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kNotFinite};
 
 // One tick. False if there was nothing to run.
-bool Engine::step() {
+bool Worker::step() {
   const SpecCounts& spec = speculator_->counts();
-  marks_ = {.clock = {}, .generated_tokens = tick_stats_.generated_tokens, .prefill_tokens = tick_stats_.prefill_tokens,
+  marks_ = {.clock = {}, .generated_tokens = stats_.generated_tokens, .prefill_tokens = stats_.prefill_tokens,
             .verify_steps = spec.verify_steps, .draft_tokens = spec.draft_tokens, .accepted_tokens = spec.accepted_tokens};
-  const double drafted = tick_stats_.draft_seconds;
+  const double drafted = stats_.draft_seconds;
   page_work_.clear();
-  if (tick_stats_.ticks == options_.preempt_at_tick) batcher_.preempt_one(this);
+  if (stats_.ticks == options_.proofs.preempt_at_tick) batcher_.preempt_one(this);
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
   if (runs.empty()) return false;
   draft(runs);                      // draft: what may come after them, on pages to spare
@@ -36,32 +36,32 @@ bool Engine::step() {
   draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
   const double verifying = marks_.clock.seconds() - marks_.verify_at;
   commit(runs);                     // commit: … kept, with its pages; finished samples leave
-  const double seconds = marks_.clock.seconds(), drafting = tick_stats_.draft_seconds - drafted;
+  const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;
   speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * drafting, .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * seconds});
-  if (trace_ != nullptr) trace_tick(runs.size(), drafting, verifying, seconds);
-  ++tick_stats_.ticks;
-  tick_stats_.kernel_seconds += verifying;
-  tick_stats_.busy_seconds += seconds;
+  if (options_.trace != nullptr) trace_tick(runs.size(), drafting, verifying, seconds);
+  ++stats_.ticks;
+  stats_.kernel_seconds += verifying;
+  stats_.busy_seconds += seconds;
 #ifndef NDEBUG
   if (const Status status = check_pages(); !status.ok()) fail_all(status.message());
 #endif
   return true;
 }
 
-void Engine::trace_tick(size_t batch, double draft, double verify, double tick) {
+void Worker::trace_tick(size_t batch, double draft, double verify, double tick) {
   const SpecCounts& spec = speculator_->counts();
-  trace_->tick({.number = tick_stats_.ticks, .draft_at = marks_.draft_at, .draft = draft, .verify_at = marks_.verify_at, .verify = verify,
+  options_.trace->tick({.worker = options_.index, .number = stats_.ticks, .draft_at = marks_.draft_at, .draft = draft, .verify_at = marks_.verify_at, .verify = verify,
                 .tick = tick, .batch = static_cast<int32_t>(batch), .rows = rows_.batch().num_rows,
                 .offered = static_cast<int32_t>(speculator_->num_offered()), .verified = spec.verify_steps - marks_.verify_steps,
                 .drafted = spec.draft_tokens - marks_.draft_tokens, .accepted = spec.accepted_tokens - marks_.accepted_tokens,
-                .tokens = tick_stats_.generated_tokens - marks_.generated_tokens,
-                .prefill_tokens = tick_stats_.prefill_tokens - marks_.prefill_tokens, .plan = &speculator_->chosen()});
-  tick_stats_.trace_error = trace_->error();
+                .tokens = stats_.generated_tokens - marks_.generated_tokens,
+                .prefill_tokens = stats_.prefill_tokens - marks_.prefill_tokens, .plan = &speculator_->chosen()});
+  stats_.trace_error = options_.trace->error();
 }
 
 // Lets the policy choose among the runs that may draft, and takes pages for their nodes as long as there are any that no sequence
 // holds: a draft preempts nobody.
-void Engine::draft(const std::vector<RowRun>& runs) {
+void Worker::draft(const std::vector<RowRun>& runs) {
   speculator_->begin_tick(runs.size());
   places_.assign(runs.size(), Place{});
   if (speculator_->on()) {
@@ -84,18 +84,18 @@ void Engine::draft(const std::vector<RowRun>& runs) {
   const Stopwatch drafting;
   marks_.draft_at = marks_.clock.seconds();
   try {
-    speculator_->draft(max_draft_rows_);
+    speculator_->draft(options_.max_draft_rows);
   } catch (const std::bad_alloc&) {  // a draft that fails costs speed, and nobody's sample
     speculator_->drop_drafts();
   }
-  tick_stats_.draft_seconds += drafting.seconds();
+  stats_.draft_seconds += drafting.seconds();
   fork_work_.clear();
   for (size_t i = 0; i < runs.size(); ++i) fork(i, live(runs[i].slot), runs[i].end);
   target().prepare(fork_work_);
 }
 
 // Gives every path of a run's forest but the first its own pages; what finds no room is not drafted.
-void Engine::fork(size_t run, const Sequence& s, int32_t begin) {
+void Worker::fork(size_t run, const Sequence& s, int32_t begin) {
   Forest* forest = speculator_->mutable_forest(run);
   places_[run].first_path = paths_.size();
   if (forest->empty()) return;
@@ -106,7 +106,7 @@ void Engine::fork(size_t run, const Sequence& s, int32_t begin) {
 }
 
 // How deep the sequence of this run may draft, up to `most`: not past its limit, and not past the pages there are.
-int32_t Engine::draft_depth(const Sequence& s, const RowRun& run, int32_t most) const {
+int32_t Worker::draft_depth(const Sequence& s, const RowRun& run, int32_t most) const {
   const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() && run.end - run.begin == 1;
   if (!decodes) return 0;
   const int32_t depth = std::min(most, s.max_tokens - s.num_tokens() - 1);
@@ -114,7 +114,7 @@ int32_t Engine::draft_depth(const Sequence& s, const RowRun& run, int32_t most) 
   return std::min(depth, s.pages.num_pages() * kPageTokens - run.end);
 }
 
-void Engine::assemble(const std::vector<RowRun>& runs) {
+void Worker::assemble(const std::vector<RowRun>& runs) {
   rows_.clear();
   int32_t row = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -129,14 +129,14 @@ void Engine::assemble(const std::vector<RowRun>& runs) {
     places_[i].logit = logit;
     add_paths(i, s, run.end);
     row += run.end - run.begin + forest.size();
-    tick_stats_.prefill_tokens += run.end - run.begin - (run.end == s.num_tokens() ? 1 : 0);
+    stats_.prefill_tokens += run.end - run.begin - (run.end == s.num_tokens() ? 1 : 0);
   }
-  tick_stats_.kv_pages_peak = std::max(tick_stats_.kv_pages_peak, target().page_pool().num_in_use());
-  tick_stats_.batch_peak = std::max(tick_stats_.batch_peak, batcher_.num_running());
+  stats_.kv_pages_peak = std::max(stats_.kv_pages_peak, target().page_pool().num_in_use());
+  stats_.batch_peak = std::max(stats_.batch_peak, batcher_.num_running());
 }
 
 // The paths of a run's forest beyond the first, which continues the run itself. Rows come in the order of the nodes.
-void Engine::add_paths(size_t run, const Sequence& s, int32_t begin) {
+void Worker::add_paths(size_t run, const Sequence& s, int32_t begin) {
   const Forest& forest = speculator_->forest(run);
   if (forest.empty()) return;
   const int32_t root_row = places_[run].row, first_page = begin / kPageTokens;
@@ -156,7 +156,7 @@ void Engine::add_paths(size_t run, const Sequence& s, int32_t begin) {
 }
 
 // Lists the tick's draws in the order commit() takes them, and draws. A prompt's last row serves every sample of its group.
-void Engine::draw(const std::vector<RowRun>& runs) {
+void Worker::draw(const std::vector<RowRun>& runs) {
   draws_.clear();
   penalties_.clear();
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -176,7 +176,7 @@ void Engine::draw(const std::vector<RowRun>& runs) {
 }
 
 // A draw after every node, with the tokens on the way to it as its past.
-void Engine::draw_draft(const Sequence& s, const Forest& forest, const RowRun& run, int32_t first_logit) {
+void Worker::draw_draft(const Sequence& s, const Forest& forest, const RowRun& run, int32_t first_logit) {
   for (int32_t node = 0; node < forest.size(); ++node) {
     const int32_t depth = forest[node].depth;
     draft_tokens_.resize(static_cast<size_t>(depth));
@@ -188,7 +188,7 @@ void Engine::draw_draft(const Sequence& s, const Forest& forest, const RowRun& r
   }
 }
 
-void Engine::commit(const std::vector<RowRun>& runs) {
+void Worker::commit(const std::vector<RowRun>& runs) {
   for (size_t i = 0; i < runs.size(); ++i) {
     const RowRun& run = runs[i];
     const Place& at = places_[i];
@@ -207,7 +207,7 @@ void Engine::commit(const std::vector<RowRun>& runs) {
     }
     if (run.end < s->num_tokens()) continue;
     // Samples that waited for this prompt take their own first draws and share its pages before it may finish.
-    unblocked_.swap(s->group->blocked);
+    if (!s->group->blocked.empty()) unblocked_.swap(s->group->blocked);
     for (size_t b = 0; b < unblocked_.size(); ++b) {
       Sequence* sibling = unblocked_[b].get();
       start(&unblocked_[b]);
@@ -222,14 +222,14 @@ void Engine::commit(const std::vector<RowRun>& runs) {
   paths_.clear(&target().page_pool());
 }
 
-bool Engine::rows_faulted(int32_t first_row, int32_t num_rows) const {
+bool Worker::rows_faulted(int32_t first_row, int32_t num_rows) const {
   const uint8_t* fault = target().program().fault() + first_row;
   return std::any_of(fault, fault + num_rows, [](uint8_t f) { return f != 0; });
 }
 
 // Keeps the drafted tokens that the target drew itself, and its draw after them. A run with a forest has one row of its own, then
 // the nodes'; draws likewise.
-void Engine::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
+void Worker::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
   const SampleResult* draws = results_.data() + at.draw;
   drawn_.clear();
   for (int32_t i = 0; i <= forest.size(); ++i) drawn_.push_back(draws[i].token);
@@ -254,29 +254,29 @@ void Engine::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
 }
 
 // Appends what the target drew after the sequence's newest token.
-Engine::Ending Engine::commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new) {
+Worker::Ending Worker::commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new) {
   if (drawn.fault != 0) return kFaulted;
   s->tokens.push_back(drawn.token);
   s->logprobs.push_back(drawn.logprob);
   s->raw_logprobs.push_back(drawn.raw_logprob);
   s->note_penalty(drawn.token, true);
-  ++tick_stats_.generated_tokens;
+  ++stats_.generated_tokens;
   ++*num_new;
   if (s->stops_at(drawn.token)) return {.ended = true, .reason = OTR_FINISH_STOP};
   if (s->num_tokens() == s->max_tokens) return {.ended = true, .reason = OTR_FINISH_LENGTH};
   return {};
 }
 
-void Engine::record_score(Sequence* s, const SampleResult& scored) {
+void Worker::record_score(Sequence* s, const SampleResult& scored) {
   if (scored.fault != 0 && s->error.empty()) s->error = kNotFinite;
   s->logprobs.push_back(scored.logprob);
   s->raw_logprobs.push_back(scored.raw_logprob);
   s->note_penalty(scored.token, true);
-  ++tick_stats_.scored_tokens;
+  ++stats_.scored_tokens;
 }
 
 // Penalised scores go row by row, since each row's penalties see the tokens before it; any score that is complete ends.
-void Engine::commit_score(Sequence* s, const RowRun& run, const Place& at) {
+void Worker::commit_score(Sequence* s, const RowRun& run, const Place& at) {
   const int32_t first = std::max(run.begin, s->logits_from());
   for (int32_t row = first; row < run.end; ++row) {
     if (scores_row_by_row(*s)) {
@@ -294,33 +294,37 @@ void Engine::commit_score(Sequence* s, const RowRun& run, const Place& at) {
 
 // ---- What the batcher may ask and do -------------------------------------------------------------------------------------
 
-SequenceView Engine::view(int32_t slot) const {
+SequenceView Worker::view(int32_t slot) const {
   const Sequence& s = live(slot);
   return {.num_target = s.num_target(), .num_computed = s.num_computed, .remaining = s.max_tokens - s.num_tokens(),
           .logits_from = s.logits_from()};
 }
 
-void Engine::attach_prefix(int32_t slot) {
+int32_t Worker::pages_to_write(int32_t slot, int32_t begin, int32_t end) const {
+  return live(slot).pages.pages_to_write(target().page_pool(), begin, end);
+}
+
+void Worker::attach_prefix(int32_t slot) {
   Sequence& s = live(slot);
   if (s.group->is_score) return;  // a score recomputes everything
   s.num_computed = s.prefix_hit = s.pages.attach_prefix(&target().prefix_cache(), s.tokens);
-  tick_stats_.prefix_hit_tokens += s.prefix_hit;
+  stats_.prefix_hit_tokens += s.prefix_hit;
 }
 
-void Engine::drop_pages(int32_t slot, bool counted) {
+void Worker::drop_pages(int32_t slot, bool counted) {
   Sequence& s = live(slot);
   s.pages.release_all(&target().page_pool());
   s.num_computed = 0;
-  if (!counted) tick_stats_.prefix_hit_tokens -= s.prefix_hit;  // it could not join after all: the hit saved nothing
+  if (!counted) stats_.prefix_hit_tokens -= s.prefix_hit;  // it could not join after all: the hit saved nothing
   s.prefix_hit = 0;
-  tick_stats_.preemptions += counted;
+  stats_.preemptions += counted;
 }
 
-void Engine::take_pages(int32_t slot, int32_t begin, int32_t end) {
+void Worker::take_pages(int32_t slot, int32_t begin, int32_t end) {
   live(slot).pages.prepare_write(&target().prefix_cache(), &target().page_pool(), begin, end, &page_work_);
 }
 
-Status Engine::check_pages() const {
+Status Worker::check_pages() const {
   const PagePool& pool = target().page_pool();
   std::vector<int32_t> references(static_cast<size_t>(pool.num_pages()), 0);
   for (const auto& s : live_) {

@@ -1,0 +1,73 @@
+// WorkerMailbox: what a worker is told, and whether it is at rest.
+//
+// Thread safety: all functions may be called from any thread, but take() from the worker's alone. Posting never allocates.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "runtime/sequence_queue.h"
+#include "sched/placement.h"
+
+namespace otr {
+
+// What a worker is to do before its next tick.
+struct WorkerOrders {
+  SequenceQueue arrived;     // to start
+  bool cancelled = false;    // groups were: see Group::cancelled
+  std::optional<Move> move;  // to give, and to answer
+  bool end_step = false;     // the engine has run dry
+
+  bool pending() const { return !arrived.empty() || cancelled || move.has_value() || end_step; }
+};
+
+class WorkerMailbox {
+ public:
+  void start(std::unique_ptr<Sequence> s);
+  void cancel();
+  void give(const Move& move);  // REQUIRES: the one before was answered
+  void end_step();
+
+  // Between pause() and resume() take() does not return. Whoever has paused the worker waits for at_rest().
+  void pause();
+  void resume();
+  void stop();
+  bool at_rest() const;
+
+  // Adds to `orders` what was posted. Waits while there is nothing and the worker is not `busy`; `rested()` is called, without
+  // a lock, when it begins to. False: stop.
+  template <typename Rested>
+  bool take(bool busy, WorkerOrders* orders, const Rested& rested) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!awake(busy)) {
+      at_rest_ = true;
+      lock.unlock();
+      rested();
+      lock.lock();
+      posted_.wait(lock, [&] { return awake(busy); });
+      at_rest_ = false;
+    }
+    if (stop_) return false;
+    orders->arrived.append(&orders_.arrived);
+    orders->cancelled |= orders_.cancelled;
+    orders->end_step |= orders_.end_step;
+    if (orders_.move) orders->move = orders_.move;
+    orders_.cancelled = orders_.end_step = false;
+    orders_.move.reset();
+    return true;
+  }
+
+ private:
+  bool awake(bool busy) const { return stop_ || (!paused_ && (busy || orders_.pending())); }
+
+  mutable std::mutex mutex_;
+  std::condition_variable posted_;
+  // Guarded by mutex_.
+  WorkerOrders orders_;
+  bool paused_ = false, stop_ = false;
+  bool at_rest_ = false;
+};
+
+}  // namespace otr

@@ -1,0 +1,31 @@
+// What a worker says after a tick, and to whom.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "runtime/sequence_queue.h"
+#include "runtime/worker_stats.h"
+#include "sched/placement.h"
+
+namespace otr {
+
+struct WorkerReport {
+  SequenceQueue finished;
+  SequenceQueue given;           // each to the worker that it goes to
+  std::optional<Move> answered;  // the order that is over
+
+  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value(); }
+};
+
+// Whom workers report to. Called by their threads.
+class WorkerHost {
+ public:
+  virtual ~WorkerHost() = default;
+  // After a tick. Takes what is in the report.
+  virtual void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) = 0;
+  // The worker begins to wait for orders.
+  virtual void rested() = 0;
+};
+
+}  // namespace otr

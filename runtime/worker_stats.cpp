@@ -1,0 +1,51 @@
+#include "runtime/worker_stats.h"
+
+#include <charconv>
+
+namespace otr {
+
+std::string decimal(double seconds) {
+  char text[64];
+  return std::string(text, std::to_chars(text, text + sizeof text, seconds, std::chars_format::fixed, 6).ptr);
+}
+
+void WorkerStats::add(const WorkerStats& o) {
+  ticks += o.ticks;
+  generated_tokens += o.generated_tokens;
+  prefill_tokens += o.prefill_tokens;
+  scored_tokens += o.scored_tokens;
+  finished_samples += o.finished_samples;
+  preemptions += o.preemptions;
+  migrations += o.migrations;
+  prefix_hit_tokens += o.prefix_hit_tokens;
+  kv_pages_in_use += o.kv_pages_in_use;
+  kv_pages_peak += o.kv_pages_peak;
+  batch_peak += o.batch_peak;
+  busy_seconds += o.busy_seconds;
+  kernel_seconds += o.kernel_seconds;
+  draft_seconds += o.draft_seconds;
+  decide_seconds += o.decide_seconds;
+  if (trace_error == 0) trace_error = o.trace_error;
+  spec.add(o.spec);
+}
+
+std::string WorkerStats::json() const {
+  std::string text = "{";
+  const auto put = [&text](const char* name, const std::string& value) {
+    text += std::string(text.size() > 1 ? "," : "") + "\"" + name + "\":" + value;
+  };
+  put("ticks", std::to_string(ticks));
+  put("generated_tokens", std::to_string(generated_tokens));
+  put("prefill_tokens", std::to_string(prefill_tokens));
+  put("finished_samples", std::to_string(finished_samples));
+  put("preemptions", std::to_string(preemptions));
+  put("migrations", std::to_string(migrations));
+  put("batch_peak", std::to_string(batch_peak));
+  put("kv_pages_in_use", std::to_string(kv_pages_in_use));
+  put("kv_pages_peak", std::to_string(kv_pages_peak));
+  put("busy_seconds", decimal(busy_seconds));
+  put("kernel_seconds", decimal(kernel_seconds));
+  return text + "}";
+}
+
+}  // namespace otr

@@ -1,0 +1,41 @@
+// WorkerStats: what a worker has counted. The engine's numbers are its workers' sums.
+//
+// Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "spec/counts.h"
+
+namespace otr {
+
+struct WorkerStats {
+  int64_t ticks = 0;
+  int64_t generated_tokens = 0;
+  int64_t prefill_tokens = 0;  // rows that were not the newest token of their sequence
+  int64_t scored_tokens = 0;
+  int64_t finished_samples = 0;
+  int64_t preemptions = 0;
+  int64_t migrations = 0;  // samples that it gave to another worker
+  int64_t prefix_hit_tokens = 0;
+  int32_t kv_pages_in_use = 0;  // held by live sequences
+  int32_t kv_pages_peak = 0;
+  int32_t batch_peak = 0;
+  double busy_seconds = 0;    // inside step()
+  double kernel_seconds = 0;  // inside the target's launches
+  double draft_seconds = 0;   // inside the drafters
+  double decide_seconds = 0;  // inside the policy
+  int32_t trace_error = 0;    // errno of the write that ended the trace
+  SpecCounts spec;
+
+  // Of peaks the sum too: no more than that was there at once.
+  void add(const WorkerStats& other);
+  // {"ticks":…,…}: what differs from worker to worker.
+  std::string json() const;
+};
+
+// JSON's spelling of seconds; printf's follows the caller's locale.
+std::string decimal(double seconds);
+
+}  // namespace otr

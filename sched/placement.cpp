@@ -1,0 +1,86 @@
+#include "sched/placement.h"
+
+#include <algorithm>
+
+namespace otr {
+namespace {
+
+// Who takes a sample keeps this many pages a running one to spare, as the batcher does when one joins.
+constexpr int32_t kRunningPerSparePage = 8;
+
+}  // namespace
+
+Placement::Placement(int32_t num_workers) : states_(static_cast<size_t>(num_workers)) {
+  moves_.reserve(static_cast<size_t>(num_workers));
+}
+
+int32_t Placement::place(int32_t samples) {
+  const auto fewer = [](const State& a, const State& b) { return a.samples() < b.samples(); };
+  const auto least = std::min_element(states_.begin(), states_.end(), fewer);
+  least->sent += samples;
+  return static_cast<int32_t>(least - states_.begin());
+}
+
+void Placement::answered(const Move& move) {
+  for (const int32_t worker : {move.from, move.to}) {
+    state(worker).moves = false;
+    state(worker).expected = 0;
+  }
+}
+
+const std::vector<Move>& Placement::rebalance() {
+  moves_.clear();
+  while (move_queued()) {
+  }
+  const auto queues = [](const State& s) { return s.load.queued > 0; };
+  if (std::none_of(states_.begin(), states_.end(), queues)) {
+    while (move_running()) {
+    }
+  }
+  return moves_;
+}
+
+void Placement::order(State* from, State* to, int64_t count, bool running) {
+  const auto index = [this](const State* s) { return static_cast<int32_t>(s - states_.data()); };
+  moves_.push_back({.from = index(from), .to = index(to), .count = static_cast<int32_t>(count), .running = running});
+  from->moves = to->moves = true;
+  from->expected = -moves_.back().count;
+  to->expected = moves_.back().count;
+}
+
+// From the most loaded worker with a queue to the least loaded one that can run its next: half of the difference, and no more
+// than it can run. A worker without a sample can run anything.
+bool Placement::move_queued() {
+  State *from = nullptr, *to = nullptr;
+  for (State& giver : states_) {
+    if (!giver.gives_of_queue() || (from != nullptr && giver.samples() <= from->samples())) continue;
+    State* best = nullptr;
+    for (State& taker : states_) {
+      const bool fits =
+          taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + taker.load.running / kRunningPerSparePage;
+      if (taker.has_room() && fits && (best == nullptr || taker.samples() < best->samples())) best = &taker;
+    }
+    if (best == nullptr) continue;
+    from = &giver;
+    to = best;
+  }
+  if (from == nullptr) return false;
+  const int64_t fit = to->load.free_pages / std::max(1, from->load.next_pages);
+  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(to->load.free_places, fit));
+  order(from, to, std::clamp<int64_t>((from->samples() - to->samples()) / 2, 1, most), false);
+  return true;
+}
+
+bool Placement::move_running() {
+  const auto dry = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.is_dry(); });
+  if (dry == states_.end()) return false;
+  State* from = nullptr;
+  for (State& s : states_) {
+    if (!s.moves && s.load.running >= 2 && (from == nullptr || s.load.running > from->load.running)) from = &s;
+  }
+  if (from == nullptr) return false;
+  order(from, &*dry, from->load.running / 2, true);
+  return true;
+}
+
+}  // namespace otr

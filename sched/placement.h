@@ -1,0 +1,74 @@
+// Placement: which worker gets a new group, and who gives samples to whom once their loads have drifted apart.
+//
+// A group goes to the worker with the fewest samples and stays together: its samples share the prompt's pages. Workers report
+// their loads. Of a queue, whoever could run more than he has gets some, up to an even share. Where no queue is left, a worker
+// that has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved is computed
+// anew where it arrives: nothing decided here can change a result, only when it comes.
+//
+// A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in
+// another.
+//
+// Pure: sees workers through WorkerLoad only. Single-threaded. Allocates in the constructor only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace otr {
+
+// A worker as placement sees it: what it last said of itself.
+struct WorkerLoad {
+  int64_t arrived = 0;      // samples that it has taken in so far, of all that were ever sent to it
+  int32_t samples = 0;      // that it has
+  int32_t running = 0;      // of them, in its batch
+  int32_t queued = 0;       // that wait to join the batch; a group whose prompt waits is one
+  int32_t free_places = 0;  // of its batch
+  int32_t free_pages = 0;
+  int32_t next_pages = 0;  // that the next of the queue takes; 0 without a queue
+};
+
+// Worker `from` is to give worker `to` about so many samples: of its queue, or else of what it runs.
+struct Move {
+  int32_t from, to;
+  int32_t count;
+  bool running;
+};
+
+class Placement {
+ public:
+  explicit Placement(int32_t num_workers);
+
+  // The worker that a new group of so many samples is sent to.
+  int32_t place(int32_t samples);
+  // Samples that another worker gave are sent to this one.
+  void sent(int32_t worker, int32_t samples) { state(worker).sent += samples; }
+  void report(int32_t worker, const WorkerLoad& load) { state(worker).load = load; }
+  void answered(const Move& move);
+
+  // The moves to order now. Valid until the next call.
+  const std::vector<Move>& rebalance();
+
+ private:
+  struct State {
+    WorkerLoad load;
+    int64_t sent = 0;
+    int32_t expected = 0;  // samples that a move will bring, or take if negative
+    bool moves = false;    // takes part in one
+
+    int64_t unseen() const { return sent - load.arrived; }  // on the way to it
+    int64_t samples() const { return load.samples + unseen() + expected; }
+    bool gives_of_queue() const { return !moves && load.queued > 0; }
+    bool has_room() const { return !moves && unseen() == 0 && load.queued == 0 && load.free_places > 0; }
+    bool is_dry() const { return !moves && samples() == 0; }
+  };
+  State& state(int32_t worker) { return states_[static_cast<size_t>(worker)]; }
+  bool move_queued();
+  bool move_running();
+  void order(State* from, State* to, int64_t count, bool running);
+
+  std::vector<State> states_;
+  std::vector<Move> moves_;
+};
+
+}  // namespace otr

@@ -1,0 +1,160 @@
+// Where samples run: groups are spread, none is lost or doubled by moves, and no worker is idle while another has a queue.
+
+#include "sched/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/sched/fake_workers.h"
+
+namespace otr {
+namespace {
+
+WorkerLoad idle(int32_t places = 8, int32_t pages = 100) { return {.free_places = places, .free_pages = pages}; }
+
+// Of samples that it has taken in.
+WorkerLoad loaded(int32_t running, int32_t queued, int32_t places = 8, int32_t pages = 100) {
+  return {.arrived = running + queued,
+          .samples = running + queued,
+          .running = running,
+          .queued = queued,
+          .free_places = places - running,
+          .free_pages = pages,
+          .next_pages = queued > 0 ? 1 : 0};
+}
+
+// Workers with these loads, all of whose samples are seen.
+Placement placement_of(const std::vector<WorkerLoad>& loads) {
+  Placement p(static_cast<int32_t>(loads.size()));
+  for (size_t w = 0; w < loads.size(); ++w) {
+    p.sent(static_cast<int32_t>(w), static_cast<int32_t>(loads[w].arrived));
+    p.report(static_cast<int32_t>(w), loads[w]);
+  }
+  return p;
+}
+
+std::string text_of(const std::vector<Move>& moves) {
+  std::string text;
+  for (const Move& m : moves) {
+    text += std::to_string(m.from) + ">" + std::to_string(m.to) + ":" + std::to_string(m.count) + (m.running ? "r " : "q ");
+  }
+  return text;
+}
+
+std::string rebalanced(const std::vector<WorkerLoad>& loads) { return text_of(placement_of(loads).rebalance()); }
+
+TEST(Placement, ANewGroupGoesWhereTheFewestSamplesAre) {
+  Placement p = placement_of({idle(), idle(), idle()});
+  EXPECT_EQ(p.place(5), 0);  // none has any: the first
+  EXPECT_EQ(p.place(2), 1);
+  EXPECT_EQ(p.place(2), 2);
+  EXPECT_EQ(p.place(1), 1);
+  EXPECT_EQ(p.place(4), 2);  // 5, 3, 2
+  EXPECT_EQ(p.place(1), 1);
+  p.report(0, {.arrived = 5, .samples = 1, .running = 1, .free_places = 7, .free_pages = 9});  // four have ended
+  EXPECT_EQ(p.place(1), 0);
+}
+
+TEST(Placement, AQueueIsSharedWithWhoeverHasRoom) {
+  EXPECT_EQ(rebalanced({loaded(8, 10), idle()}), "0>1:8q ");  // half of 18, and no more than it has places
+  EXPECT_EQ(rebalanced({loaded(8, 2), idle()}), "0>1:5q ");
+  EXPECT_EQ(rebalanced({loaded(8, 1), loaded(7, 0)}), "0>1:1q ");
+  EXPECT_EQ(rebalanced({loaded(2, 1), loaded(7, 0)}), "0>1:1q ");  // though it runs more: its pages are free
+  EXPECT_EQ(rebalanced({loaded(8, 5), loaded(8, 0)}), "");         // no place
+  EXPECT_EQ(rebalanced({loaded(8, 5), loaded(7, 1)}), "");         // it has a queue of its own
+  EXPECT_EQ(rebalanced({loaded(8, 5), loaded(3, 0, 8, 0)}), "");   // no page
+  EXPECT_EQ(rebalanced({loaded(8, 5), idle(8, 0)}), "0>1:1q ");    // alone it fits: what its pages hold can be evicted
+  EXPECT_EQ(rebalanced({loaded(8, 9), loaded(8, 20), idle(), idle()}), "1>2:8q 0>3:8q ");  // each takes part in one move
+}
+
+TEST(Placement, WhoHasRunDryGetsHalfOfWhatTheBusiestRuns) {
+  EXPECT_EQ(rebalanced({loaded(5, 0), idle()}), "0>1:2r ");
+  EXPECT_EQ(rebalanced({loaded(2, 0), loaded(4, 0), idle()}), "1>2:2r ");
+  EXPECT_EQ(rebalanced({loaded(1, 0), idle()}), "");                       // alone it stays
+  EXPECT_EQ(rebalanced({loaded(5, 0), loaded(1, 0)}), "");                 // it has something to do
+  EXPECT_EQ(rebalanced({loaded(5, 0), loaded(8, 3), idle()}), "1>2:5q ");  // a queue comes first
+}
+
+TEST(Placement, WhatIsOnTheWayCounts) {
+  Placement p = placement_of({loaded(8, 6), idle(), idle()});
+  EXPECT_EQ(text_of(p.rebalance()), "0>1:7q ");
+  EXPECT_EQ(text_of(p.rebalance()), "") << "the order is not answered";
+  p.sent(1, 4);  // it gave four
+  p.answered({.from = 0, .to = 1, .count = 7, .running = false});
+  p.report(0, {.arrived = 14, .samples = 10, .running = 8, .queued = 2, .free_places = 0, .free_pages = 9, .next_pages = 1});
+  EXPECT_EQ(text_of(p.rebalance()), "0>2:5q ") << "worker 1 has four samples that it has not seen yet";
+  Placement q = placement_of({loaded(8, 6), idle()});
+  q.sent(1, 2);
+  EXPECT_EQ(text_of(q.rebalance()), "") << "worker 1 does not know yet what it has";
+}
+
+// ---- Random lives --------------------------------------------------------------------------------------------------------
+
+void expect_all_there(const FakeWorkers& workers) {
+  std::vector<int32_t> all = workers.unfinished();
+  all.insert(all.end(), workers.ended().begin(), workers.ended().end());
+  std::sort(all.begin(), all.end());
+  std::vector<int32_t> expected(static_cast<size_t>(workers.num_samples()));
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(all, expected) << "a sample is lost or doubled";
+}
+
+// Ticks in random order till nothing changes but the ticks themselves.
+void settle(FakeWorkers* workers, std::mt19937* random) {
+  int64_t moves = -1;
+  for (int round = 0; round < 200 && moves != workers->num_moves(); ++round) {
+    moves = workers->num_moves();
+    for (int pass = 0; pass < 4; ++pass) {
+      for (int32_t i = 0; i < 2 * workers->size(); ++i)
+        workers->tick(static_cast<int32_t>((*random)() % static_cast<uint32_t>(workers->size())), 0, random);
+      for (int32_t w = 0; w < workers->size(); ++w) workers->tick(w, 0, random);
+    }
+  }
+  EXPECT_EQ(moves, workers->num_moves()) << "samples move for ever";
+}
+
+void expect_no_idle_worker(FakeWorkers* workers) {
+  bool queues = false;
+  for (int32_t w = 0; w < workers->size(); ++w) queues |= workers->queued(w) > 0;
+  for (int32_t w = 0; w < workers->size(); ++w) {
+    for (int32_t other = 0; other < workers->size(); ++other) {
+      EXPECT_FALSE(workers->could_run_for(w, other)) << "worker " << w << " has room, worker " << other << " a queue";
+      EXPECT_FALSE(!queues && workers->running(w) == 0 && workers->running(other) > 1) << "worker " << w << " is dry";
+    }
+  }
+}
+
+TEST(Placement, NothingIsLostAndNobodyIdlesBesideAQueue) {
+  int64_t moves = 0;
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&random](int32_t n) { return static_cast<int32_t>(random() % static_cast<uint32_t>(n)); };
+    const int32_t pages = 8 + below(40);
+    FakeWorkers workers(1 + below(6), 1 + below(12), pages);
+    for (int event = 0; event < 300; ++event) {
+      const int what = below(20);
+      if (what < 3)
+        workers.submit(1 + below(below(4) == 0 ? 40 : 4), 1 + below(std::min(8, pages)));
+      else
+        workers.tick(below(workers.size()), 0.02 * below(10), &random);
+      if (event % 100 == 99) {
+        settle(&workers, &random);
+        expect_no_idle_worker(&workers);
+        expect_all_there(workers);
+        if (testing::Test::HasFailure()) FAIL() << "seed " << seed << ", event " << event;
+      }
+    }
+    for (int round = 0; !workers.unfinished().empty() && round < 10'000; ++round)
+      workers.tick(below(workers.size()), 0.3, &random);
+    EXPECT_TRUE(workers.unfinished().empty()) << "seed " << seed;
+    expect_all_there(workers);
+    moves += workers.num_moves();
+  }
+  EXPECT_GT(moves, 3000);
+}
+
+}  // namespace
+}  // namespace otr
