@@ -86,7 +86,7 @@ def oracle_share(runs):
             best[bucket] = max(best.get(bucket, 0), rate)
     shares = []
     for run in runs["auto"]:
-        shares.append(sum(tokens / best[b] for b, (tokens, _) in run["rates"].items()) / sum(seconds for _, seconds in run["rates"].values()))
+        shares.append(sum(tokens / best[b] for b, (tokens, _) in run["rates"].items() if tokens) / sum(seconds for _, seconds in run["rates"].values()))
     return statistics.median(shares), best
 
 
@@ -117,6 +117,8 @@ def main():
     parser.add_argument("--preset", action="append", help="instead of the list")
     parser.add_argument("--json", help="write every run's figures to this file")
     args = parser.parse_args()
+    if args.select < 1:
+        parser.error("--select must be at least 1: it chooses the best preset")
     model = args.drafter[0].split("=")[0] if args.drafter else "self"
     presets = args.preset or [p.format(model=model) for p in PRESETS]
     runs, shuffle = collections.defaultdict(list), random.Random(1)
@@ -140,6 +142,9 @@ def main():
                 one_run(args, policy, folder, step, runs)
         with open(os.path.join(folder, "reference.jsonl"), encoding="utf-8") as f:
             lengths = sorted(len(json.loads(line)["token_ids"]) for line in f)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump({"arguments": vars(args), "best": best, "runs": runs}, f, indent=1)
     off = statistics.median(r["seconds"] for r in runs["off"])
     p99 = lengths[min(len(lengths) - 1, int(0.99 * len(lengths)))]
     print(f"{len(lengths)} prompts, {runs['auto'][0]['tokens']} tokens, longest {lengths[-1]}, p99 / median {p99 / statistics.median(lengths):.1f}, "
@@ -155,10 +160,6 @@ def main():
         print(f"\nauto against {best}, {len(ratios)} rounds that did not choose it: {mean:.3f} x as fast, 95 % bound {bound:.3f}")
     share, _ = oracle_share(runs)
     print(f"auto reaches {100 * share:.1f} % of the oracle by running samples; it decides in {100 * statistics.median(r['decide'] for r in runs['auto']):.2f} % of its time")
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as f:
-            json.dump({"arguments": vars(args), "best": best, "runs": runs}, f, indent=1)
-
 
 if __name__ == "__main__":
     main()

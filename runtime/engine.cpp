@@ -136,8 +136,12 @@ Status Engine::add_workers(WorkerOptions w) {
     if (num_workers > 1) d.first_cpu = first_cpu;
     first_cpu += d.num_threads;
     d.target.bucket = w.bucket();
-    d.target.kv_sharers = num_workers;
-    if (first != nullptr) d.target.share_weights = &first->target();
+    if (first == nullptr) {
+      d.target.kv_sharers = num_workers;
+    } else {  // as many pages as the first one's: what one can run, all can
+      d.target.num_pages = first->target().page_pool().num_pages();
+      d.target.share_weights = &first->target();
+    }
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
@@ -220,6 +224,7 @@ Status Engine::pause() {
   std::unique_lock<std::mutex> lock(mutex_);
   paused_ = true;
   for (const auto& worker : workers_) worker->mailbox().pause();
+  at_rest_changed_.notify_all();  // who is paused rests, whatever it was to do
   at_rest_changed_.wait(lock, [this] { return stop_ || at_rest() || !paused_; });
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   return {};
@@ -228,7 +233,9 @@ Status Engine::pause() {
 void Engine::resume() {
   std::lock_guard<std::mutex> lock(mutex_);
   paused_ = false;
-  for (const auto& worker : workers_) worker->mailbox().resume();
+  for (const auto& worker : workers_) {
+    if (!updating_) worker->mailbox().resume();
+  }
   at_rest_changed_.notify_all();  // a pause() that still waits was overtaken
 }
 

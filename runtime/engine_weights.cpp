@@ -21,6 +21,7 @@ Status Engine::begin_weights(uint64_t version) {
     return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
   }
   updating_ = true;
+  for (const auto& worker : workers_) worker->mailbox().pause();
   next_weight_version_ = version;
   return {};
 }
@@ -39,6 +40,9 @@ Status Engine::commit_weights() {
   quantize_seconds_ = first_worker().target().quantize_seconds();
   weight_version_ = next_weight_version_;
   updating_ = false;
+  for (const auto& worker : workers_) {
+    if (!paused_) worker->mailbox().resume();
+  }
   return {};
 }
 

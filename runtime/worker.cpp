@@ -164,13 +164,15 @@ Sequence* Worker::cheapest_running() const {
   return cheapest;
 }
 
-// One that has not come to its newest token since it arrived goes more seldom: else it might never.
+// One that has not come to its newest token since it arrived goes the more seldom the more ticks that takes: else it might never.
 void Worker::migrate_at_random() {
   if (batcher_.empty() || random_() % static_cast<uint32_t>(options_.proofs.migrate_every) != 0) return;
   Sequence* s = nullptr;
   for (size_t at = random_() % live_.size(); s == nullptr; at = (at + 1) % live_.size()) s = live_[at].get();
   constexpr uint32_t kSeldom = 4;
-  if (s->num_computed < s->num_target() - 1 && random_() % kSeldom != 0) return;
+  // A sample that decodes always has its newest token to run; a score with one token left is about to end.
+  const int32_t behind = s->num_target() - s->num_computed - (s->group->is_score ? 0 : 1);
+  if (behind > 0 && random_() % (kSeldom * static_cast<uint32_t>(1 + behind / options_.prefill_chunk)) != 0) return;
   give(s, static_cast<int32_t>(random_() % static_cast<uint32_t>(options_.num_workers)));
 }
 
@@ -229,15 +231,17 @@ void Worker::conclude_blocked(Group* group, otr_finish_reason reason, const std:
 }
 
 void Worker::fail_all(const std::string& why) {
-  const std::string error = "internal error: " + why;
+  std::string error;
+  try {
+    error = "internal error: " + why;
+  } catch (const std::bad_alloc&) {  // the text is lost, the samples are not
+  }
   paths_.clear(&target().page_pool());
   for (const auto& s : live_) {
     if (s != nullptr) finish(s.get(), OTR_FINISH_ERROR, error);
   }
   for (auto& s : unblocked_) {
-    if (s == nullptr) continue;
-    --num_blocked_;
-    conclude(std::move(s), OTR_FINISH_ERROR, error);
+    if (s != nullptr) conclude(std::move(s), OTR_FINISH_ERROR, error);
   }
   unblocked_.clear();
 }

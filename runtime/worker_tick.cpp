@@ -208,10 +208,10 @@ void Worker::commit(const std::vector<RowRun>& runs) {
     if (run.end < s->num_tokens()) continue;
     // Samples that waited for this prompt take their own first draws and share its pages before it may finish.
     if (!s->group->blocked.empty()) unblocked_.swap(s->group->blocked);
+    num_blocked_ -= static_cast<int64_t>(unblocked_.size());
     for (size_t b = 0; b < unblocked_.size(); ++b) {
       Sequence* sibling = unblocked_[b].get();
       start(&unblocked_[b]);
-      --num_blocked_;
       sibling->pages.share_from(s->pages, &target().page_pool());
       sibling->num_computed = s->num_computed;
       commit_decode(sibling, kNoDraft, {.row = at.row, .logit = at.logit, .draw = at.draw + 1 + static_cast<int32_t>(b), .first_path = 0});

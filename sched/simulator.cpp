@@ -129,6 +129,12 @@ Status Simulation::plan() {
   if (o_.verifiers.empty()) return invalid_argument("there is no verifier");
   if (o_.most < 1 || o_.most > kMaxDraftDepth)
     return invalid_argument("windows must be from 1 to " + std::to_string(kMaxDraftDepth));
+  for (const VerifierChoice& verifier : o_.verifiers) {
+    if (verifier.gpus < 1) return invalid_argument("a verifier has no GPU");
+  }
+  if (o_.max_race_batch < 1) return invalid_argument("a racing worker's batch is less than 1");
+  if (!(o_.shared >= 0 && o_.shared <= 1)) return invalid_argument("the share of places that are hard for all is not in [0, 1]");
+  if (!(o_.kv_transfer_ms >= 0)) return invalid_argument("a token's transfer takes less than no time");
   if (o_.drafters.size() > 32) return invalid_argument("there are more than 32 drafters");
   const double count = static_cast<double>(requests_.size());
   question_ = {.batch = count, .gpus = o_.gpus, .verifiers = o_.verifiers, .drafters = o_.drafters, .context = context / count};
@@ -369,6 +375,7 @@ void Simulation::optimise_group(Group* g, double context) {
     times.fixed_ms = std::exchange(cost.comm_ms, 0);
     cost.roles[static_cast<size_t>(CostRole::kDraft)] = {};
   }
+  times.plain_fixed_ms = times.fixed_ms;
   times.cost = &cost;
   times.batch = times.rows = static_cast<double>(g->runs.size());
   times.context = context;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 namespace otr {
 namespace {
@@ -16,6 +17,7 @@ constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
 constexpr double kPlainShare = 0.01;  // of the time may go to ticks without a draft, to know what these take
 constexpr int64_t kPlainAtLeast = 4;  // ticks between two of them
 constexpr double kLittle = 0.33;      // of a gain
+constexpr int64_t kPlainAtMost = 512; // ticks, however much drafts seem to gain: what is believed of plain ticks may be old
 constexpr int32_t kIdleShare = 2;     // ticks that brought nothing for each that is rested
 constexpr int32_t kMostRest = 8;      // ticks
 constexpr double kLookingShare = 0.005;  // of a tick, for each of these
@@ -47,19 +49,21 @@ AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), tun
 
 TickTimes AutoChooser::times(const TickView& view, int drafter) const {
   const double rows = static_cast<double>(view.rows.size());
-  const size_t d = static_cast<size_t>(std::max(drafter, 0));
+  const size_t d = static_cast<size_t>(std::max(drafter, 0)), bucket = bucket_of(view);
+  const double fixed_ms = fixed_[bucket].count > 0 ? fixed_[bucket].ms : plain_fixed_[bucket].ms;
+  const double plain_fixed_ms = plain_fixed_[bucket].count > 0 ? plain_fixed_[bucket].ms : fixed_ms;
   return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .context = view.context,
           .draft_correction = drafter == kNone ? nullptr : &draft_correction_[d], .verify_correction = &verify_correction_,
-          .plain_correction = &plain_correction_, .plain_fixed_ms = plain_fixed_.ms - others_ms_, .fixed_ms = fixed_.ms - others_ms_};
+          .plain_correction = &plain_correction_, .plain_fixed_ms = plain_fixed_ms - plain_others_ms_, .fixed_ms = fixed_ms - others_ms_};
 }
 
-// What the rows of prompts and scores add to a tick without a draft. It has to be spent once whatever is drafted, and the sooner samples end
+// What the rows of prompts and scores add to a pass without a draft, as passes of the correction's kind take it. It has to be spent once whatever is drafted, and the sooner samples end
 // the sooner comes the next: so it counts for no choice.
-double AutoChooser::others_ms(const TickView& view) const {
+double AutoChooser::others_ms(const TickView& view, const CostCorrection& correction) const {
   const double n = static_cast<double>(view.rows.size()), all = n + view.other_rows;
   const CostModel& cost = options_.costs[0];
-  const double with = plain_correction_.factor(all) * cost.verify_ms(view.batch, all, view.context);
-  return std::max(0.0, with - plain_correction_.factor(n) * cost.verify_ms(n, n, view.context));
+  const double with = correction.factor(all) * cost.verify_ms(view.batch, all, view.context);
+  return std::max(0.0, with - correction.factor(n) * cost.verify_ms(n, n, view.context));
 }
 
 // What running the tokens that the drafter does not know yet adds to its first level. The newest draft that was kept is always one of them;
@@ -98,7 +102,8 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
 void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   ++ticks_;
   const double n = static_cast<double>(view.rows.size());
-  others_ms_ = others_ms(view);
+  others_ms_ = others_ms(view, verify_correction_);
+  plain_others_ms_ = others_ms(view, plain_correction_);
   times_ = times(view, kNone);
   if (options_.policy.stragglers) weigh_rows(view);
   const DraftDepth plain{.depth = 0, .tokens = n, .ms = times_.plain_ms()};
@@ -109,7 +114,7 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   if (!plain_) {
     const DraftDepth best = choose_arm(view, plain);
     value_ = best.value();
-    plain_ = plain_is_due(view, plain);
+    plain_ = !tuner_.explored() && plain_is_due(view, plain);
     if (!plain_) return plan_drafts(view, best, plan);
     times_ = times(view, kNone);
     arm_ = 0;
@@ -119,7 +124,7 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   last_plain_[bucket_of(view)] = ticks_;
   plan->drafters = 0;
   plan->model_depth = depth_;
-  plan->expected_ms = plain.ms + others_ms_;
+  plan->expected_ms = plain.ms + plain_others_ms_;
   plan->expected_tokens = n;
 }
 
@@ -152,8 +157,8 @@ bool AutoChooser::rests(const TickView& view) {
 // The less drafts seem to be worth, the better it must be known what goes without: such a tick costs what they would have gained.
 bool AutoChooser::plain_is_due(const TickView& view, const DraftDepth& plain) const {
   const double gain = 1 - plain.value() / value_;
-  if (gain > kLittle) return false;
   const int64_t last = last_plain_[bucket_of(view)], since = ticks_ - last;
+  if (gain > kLittle) return since >= kPlainAtMost;
   return last == 0 || (since >= kPlainAtLeast && kPlainShare * static_cast<double>(since) >= gain);
 }
 
@@ -277,7 +282,7 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   const double spent = work.passes == 0 ? 0 : work.passes * times_.draft_ms(static_cast<double>(work.rows) / work.passes);
   const int32_t n = static_cast<int32_t>(view.rows.size());
   const Optimiser::Cut cut = Optimiser::best_cut(times_, sorted_, spent, n, max_nodes);
-  const float least = cut.nodes == 0 ? 2.0f : sorted_[static_cast<size_t>(cut.nodes) - 1];
+  const float least = cut.nodes == 0 ? std::numeric_limits<float>::infinity() : sorted_[static_cast<size_t>(cut.nodes) - 1];
   int32_t equal = 0;  // of the kept ones
   for (int32_t i = cut.nodes; i > 0 && sorted_[static_cast<size_t>(i) - 1] == least; --i) ++equal;
   for (Forest* forest : forests) {
@@ -287,7 +292,7 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   for (size_t r = 0; r < forests.size(); ++r) {
     acceptance_.note_lookups(view.rows[r].slot, view.rows[r].sequence, *forests[r], lookups_);
   }
-  plan->expected_ms = cut.ms + others_ms_;
+  plan->expected_ms = cut.ms + (cut.nodes == 0 ? plain_others_ms_ : others_ms_);
   plan->expected_tokens = cut.tokens;
   if (weights_.empty()) return;
   plan->expected_tokens = static_cast<double>(n);
@@ -316,7 +321,7 @@ void AutoChooser::note_use(const TickView& view, bool used) {
   idle_ += !used;
   rest_rows_ = view.rows.size();
   // As long as looking takes next to nothing it need not rest.
-  const double looking = std::max(0.0, fixed_.ms - plain_fixed_.ms) / times_.plain_ms();
+  const double looking = std::max(0.0, times_.fixed_ms + others_ms_ - times_.plain_fixed_ms - plain_others_ms_) / times_.plain_ms();
   rest_ = std::min({idle_ / kIdleShare, kMostRest, static_cast<int32_t>(looking / kLookingShare)});
 }
 
@@ -358,7 +363,7 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
     draft_correction_[static_cast<size_t>(drafter_)].learn(rows, model_ms, outcome.draft_ms);
   }
   const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
-  (plain_ ? plain_fixed_ : fixed_).add(std::min(rest, modelled));
+  (plain_ ? plain_fixed_ : fixed_)[bucket_of(view)].add(std::min(rest, modelled));
   tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);
 }
 

@@ -64,7 +64,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
   static size_t bucket_of(const TickView& view);
   TickTimes times(const TickView& view, int drafter) const;
-  double others_ms(const TickView& view) const;
+  double others_ms(const TickView& view, const CostCorrection& correction) const;
   void weigh_rows(const TickView& view);
   double weight(size_t row) const { return weights_.empty() ? 1 : static_cast<double>(weights_[row]); }
   bool like_last(const TickView& view) const;
@@ -88,7 +88,8 @@ class AutoChooser final : public Chooser, private DraftGate {
   CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
   std::vector<Run> runs_;           // likewise
-  Mean fixed_, plain_fixed_;        // what a tick takes beside its passes: one that looks for drafts, and one that does not
+  // By power of two of the rows: what a tick takes beside its passes: one that looks for drafts, and one that does not.
+  std::array<Mean, 18> fixed_, plain_fixed_;
   std::vector<Known> known_;        // by slot
   int64_t ticks_ = 0, step_ticks_ = 0, last_verified_ = 0;
   int32_t idle_ = 0, rest_ = 0;     // ticks whose drafts were not worth verifying; ticks to go without looking
@@ -105,7 +106,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   int arm_ = 0;
   int drafter_ = kNone;
   TickTimes times_;
-  double others_ms_ = 0;            // of its time that no choice changes
+  double others_ms_ = 0, plain_others_ms_ = 0;  // of its time that no choice changes: if it verifies drafts, and if not
   double value_ = 0;                // tokens a millisecond that the tick should reach
   struct {
     double tokens = 0, nodes = 0, spent_ms = 0;

@@ -14,7 +14,7 @@ namespace {
 
 // ---- weigh ------------------------------------------------------------------------------------------------------------------
 
-__global__ void __launch_bounds__(kThreads) weigh_kernel(const SampleParams p, const SampleWorkspace workspace) {
+__global__ void __launch_bounds__(kThreads) weigh_kernel(const SampleParams p, const SampleWorkspaceSm90 workspace) {
   __shared__ float weights[kSampleSumBlock];
   __shared__ ScoredToken bests[kThreads / 32];
   const int draw = static_cast<int>(blockIdx.y);
@@ -70,7 +70,7 @@ OTR_DEVICE void draw_among(const SampleDraw& d, const float* x, float max, int32
   result->logprob = found ? (x[best.id] - max) - log32(static_cast<float>(total)) : kMinusInf;
 }
 
-__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const SampleParams p, const SampleWorkspace workspace) {
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const SampleParams p, const SampleWorkspaceSm90 workspace) {
   extern __shared__ __align__(16) uint8_t raw[];
   auto* shared = reinterpret_cast<FilterShared*>(raw);
   const int draw = static_cast<int>(blockIdx.x);
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const SamplePara
 
 }  // namespace
 
-Status sample_sm90(const SampleParams& p, const SampleWorkspace& workspace, cudaStream_t stream) {
+Status sample_sm90(const SampleParams& p, const SampleWorkspaceSm90& workspace, cudaStream_t stream) {
   if (p.num_draws == 0) return {};
   const dim3 chunks(static_cast<unsigned>(sample_num_chunks(p.vocab_size)), static_cast<unsigned>(p.num_draws));
   constexpr int kBytes = static_cast<int>(sizeof(FilterShared));

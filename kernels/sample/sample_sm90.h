@@ -34,12 +34,12 @@ OTR_INLINE constexpr int32_t sample_num_chunks(int32_t vocab_size) {
   return (vocab_size + kSampleSumBlock - 1) / kSampleSumBlock;
 }
 
-struct SampleWorkspace {
+struct SampleWorkspaceSm90 {
   SampleChunk* chunks;  // [num_draws][sample_num_chunks(vocab_size)]
   int32_t* spare;       // [num_draws][sample_workspace_stride(vocab_size)]
 };
 
-Status sample_sm90(const SampleParams& params, const SampleWorkspace& workspace, cudaStream_t stream);
+Status sample_sm90(const SampleParams& params, const SampleWorkspaceSm90& workspace, cudaStream_t stream);
 
 // The best tokens of 4,096, best first; id kNoToken behind the last.
 struct CandidateList {

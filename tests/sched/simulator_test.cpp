@@ -67,6 +67,17 @@ TEST(Simulator, CoupledWindows) {
   EXPECT_EQ(r.wasted_drafts, 0);
 }
 
+// A pass that communicates for 30 ms is the one that is worth a draft: 2 levels at p = 0.9 bring 2.71 tokens in 42 ms, plain decoding one in 40.
+TEST(Simulator, CommunicationIsPaidWithoutADraftToo) {
+  SimulationOptions o = flat(10, 0);
+  o.verifiers[0].cost.comm_ms = 30;
+  o.most = 2;
+  const std::vector<SimulatedRequest> one = {{.tokens = 1000, .p = {0.9f}}};
+  const double off = run(SimulationMode::kOff, o, one).makespan_ms, ours = run(SimulationMode::kOurs, o, one).makespan_ms;
+  EXPECT_NEAR(off, 40000, 1e-6);
+  EXPECT_NEAR(ours, 1000 / 2.71 * 42, 0.02 * ours);
+}
+
 // A worker that verifies and one that drafts. p = 1: a window of 10 each 10 ms.
 TEST(Simulator, DecoupledWindows) {
   const SimulationResult r = run(SimulationMode::kDecoupled, flat(10, 0, 2), {{.tokens = 1000, .p = {1}}});

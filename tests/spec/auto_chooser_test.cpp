@@ -215,6 +215,57 @@ TEST(AutoChooser, CorrectsItsCosts) {
   }
 }
 
+// Where rows count differently, more tokens go to those that count, and a cut that keeps nothing keeps nothing of them either.
+TEST(AutoChooser, StragglersGetMore) {
+  Policy policy = parse_policy("auto:stragglers").value();
+  const std::unique_ptr<Chooser> chooser = make_chooser({.policy = policy, .drafters = {{.name = "ngram"}}, .costs = {made_costs(4, 0.3)}, .max_batch = 64});
+  std::vector<TickRow> rows;
+  for (int32_t i = 0; i < 16; ++i) {
+    const int32_t generated = i == 0 ? 2000 : 10;
+    rows.push_back({.sequence = static_cast<uint64_t>(i), .slot = i, .context = 50 + generated, .generated = generated, .max_depth = 30});
+  }
+  const TickView view{.rows = rows, .batch = 16, .other_rows = 0, .context = 100};
+  // Most responses have ended after 40 tokens so far.
+  std::vector<TickRow> short_rows(15, {.sequence = 0, .slot = 0, .context = 60, .generated = 39, .max_depth = 30});
+  std::vector<Forest> no_drafts(15);
+  std::vector<const Forest*> verified;
+  std::vector<RowOutcome> ended;
+  for (int32_t i = 0; i < 15; ++i) {
+    short_rows[static_cast<size_t>(i)].sequence = 100 + static_cast<uint64_t>(i);
+    short_rows[static_cast<size_t>(i)].slot = i;
+    verified.push_back(&no_drafts[static_cast<size_t>(i)]);
+    ended.push_back({.row = i, .drafted = 0, .accepted = 0, .num_new = 1, .ended = true});
+  }
+  const TickView before{.rows = short_rows, .batch = 15, .other_rows = 0, .context = 60};
+  const double ms = made_costs(4, 0.3).verify_ms(15, 15, 60);
+  TickPlan first;
+  chooser->choose(before, &first);
+  chooser->observe(before, first, {.rows = ended, .forests = verified, .work = {}, .verify_rows = 15, .draft_ms = 0, .verify_ms = ms, .tick_ms = ms});
+  const auto kept = [&](float acceptance) {
+    std::vector<Forest> forests(rows.size());
+    std::vector<Forest*> pointers;
+    for (Forest& forest : forests) {
+      forest.add(Forest::kRoot, 1, acceptance, kLookup, 0);
+      pointers.push_back(&forest);
+    }
+    TickPlan plan;
+    for (int tick = 0; tick < 8 && plan.drafters == 0; ++tick) {  // some look what plain decoding takes
+      plan.clear();
+      chooser->choose(view, &plan);
+    }
+    EXPECT_NE(plan.drafters, 0u);
+    chooser->select(view, &plan, pointers, {}, 256);
+    std::vector<int32_t> sizes;
+    for (const Forest& forest : forests) sizes.push_back(forest.size());
+    return sizes;
+  };
+  const std::vector<int32_t> some = kept(0.4f);
+  EXPECT_EQ(some[0], 1);
+  EXPECT_LT(std::accumulate(some.begin(), some.end(), 0), 16);
+  const std::vector<int32_t> none = kept(1e-6f);
+  EXPECT_EQ(std::accumulate(none.begin(), none.end(), 0), 0);
+}
+
 // A sequence's tokens are verified within the limits, whatever the drafters proposed.
 TEST(AutoChooser, KeepsItsLimits) {
   const std::unique_ptr<Chooser> chooser = make_auto(made_costs(1e6, 0.01));

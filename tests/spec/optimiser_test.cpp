@@ -110,7 +110,7 @@ TEST(Optimiser, CutAgainstBruteForce) {
     const int32_t rows = 1 + static_cast<int32_t>(random() % 30);
     const double fixed_ms = uniform(0, 1);
     const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows), .rows = static_cast<double>(rows), .context = 500,
-                      .plain_fixed_ms = fixed_ms, .fixed_ms = fixed_ms};
+                      .plain_fixed_ms = uniform(0, fixed_ms), .fixed_ms = fixed_ms};
     std::vector<float> acceptance(random() % 200);
     for (float& a : acceptance) a = static_cast<float>(std::pow(uniform(0, 1), uniform(0.2, 3)));
     std::sort(acceptance.begin(), acceptance.end(), std::greater<>());
@@ -129,7 +129,6 @@ TEST(Optimiser, CutAgainstBruteForce) {
   }
 }
 
-// What passes the gate is worth it, and together worth the pass; what does not is not.
 // Of two rows that are alike the one that counts more drafts at least as deep.
 TEST(Optimiser, WeightsDecideWhoDrafts) {
   const CostModel cost = made_model(4, 0.2, 0.5);
@@ -142,6 +141,7 @@ TEST(Optimiser, WeightsDecideWhoDrafts) {
   for (size_t r = 4; r < rows.size(); ++r) EXPECT_LT(depth[r], depth[0]) << r;
 }
 
+// What passes the gate is worth it, and together worth the pass; what does not is not.
 TEST(Optimiser, GateAgainstItsRule) {
   std::mt19937 random(3);
   const auto uniform = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(random); };
