@@ -47,12 +47,16 @@ std::string simulation_svg(const std::string& title, std::span<const SimulatedLi
       kLeft + kWidth + kRight, kTop + kHeight + kBottom);
   svg += "<text x=\"14\" y=\"20\" font-size=\"13\" font-weight=\"bold\">" + title + "</text>\n";
   const auto x = [longest](double seconds) { return kLeft + kWidth * seconds / longest; };
-  const auto y = [most](double requests) { return kTop + kHeight * (1 - requests / most); };
+  // By the logarithm: the last few requests decide. Below one: none.
+  const double decades = std::log10(most) + 0.15;
+  const auto y = [decades](double requests) {
+    return kTop + kHeight * (1 - (requests < 1 ? 0 : (std::log10(requests) + 0.15) / decades));
+  };
   for (double s = 0; s <= longest; s += step_for(longest)) {
     print(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x(s), kTop, x(s), kTop + kHeight);
     print(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x(s), kTop + kHeight + 16, s);
   }
-  for (double n = 0; n <= most; n += step_for(most)) {
+  for (double n = 1; n <= most; n *= 10) {
     print(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft, y(n), kLeft + kWidth, y(n));
     print(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", kLeft - 6, y(n) + 4, n);
   }
