@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "spec/fixed_chooser.h"
+#include "tests/runtime/sanitized.h"
 
 namespace otr {
 namespace {
@@ -172,6 +173,7 @@ struct PlainChooser final : Chooser {
 };
 
 TEST(AutoChooser, BeatsEveryFixedDepth) {
+  if (kSanitized) GTEST_SKIP() << "half a minute of what the other cases run too";
   for (const double ridge : {8.0, 40.0, 400.0}) {
     for (const double p : {0.5, 0.8, 0.95}) {
       const World w{.truth = made_costs(ridge, 0.15), .p = p, .lengths = tail(32)};
@@ -199,6 +201,7 @@ TEST(AutoChooser, GivesUpWhereNothingIsKept) {
 
 // Costs believed by a factor of two too high or too low, each for itself, are found out.
 TEST(AutoChooser, CorrectsItsCosts) {
+  if (kSanitized) GTEST_SKIP() << "as above";
   for (const double target : {0.5, 1.0, 2.0}) {
     for (const double draft : {0.5, 2.0}) {
       const World w{.truth = made_costs(40, 0.15), .p = 0.8, .lengths = tail(32)};
