@@ -5,11 +5,12 @@ Needs PyTorch with CUDA. Standard output: a table. Groups of 128, inputs and out
 weights rotate through 280 MB or more.
 """
 
-import statistics
 import sys
 
 try:
     import torch
+
+    from torch_timing import median_us
 except ImportError:
     sys.exit("int4.py: no PyTorch")
 
@@ -37,19 +38,6 @@ def packed_weight(outputs, inputs):
         codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.int32, device="cuda")
         packed = torch.ops.aten._convert_weight_to_int4pack(codes, INNER_TILES)
     return packed, torch.randn(inputs // GROUP, outputs, 2, dtype=torch.bfloat16, device="cuda")
-
-
-def median_us(body, count):
-    times = []
-    for _ in range(11):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for i in range(count):
-            body(i)
-        end.record()
-        end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end) / count)
-    return statistics.median(times[2:])
 
 
 def main():

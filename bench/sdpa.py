@@ -4,31 +4,19 @@
 Needs PyTorch with CUDA. Standard output: a table. Times are medians of CUDA events; keys and values rotate through 1 GB.
 """
 
-import statistics
 import sys
 
 try:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from torch_timing import median_us
 except ImportError:
     sys.exit("sdpa.py: no PyTorch of version 2.3 or later")
 
 MODELS = {"qwen2.5-7b": (28, 4, 128), "qwen2.5-32b": (40, 8, 128), "qwen3-8b": (32, 8, 128)}
 CASES = [("decode", 1, 8192, 1), ("decode", 16, 8192, 1), ("decode", 64, 2048, 1), ("prefill", 1, 2048, 2048), ("prefill", 1, 8192, 8192)]
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
-
-
-def median_us(body, count):
-    times = []
-    for _ in range(11):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for i in range(count):
-            body(i)
-        end.record()
-        end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end) / count)
-    return statistics.median(times[2:])
 
 
 def main():

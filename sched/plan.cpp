@@ -2,36 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <numeric>
 #include <queue>
 
+#include "kernels/base/append_format.h"
+
 namespace otr {
-namespace {
-
-__attribute__((format(printf, 2, 3))) void print(std::string* out, const char* format, ...) {
-  char text[256];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  *out += text;
-}
-
-}  // namespace
 
 std::string plan_name(std::span<const DrafterChoice> drafters, const Plan& plan) {
   std::string text;
   if (plan.drafter < 0) {
-    print(&text, "plain decoding on %d", plan.verify_gpus);
+    append_format(&text, "plain decoding on %d", plan.verify_gpus);
     return text;
   }
   const char* const name = drafters[static_cast<size_t>(plan.drafter)].name.c_str();
   if (plan.setting.mode == DraftMode::kCoupled) {
-    print(&text, "coupled '%s' on %d, windows of %d", name, plan.verify_gpus, plan.setting.window);
+    append_format(&text, "coupled '%s' on %d, windows of %d", name, plan.verify_gpus, plan.setting.window);
   } else {
-    print(&text, "decoupled '%s' on %d + %d, windows of %d", name, plan.verify_gpus, plan.draft_gpus, plan.setting.window);
+    append_format(&text, "decoupled '%s' on %d + %d, windows of %d", name, plan.verify_gpus, plan.draft_gpus, plan.setting.window);
   }
   return text;
 }
@@ -79,22 +67,22 @@ Plan make_plan(const PlanQuestion& q, std::vector<Plan>* considered) {
 
 std::string explain(const PlanQuestion& q, const Plan& plan, std::span<const Plan> considered) {
   std::string text;
-  print(&text, "%g requests on %d GPUs, %g tokens of context. ", q.batch, q.gpus, q.context);
+  append_format(&text, "%g requests on %d GPUs, %g tokens of context. ", q.batch, q.gpus, q.context);
   if (plan.speed <= 0) return text + "No verifier fits.\n";
   text += "Chosen: " + plan_name(q.drafters, plan);
-  print(&text, ": %.1f tokens/s a request, %d groups of %g requests.\n", 1e3 * plan.speed, q.gpus / plan.gpus(), plan.batch);
+  append_format(&text, ": %.1f tokens/s a request, %d groups of %g requests.\n", 1e3 * plan.speed, q.gpus / plan.gpus(), plan.batch);
   for (const Plan& other : considered) {
     text += "  " + plan_name(q.drafters, other);
-    print(&text, ": batch %g", other.batch);
+    append_format(&text, ": batch %g", other.batch);
     if (other.drafter >= 0) {
       const bool coupled = other.setting.mode == DraftMode::kCoupled;
       const WindowForm form = coupled ? WindowForm::kCoupled : q.form;
       const WindowTimes times = window_costs(q, other.verifier, other.drafter, coupled ? other.verify_gpus : other.draft_gpus)
                                     .times(form, other.setting.window, other.batch);
-      print(&text, ", p %.2f, draft %.2f ms, verify %.2f ms", q.drafters[static_cast<size_t>(other.drafter)].p,
+      append_format(&text, ", p %.2f, draft %.2f ms, verify %.2f ms", q.drafters[static_cast<size_t>(other.drafter)].p,
             other.setting.window * times.draft_ms, times.verify_ms);
     }
-    print(&text, ": %.1f tokens/s (%+.1f %%)\n", 1e3 * other.speed, 100 * (other.speed / plan.speed - 1));
+    append_format(&text, ": %.1f tokens/s (%+.1f %%)\n", 1e3 * other.speed, 100 * (other.speed / plan.speed - 1));
   }
   return text;
 }

@@ -29,7 +29,11 @@ constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to wi
 
 size_t AutoChooser::bucket_of(const TickView& view) { return std::min<size_t>(std::bit_width(view.rows.size()), 17); }
 
-AutoChooser::AutoChooser(const ChooserOptions& options) : options_(options), tuner_(!options.policy.untuned), draft_correction_(options.drafters.size()), runs_(options.drafters.size()) {
+AutoChooser::AutoChooser(const ChooserOptions& options)
+    : options_(options),
+      tuner_(!options.policy.untuned),
+      draft_correction_(options.drafters.size()),
+      runs_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;

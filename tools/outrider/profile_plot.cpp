@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdarg>
 #include <cstdio>
 #include <initializer_list>
 #include <set>
 #include <utility>
 #include <vector>
+
+#include "kernels/base/append_format.h"
 
 namespace otr::cli {
 namespace {
@@ -16,15 +17,6 @@ namespace {
 constexpr double kPanel = 220, kGapX = 70, kGapY = 78, kLeft = 64, kTop = 106;
 constexpr int kPanelsInRow = 3;
 constexpr double kBand = 0.15;  // drawn around "predicted = measured"
-
-__attribute__((format(printf, 2, 3))) void print(std::string* out, const char* format, ...) {
-  char text[512];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  *out += text;
-}
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -49,29 +41,29 @@ class Figure {
     rows_ = std::max(rows_, panel / kPanelsInRow + 1);
   }
   void text(double dx, double dy, const char* style, const std::string& words) {
-    print(&body_, "<text x=\"%.1f\" y=\"%.1f\" %s>", x + dx, y + dy, style);
+    append_format(&body_, "<text x=\"%.1f\" y=\"%.1f\" %s>", x + dx, y + dy, style);
     body_ += escaped(words) + "</text>\n";
   }
   void line(double x1, double y1, double x2, double y2, const char* style) {
-    print(&body_, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x + x1, y + y1, x + x2, y + y2, style);
+    append_format(&body_, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x + x1, y + y1, x + x2, y + y2, style);
   }
   void polyline(const std::vector<std::pair<double, double>>& points, const char* style) {
     body_ += "<polyline fill=\"none\" points=\"";
-    for (const auto& [px, py] : points) print(&body_, "%.1f,%.1f ", x + px, y + py);
-    print(&body_, "\" %s/>\n", style);
+    for (const auto& [px, py] : points) append_format(&body_, "%.1f,%.1f ", x + px, y + py);
+    append_format(&body_, "\" %s/>\n", style);
   }
   void rectangle(double left, double top, double width, double height, const std::string& fill, const char* style) {
-    print(&body_, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" %s/>\n", x + left, y + top, width,
+    append_format(&body_, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" %s/>\n", x + left, y + top, width,
           height, fill.c_str(), style);
   }
   void dot(double cx, double cy, double radius, const char* style) {
-    print(&body_, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" %s/>\n", x + cx, y + cy, radius, style);
+    append_format(&body_, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" %s/>\n", x + cx, y + cy, radius, style);
   }
   void frame(const std::string& title, const char* x_label, const char* y_label) {
     rectangle(0, 0, kPanel, kPanel, "none", "stroke=\"#444\"");
     text(kPanel / 2, -8, "text-anchor=\"middle\" font-weight=\"bold\"", title);
     text(kPanel / 2, kPanel + 32, "text-anchor=\"middle\"", x_label);
-    print(&body_, "<text transform=\"translate(%.1f %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n", x - 42,
+    append_format(&body_, "<text transform=\"translate(%.1f %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n", x - 42,
           y + kPanel / 2, y_label);
   }
   void tick_x(double at, const std::string& label) {
@@ -87,7 +79,7 @@ class Figure {
     const double width = kLeft + kPanelsInRow * kPanel + (kPanelsInRow - 1) * kGapX + 24,
                  height = kTop + rows_ * (kPanel + kGapY);
     std::string svg;
-    print(&svg,
+    append_format(&svg,
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
           "font-size=\"11\">\n",
           width, height);

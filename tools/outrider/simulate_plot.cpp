@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
+
+#include "kernels/base/append_format.h"
 
 namespace otr::cli {
 namespace {
@@ -12,15 +12,6 @@ namespace {
 constexpr double kWidth = 640, kHeight = 300, kLeft = 64, kTop = 44, kRight = 150, kBottom = 46;
 constexpr int kPoints = 160;  // of a line
 constexpr std::array<const char*, 7> kColours = {"#777777", "#b8860b", "#1f6fb4", "#2a9d5c", "#8e44ad", "#17a2b8", "#c0392b"};
-
-__attribute__((format(printf, 2, 3))) void print(std::string* out, const char* format, ...) {
-  char text[256];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  *out += text;
-}
 
 // 1, 2 or 5 times a power of ten: about five of them up to `most`.
 double step_for(double most) {
@@ -40,7 +31,7 @@ std::string simulation_svg(const std::string& title, std::span<const SimulatedLi
     for (const double ms : line.finish_ms) longest = std::max(longest, ms / 1e3);
   }
   std::string svg;
-  print(
+  append_format(
       &svg,
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" font-size=\"11\">\n"
       "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
@@ -53,31 +44,31 @@ std::string simulation_svg(const std::string& title, std::span<const SimulatedLi
     return kTop + kHeight * (1 - (requests < 1 ? 0 : (std::log10(requests) + 0.15) / decades));
   };
   for (double s = 0; s <= longest; s += step_for(longest)) {
-    print(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x(s), kTop, x(s), kTop + kHeight);
-    print(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x(s), kTop + kHeight + 16, s);
+    append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x(s), kTop, x(s), kTop + kHeight);
+    append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x(s), kTop + kHeight + 16, s);
   }
   for (double n = 1; n <= most; n *= 10) {
-    print(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft, y(n), kLeft + kWidth, y(n));
-    print(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", kLeft - 6, y(n) + 4, n);
+    append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft, y(n), kLeft + kWidth, y(n));
+    append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", kLeft - 6, y(n) + 4, n);
   }
-  print(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">seconds</text>\n", kLeft + kWidth / 2, kTop + kHeight + 36);
-  print(&svg, "<text transform=\"translate(16 %.1f) rotate(-90)\" text-anchor=\"middle\">requests under way</text>\n",
+  append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">seconds</text>\n", kLeft + kWidth / 2, kTop + kHeight + 36);
+  append_format(&svg, "<text transform=\"translate(16 %.1f) rotate(-90)\" text-anchor=\"middle\">requests under way</text>\n",
         kTop + kHeight / 2);
   for (size_t i = 0; i < lines.size(); ++i) {
     std::vector<double> finish = lines[i].finish_ms;
     std::sort(finish.begin(), finish.end());
     const char* const colour = kColours[i % kColours.size()];
-    print(&svg, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" points=\"", colour);
+    append_format(&svg, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" points=\"", colour);
     for (int point = 0; point <= kPoints; ++point) {
       const double s = finish.empty() ? 0 : finish.back() / 1e3 * point / kPoints;
       const auto left = finish.end() - std::upper_bound(finish.begin(), finish.end(), s * 1e3);
-      print(&svg, "%.1f,%.1f ", x(s), y(point == kPoints ? 0.0 : static_cast<double>(left)));
+      append_format(&svg, "%.1f,%.1f ", x(s), y(point == kPoints ? 0.0 : static_cast<double>(left)));
     }
     svg += "\"/>\n";
     const double at = kTop + 14 + 18 * static_cast<double>(i);
-    print(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>\n",
+    append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>\n",
           kLeft + kWidth + 12, at - 4, kLeft + kWidth + 34, at - 4, colour);
-    print(&svg, "<text x=\"%.1f\" y=\"%.1f\">%s %.0f s</text>\n", kLeft + kWidth + 40, at, lines[i].name.c_str(),
+    append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\">%s %.0f s</text>\n", kLeft + kWidth + 40, at, lines[i].name.c_str(),
           finish.empty() ? 0 : finish.back() / 1e3);
   }
   return svg + "</svg>\n";
