@@ -139,8 +139,7 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "fixed:self+twin+ngram+random+adversary+small:6:4:40"},
       {.policy = "auto"},
       {.policy = "auto", .max_batch = 3, .chunk = 16},
-      {.policy = "auto:uncoupled:chain:untuned"},
-      {.policy = "auto:q:stragglers"},
+      {.policy = "auto:uncoupled:chain:untuned:stragglers"},
   };
   for (const Variant& variant : variants) {
     EXPECT_EQ(difference(plain, run(variant)), "") << variant.policy;
