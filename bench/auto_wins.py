@@ -104,7 +104,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin/outrider"))
     parser.add_argument("--model", required=True)
-    parser.add_argument("--drafter", action="append", default=[], help="NAME=model:DIR")
+    parser.add_argument("--drafter", action="append", default=[], help="NAME=model:DIR or NAME=w4:DIR")
     parser.add_argument("--prompts", default=os.path.join(ROOT, "tests/data/tinymath/prompts.jsonl"))
     parser.add_argument("--num-prompts", type=int, default=128)
     parser.add_argument("--max-new-tokens", type=int, default=400)

@@ -14,6 +14,7 @@
 
 #include "runtime/tree_drafter.h"
 #include "runtime/device.h"
+#include "runtime/drafter_model.h"
 
 namespace otr {
 
@@ -21,8 +22,8 @@ class ModelDrafter final : public TreeDrafter {
  public:
   // `live`: the worker's sequences by slot. It and `device` outlive the drafter. `share`: another worker's runner of this model, whose
   // weights it uses; null: it loads its own.
-  static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const std::string& name, const std::string& path,
-                                                      Device& device, const LiveSequences& live, const ModelRunner* share = nullptr);
+  static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const DrafterModel& drafter, Device& device,
+                                                      const LiveSequences& live, const ModelRunner* share = nullptr);
   ~ModelDrafter() override;
 
   void join(const DraftSequence& sequence) override;

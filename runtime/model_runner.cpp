@@ -34,7 +34,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   OTR_RETURN_IF_ERROR(r->create_pages(options));
   const ModelRunner* other = options.share_logits;
   float* logits = other != nullptr && other->config().vocab_size == config.vocab_size ? other->program().logits() : nullptr;
-  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_->model, nullptr, r->layout_, r->pages_.data(),
+  r->in_4_bits_ = options.in_4_bits;
+  if (options.in_4_bits) OTR_RETURN_IF_ERROR(r->make_quantized());
+  const QuantizedWeights* quantized = options.in_4_bits ? r->weights_->quantized.get() : nullptr;
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_->model, quantized, r->layout_, r->pages_.data(),
                                                                      options.bucket, pool, logits));
   r->program_ = std::make_unique<ForwardProgram>(std::move(program));
   const int64_t stride = sample_workspace_stride(config.vocab_size) * pool.num_threads();
@@ -79,16 +82,19 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
   return {};
 }
 
+Status ModelRunner::make_quantized() {
+  if (weights_->quantized != nullptr) return {};  // by the owner
+  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model));
+  weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
+  quantize();
+  return {};
+}
+
 Status ModelRunner::add_quantized(ProgramBucket bucket) {
-  const bool is_made = weights_->quantized != nullptr;  // by the owner
-  if (!is_made) {
-    OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model));
-    weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
-  }
+  OTR_RETURN_IF_ERROR(make_quantized());
   OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels_, weights_->model, weights_->quantized.get(), layout_,
                                                                      pages_.data(), bucket, pool_, program_->logits()));
   quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
-  if (!is_made) quantize();
   return {};
 }
 

@@ -21,6 +21,7 @@ class ModelRunner;
 
 struct ModelOptions {
   std::string path;
+  bool in_4_bits = false;  // its program runs the quantised weights: for drafters
   uint64_t kv_bytes = 0;   // 0: a quarter of the free memory
   int32_t num_pages = 0;   // if not 0, instead of kv_bytes
   int32_t kv_sharers = 1;  // models that have the pages between them, this one included
@@ -35,6 +36,7 @@ class ModelRunner {
   static Result<std::unique_ptr<ModelRunner>> create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool);
 
   const ModelConfig& config() const { return weights_->model.config(); }
+  bool in_4_bits() const { return in_4_bits_; }
   int64_t weight_bytes() const { return weights_->model.bytes(); }
   int64_t converted_tensors() const { return weights_->converted_tensors; }
   int64_t page_bytes() const { return layout_.page_bytes(); }
@@ -76,6 +78,7 @@ class ModelRunner {
   };
   ModelRunner(const KernelTable& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
   Status load_weights(const ModelOptions& options);
+  Status make_quantized();
   Status create_pages(const ModelOptions& options);
   void quantize();
 
@@ -83,6 +86,7 @@ class ModelRunner {
   ThreadPool& pool_;
   std::shared_ptr<Weights> weights_;
   bool owns_weights_ = true;
+  bool in_4_bits_ = false;
   KvLayout layout_;
   Buffer<Element> pages_;  // [num_pages][layout_.page_elements()]
   std::unique_ptr<PagePool> page_pool_;

@@ -265,7 +265,7 @@ ProfileSubject subject_of(const Device& device) {
 }
 
 std::string drafter_shape(const TimedProgram& timed, const ModelRunner& target) {
-  return shape_text(timed.model->config()) + (timed.model == &target ? " 4-bit" : "");
+  return shape_text(timed.model->config()) + (timed.model == &target || timed.model->in_4_bits() ? " 4-bit" : "");
 }
 
 const char* build_commit() { return OUTRIDER_COMMIT; }

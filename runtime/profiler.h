@@ -15,20 +15,17 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "runtime/drafter_model.h"
 #include "runtime/profile_file.h"
 #include "runtime/tree_drafter.h"
 #include "runtime/device.h"
 
 namespace otr {
 
-struct ProfilerModel {
-  std::string name, path;
-};
-
 struct ProfilerOptions {
   std::string model, isa = "auto";
   int32_t num_threads = 0;
-  std::vector<ProfilerModel> drafters;  // beside "self"
+  std::vector<DrafterModel> drafters;  // beside "self"
   int32_t max_batch = 64, max_context = 4096;
   double seconds = 240;  // of the sweep
 };

@@ -15,10 +15,6 @@
 namespace otr {
 namespace {
 
-constexpr std::array<std::string_view, 3> kBuiltIn = {"ngram", "history", "self"};
-
-bool is_built_in(std::string_view name) { return std::find(kBuiltIn.begin(), kBuiltIn.end(), name) != kBuiltIn.end(); }
-
 // Where nothing can be measured: that rows cost a tenth of a pass, and drafts half of the target's. Ticks correct it.
 CostModel nominal_costs() {
   RoleCost target;
@@ -51,18 +47,6 @@ std::string drafter_json(const DrafterCounts& d) {
 }
 
 }  // namespace
-
-Result<DrafterModel> parse_drafter_model(std::string_view text) {
-  constexpr std::string_view kKind = "model:";
-  const size_t equals = text.find('=');
-  const auto fail = [text](const std::string& reason) { return invalid_argument("drafter '" + std::string(text) + "': " + reason); };
-  if (equals == std::string_view::npos) return fail("expected NAME=model:PATH");
-  const std::string_view name = text.substr(0, equals), rest = text.substr(equals + 1);
-  if (!is_drafter_name(name)) return fail("a name has letters, digits, '_', '-' and '.'");
-  if (is_built_in(name)) return fail("the name '" + std::string(name) + "' is taken by a drafter that is always there");
-  if (rest.substr(0, kKind.size()) != kKind || rest.size() == kKind.size()) return fail("expected NAME=model:PATH");
-  return DrafterModel{std::string(name), std::string(rest.substr(kKind.size()))};
-}
 
 Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& options, Device& device,
                                                        const std::vector<std::unique_ptr<Sequence>>& live) {
@@ -115,8 +99,8 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
   if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
     const ModelRunner* share = options_.share != nullptr ? options_.share->programs_[drafters_.size()]->model : nullptr;
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, device, live, share));
-    drafter_weight_bytes_ += model->model().weight_bytes();
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, *m, device, live, share));
+    drafter_weight_bytes_ += model->model().weight_bytes() + model->model().quantized_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
     programs_.emplace_back(model->timed_program());
     return std::unique_ptr<Drafter>(std::move(model));

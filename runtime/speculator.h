@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/cost_calibration.h"
+#include "runtime/drafter_model.h"
 #include "runtime/profile_file.h"
 #include "runtime/request.h"
 #include "runtime/device.h"
@@ -26,20 +27,11 @@
 
 namespace otr {
 
-// A drafter that is a model: NAME=model:PATH.
-struct DrafterModel {
-  std::string name;
-  std::string path;
-};
-
 // A drafter of the program's own, by name. For C++ that links the engine's internals, tests above all.
 struct CustomDrafter {
   std::string name;
   std::function<std::unique_ptr<Drafter>(int number)> make;  // `number`: its bit in the forests
 };
-
-// "NAME=model:PATH". kInvalidArgument for anything else, and for the names that are always there.
-Result<DrafterModel> parse_drafter_model(std::string_view text);
 
 struct SpeculatorOptions {
   Policy policy;

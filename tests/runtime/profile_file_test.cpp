@@ -199,7 +199,7 @@ TEST_F(ProfileFile, ASweepThatWasInterruptedGoesOn) {
     for (size_t i = 0; i < num_shapes + 10; ++i) profiler->step();
     part = profiler->profile();
   }
-  const auto other_sweep = [&](int32_t batch, int32_t context, std::vector<ProfilerModel> drafters) {
+  const auto other_sweep = [&](int32_t batch, int32_t context, std::vector<DrafterModel> drafters) {
     ProfilerOptions o = options;
     o.max_batch = batch, o.max_context = context, o.drafters = std::move(drafters);
     return profiler_of(o)->resume(part);
@@ -269,7 +269,7 @@ TEST_F(ProfileFile, AnEngineTakesItsOwnProfileOnly) {
   ASSERT_TRUE(save_profile(profiler->profile(), path("p.json")).ok());
 
   const std::string small = "small=model:" + drafter.path();
-  const char* const drafters[] = {small.c_str()};
+  const char* drafters[] = {small.c_str()};
   const std::string profile = path("p.json");
   otr_engine_options options;
   otr_engine_options_init(&options, sizeof options);
@@ -285,6 +285,11 @@ TEST_F(ProfileFile, AnEngineTakesItsOwnProfileOnly) {
   ASSERT_EQ(otr_engine_create(&options, &engine), OTR_OK) << otr_last_error(nullptr);
   otr_engine_destroy(engine);
 
+  const std::string quantised = "small=w4:" + drafter.path();
+  drafters[0] = quantised.c_str();
+  EXPECT_EQ(otr_engine_create(&options, &engine), OTR_BAD_INPUT);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find("4-bit"), std::string::npos) << otr_last_error(nullptr);
+  drafters[0] = small.c_str();
   options.num_threads = 2;
   EXPECT_EQ(otr_engine_create(&options, &engine), OTR_BAD_INPUT);
   EXPECT_EQ(std::string(otr_last_error(nullptr)), profile + ": threads: the profile is of '1', not of '2'");

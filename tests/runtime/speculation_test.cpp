@@ -48,7 +48,7 @@ class Speculation : public EveryPath {
     o.policy = r.policy;
     o.proofs.preempt_at_tick = r.preempt_at_tick;
     o.costs = r.costs;
-    o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path};
+    o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path, "twin4=w4:" + target_.path};
     o.custom_drafters = {
         {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, target_.vocab_size); }},
         {"adversary", [this](int number) { return std::make_unique<AdversarialDrafter>(number, answers_, target_.stop_token); }}};
@@ -134,6 +134,7 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "fixed:self:6:4:12", .chunk = 16},
       {.policy = "fixed:small:4:16:40", .max_batch = 3},
       {.policy = "fixed:twin:5:3:9"},
+      {.policy = "fixed:twin4:6", .max_batch = 3, .chunk = 16},
       {.policy = "fixed:small:6:4:12:q", .max_batch = 7},
       {.policy = "fixed:self+ngram:5:3:14:q"},
       {.policy = "fixed:self+twin+ngram+random+adversary+small:6:4:40"},
@@ -153,14 +154,14 @@ TEST_P(Speculation, ChangesNothing) {
 // The papers' policies, each with all its drafters. (What they decide: tests/spec/paper_choosers_test.cpp.)
 TEST_P(Speculation, ThePapersPoliciesChangeNothing) {
   const Outputs plain = run({});
-  const std::vector<CostModel> one(1, free_drafts()), five(5, free_drafts());
+  const std::vector<CostModel> one(1, free_drafts()), six(6, free_drafts());
   // Sanitizers get fewer requests, which end before specactor's profile comes to the models.
   const std::vector<std::string> profiled = kSanitized ? std::vector<std::string>{"ngram", "self"} : std::vector<std::string>{"ngram", "self", "small", "twin"};
   const struct {
     Variant variant;
     std::vector<std::string> drafters, drafting;
   } cases[] = {
-      {{.policy = "specactor", .costs = five}, {"ngram", "history", "self", "small", "twin"}, profiled},
+      {{.policy = "specactor", .costs = six}, {"ngram", "history", "self", "small", "twin", "twin4"}, profiled},
       {{.policy = "tlt", .max_batch = 7}, {"small", "ngram"}, {"small"}},
       {{.policy = "tlt", .max_batch = 16, .num_pages = fewest_pages()}, {"small", "ngram"}, {"small"}},
       {{.policy = "rhymerl", .costs = one}, {"history"}, {}},  // the first epoch
@@ -301,6 +302,17 @@ TEST_P(Speculation, KernelsThatDependOnTheNumberOfRowsAreFound) {
 
 OTR_INSTANTIATE_EVERY_PATH(Speculation);
 
+// A drafter in 4 bits runs those, and is not its checkpoint: it errs where that, the target's twin, never does.
+TEST_P(Speculation, ADrafterRunsIn4Bits) {
+  const Outputs plain = run({.policy = "fixed:twin:4"});
+  const int64_t kept = drafter_count("twin", "accepted"), whole = drafter_count("twin", "drafted"), bytes = stats_["drafter_weight_bytes"];
+  EXPECT_EQ(difference(plain, run({.policy = "fixed:twin4:4"})), "");
+  const int64_t kept4 = drafter_count("twin4", "accepted"), whole4 = drafter_count("twin4", "drafted");
+  EXPECT_GT(stats_["drafter_weight_bytes"].get<int64_t>(), bytes);
+  EXPECT_LT(static_cast<double>(kept4) / static_cast<double>(whole4), static_cast<double>(kept) / static_cast<double>(whole));
+  EXPECT_GT(2 * kept4, whole4);
+}
+
 TEST(SpeculationErrors, ArePlain) {
   const TinyModel model, other({.vocab_size = 98});
   const auto error = [&](const char* policy, std::vector<std::string> drafters) {
@@ -319,7 +331,10 @@ TEST(SpeculationErrors, ArePlain) {
             "drafter 'd' (" + other.path() + ") has a vocabulary of 98 tokens, the target one of 97");
   EXPECT_EQ(error("off", {"d=model:x", "d=model:y"}), "drafter 'd=model:y': the name is given twice");
   EXPECT_NE(error("fixed:d:4", {"d=model:/nowhere"}).find("/nowhere"), std::string::npos);
-  EXPECT_EQ(error("off", {"d=" + model.path()}), "drafter 'd=" + model.path() + "': expected NAME=model:PATH");
+  EXPECT_EQ(error("off", {"d=" + model.path()}), "drafter 'd=" + model.path() + "': expected NAME=model:PATH or NAME=w4:PATH");
+  EXPECT_EQ(error("off", {"d=w4:"}), "drafter 'd=w4:': expected NAME=model:PATH or NAME=w4:PATH");
+  EXPECT_EQ(error("fixed:d:4", {"d=w4:" + other.path()}),
+            "drafter 'd' (" + other.path() + ") has a vocabulary of 98 tokens, the target one of 97");
   EXPECT_EQ(error("off", {"self=model:x"}), "drafter 'self=model:x': the name 'self' is taken by a drafter that is always there");
   EXPECT_EQ(error("off", {"a b=model:x"}), "drafter 'a b=model:x': a name has letters, digits, '_', '-' and '.'");
 }

@@ -27,7 +27,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kUsage =
-    "Usage: outrider profile --model PATH [--drafter NAME=model:PATH]… -o PROFILE.json [FLAGS]\n"
+    "Usage: outrider profile --model PATH [--drafter NAME=model:PATH|NAME=w4:PATH]… -o PROFILE.json [FLAGS]\n"
     "       outrider profile --ladder PROFILE.json [--context N] [--plot FILE.svg] [--json]\n\n"
     "Times passes of the model, of its verifications and of its drafters over batch and context, fits their costs, and writes "
     "both.\n"
@@ -44,7 +44,7 @@ constexpr double kSavedEvery = 1;        // seconds
 
 const Flag kTable[] = {
     {"model", "PATH", "a Hugging Face folder or an .otr file (required)"},
-    {"drafter", "NAME=model:PATH", "a smaller model that policies may name; may be repeated (self is always profiled)"},
+    {"drafter", "NAME=model:PATH", "a smaller model that policies may name, w4: in 4 bits; may be repeated (self is always profiled)"},
     {"o", "FILE.json", "the profile (required)"},
     {"max-batch", "N", "samples of the largest passes (default 64)"},
     {"max-context", "N", "tokens of the longest contexts (default 4096, or what the model has)"},
@@ -62,10 +62,10 @@ ProfilerOptions options_of(const Flags& flags) {
   for (const std::string& text : flags.all("drafter")) {
     Result<DrafterModel> drafter = parse_drafter_model(text);
     if (!drafter.ok()) throw Failure(kExitUsage, "--" + drafter.status().message());
-    for (const ProfilerModel& other : o.drafters) {
+    for (const DrafterModel& other : o.drafters) {
       if (other.name == drafter.value().name) throw Failure(kExitUsage, "--drafter " + text + ": the name is taken");
     }
-    o.drafters.push_back({drafter.value().name, drafter.value().path});
+    o.drafters.push_back(std::move(drafter).value());
   }
   o.isa = flags.text("isa", "auto");
   choice_flag("isa", o.isa, {"auto", "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"});

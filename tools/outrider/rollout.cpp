@@ -141,7 +141,7 @@ std::vector<Flag> flag_table() {
       {"policy", "POLICY",
        "what is speculated: auto (default), off, specactor, rhymerl, tlt, efficientrollout, or "
        "fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]]"},
-      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name; may be repeated (self, ngram and history are always there)"},
+      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated (self, ngram and history are always there)"},
       {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
       {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
       {"trace", "FILE.json", "write what every tick chose, expected and did: for 'outrider report' and Perfetto"},

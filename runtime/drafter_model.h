@@ -1,0 +1,26 @@
+// DrafterModel: a drafter that is a smaller checkpoint with the target's vocabulary, as a user names it.
+//
+//   NAME=model:PATH   the checkpoint as it is
+//   NAME=w4:PATH      in 4 bits, lm_head included: what a level costs is mostly reading weights, while samples are few, and nothing
+//                     but acceptance depends on a drafter's arithmetic
+//
+// Thread safety: values.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "kernels/base/status.h"
+
+namespace otr {
+
+struct DrafterModel {
+  std::string name;
+  std::string path;
+  bool in_4_bits = false;
+};
+
+// kInvalidArgument for anything else than the two forms, and for the names that are always there.
+Result<DrafterModel> parse_drafter_model(std::string_view text);
+
+}  // namespace otr
