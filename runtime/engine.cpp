@@ -304,7 +304,9 @@ std::string Engine::stats_json() const {
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
-  return std::string(text) + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  const std::string moved = ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
+                            ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
+  return std::string(text) + moved + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 
