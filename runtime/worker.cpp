@@ -97,6 +97,9 @@ void Worker::follow_orders() {
   }
   if (std::exchange(orders_.lease_ended, false)) report_.pages_returned |= rebuild_.take_back();
   if (options_.proofs.migrate_every > 0) migrate_at_random();
+  if (options_.index == 0 && stats_.ticks == options_.proofs.migrate_at_tick && stats_.migrations == 0) {
+    while (batcher_.num_running() > 0) give(&live(batcher_.running_slot(0)), 1 % options_.num_workers);
+  }
 }
 
 void Worker::start_arrived() {
