@@ -1,15 +1,18 @@
 #include "graph/model_weights.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <type_traits>
 
 #include "graph/rope_frequencies.h"
 #include "kernels/base/thread_pool.h"
+#include "loader/frame_sum.h"
 #include "loader/item_status.h"
 #include "loader/tensor_data.h"
 #include "loader/weight_names.h"
+#include "loader/xxh64.h"
 
 namespace otr {
 
@@ -29,6 +32,20 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   w.inv_freq_ = inv_freq;
   w.bind();
   return w;
+}
+
+uint64_t ModelWeights::digest() const {
+  const ModelConfig& c = config_;
+  const uint64_t parts[] = {frame_sum(packed_.data(), packed_.bytes()),
+                            frame_sum(embedding_.data(), embedding_.bytes()),
+                            frame_sum(vectors_.data(), vectors_.bytes()),
+                            std::bit_cast<uint64_t>(c.rms_norm_eps),
+                            bits_from_float(rope_scale_),
+                            static_cast<uint64_t>(c.architecture)};
+  const int32_t sizes[] = {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size,
+                           c.qkv_bias,    c.qk_norm};
+  const uint64_t both[] = {xxh64(parts, sizeof parts), xxh64(sizes, sizeof sizes)};
+  return xxh64(both, sizeof both);
 }
 
 void* ModelWeights::address(const WeightPiece& piece) {

@@ -57,6 +57,8 @@ class ModelWeights {
   const LinearWeight& lm_head() const { return lm_head_; }        // [vocab_size][hidden_size]
   const float* inv_freq() const { return inv_freq_; }             // [head_dim / 2]
   float rope_scale() const { return rope_scale_; }                // of cosine and sine
+  // A checksum of everything that a forward pass reads, in this path's layout, and of the config: equal digests, equal results.
+  uint64_t digest() const;
   int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + vectors_.bytes()); }
 
  private:

@@ -19,6 +19,8 @@ constexpr KernelTable kScalar = {
     .candidates = candidates_scalar,
     .page_copy = page_copy,
     .page_zero = page_zero,
+    .page_gather = page_gather,
+    .page_scatter = page_scatter,
 };
 
 #if !defined(OUTRIDER_ELEMENT_F32)
@@ -36,6 +38,8 @@ constexpr KernelTable kAvx2 = {
     .candidates = candidates_avx2,
     .page_copy = page_copy,
     .page_zero = page_zero,
+    .page_gather = page_gather,
+    .page_scatter = page_scatter,
 };
 
 constexpr KernelTable kAvx512 = {
@@ -52,6 +56,8 @@ constexpr KernelTable kAvx512 = {
     .candidates = candidates_avx512,
     .page_copy = page_copy,
     .page_zero = page_zero,
+    .page_gather = page_gather,
+    .page_scatter = page_scatter,
 };
 
 // Every AMX machine has AVX-512: only the three matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the same
@@ -70,6 +76,8 @@ constexpr KernelTable kAmx = {
     .candidates = candidates_avx512,
     .page_copy = page_copy,
     .page_zero = page_zero,
+    .page_gather = page_gather,
+    .page_scatter = page_scatter,
 };
 #endif
 

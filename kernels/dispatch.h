@@ -14,6 +14,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear_w4/linear_w4.h"
 #include "kernels/page/page.h"
+#include "kernels/page/page_transfer.h"
 #include "kernels/quantize_w4/quantize_w4.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope_append/rope_append.h"
@@ -35,6 +36,8 @@ struct KernelTable {
   void (*candidates)(const CandidateParams&, ThreadPool&);
   void (*page_copy)(const PageCopyParams&, ThreadPool&);
   void (*page_zero)(const PageZeroParams&, ThreadPool&);
+  void (*page_gather)(const PageGatherParams&, ThreadPool&);
+  void (*page_scatter)(const PageScatterParams&, ThreadPool&);
 };
 
 // `name`: "auto" for the best path this machine has, or a path's name. Unknown name: kInvalidArgument. A path that the build,

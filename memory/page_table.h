@@ -57,6 +57,9 @@ class PageTable {
   // The pages from number `first` on become `pages`, whose references the table takes over.
   void replace_from(int32_t first, std::span<const PageId> pages, PagePool* pool);
 
+  // The table goes on with `pages`, whose references it takes over.
+  void append(std::span<const PageId> pages) { pages_.insert(pages_.end(), pages.begin(), pages.end()); }
+
   // Gives back the pages behind the first `num_positions` positions: what a draft took and did not need.
   void truncate(PagePool* pool, int32_t num_positions);
 

@@ -426,6 +426,24 @@ otr_status otr_weights_commit(otr_engine* engine) {
   return on_engine(engine, [](Engine& e) { return e.commit_weights(); });
 }
 
+otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity, size_t* size,
+                         size_t* num_covered) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (size == nullptr || num_covered == nullptr || (buffer == nullptr && capacity > 0)) return invalid_argument("buffer, size or num_covered is NULL");
+    if (token_ids == nullptr && num_tokens > 0) return invalid_argument("token_ids is NULL");
+    OTR_ASSIGN_OR_RETURN(*num_covered, e.export_kv({token_ids, num_tokens}, {static_cast<std::byte*>(buffer), capacity}, size));
+    return {};
+  });
+}
+
+otr_status otr_kv_import(otr_engine* engine, const void* data, size_t size, size_t* num_covered) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (data == nullptr || num_covered == nullptr) return invalid_argument("data or num_covered is NULL");
+    OTR_ASSIGN_OR_RETURN(*num_covered, e.import_kv({static_cast<const std::byte*>(data), size}));
+    return {};
+  });
+}
+
 otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward) {
   return on_engine(engine, [&](Engine& e) { return e.history() == nullptr ? Status() : e.history()->reward(group_id, sample, reward); });
 }

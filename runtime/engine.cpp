@@ -220,6 +220,11 @@ bool Engine::at_rest() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->mailbox().at_rest(); });
 }
 
+void Engine::resume_workers() {
+  if (paused_ || updating_ || standstills_ > 0) return;
+  for (const auto& worker : workers_) worker->mailbox().resume();
+}
+
 Status Engine::pause() {
   std::unique_lock<std::mutex> lock(mutex_);
   paused_ = true;
@@ -233,9 +238,7 @@ Status Engine::pause() {
 void Engine::resume() {
   std::lock_guard<std::mutex> lock(mutex_);
   paused_ = false;
-  for (const auto& worker : workers_) {
-    if (!updating_) worker->mailbox().resume();
-  }
+  resume_workers();
   at_rest_changed_.notify_all();  // a pause() that still waits was overtaken
 }
 
@@ -304,7 +307,9 @@ std::string Engine::stats_json() const {
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
-  return std::string(text) + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  const std::string moved = ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
+                            ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
+  return std::string(text) + moved + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 

@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/history_store.h"
+#include "runtime/kv_export.h"
 #include "runtime/worker.h"
 
 namespace otr {
@@ -49,6 +52,11 @@ class Engine final : private WorkerHost {
   Status begin_weights(uint64_t version);
   Status put_weight(const HostTensor& tensor);
   Status commit_weights();
+  // The cached pages of the longest beginning of `tokens` that a worker has, as runtime/kv_export.h lays them out; returns the tokens that
+  // they cover, and what `bytes` needs to hold in *size. kInvalidArgument: it is smaller; kBusy and as the ABI says.
+  Result<size_t> export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size);
+  // Into every worker's prefix cache. Returns the tokens that all of them have then. Errors: as open_kv.
+  Result<size_t> import_kv(std::span<const std::byte> bytes);
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
@@ -63,11 +71,17 @@ class Engine final : private WorkerHost {
     std::shared_ptr<Group> group;
   };
 
+  class Standstill;
+
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
   Status check_updating(bool expected) const;
+  Status check_not_updating() const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
+  void resume_workers();
+  KvIdentity kv_identity();
+  static size_t import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
 
   // ---- WorkerHost ----
   void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
@@ -84,7 +98,8 @@ class Engine final : private WorkerHost {
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
   std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's
 
-  std::mutex weights_mutex_;  // of calls that change the weights; taken before mutex_
+  std::mutex weights_mutex_;  // of calls that change the weights, or need them to stay; taken before mutex_
+  std::optional<uint64_t> weights_digest_;  // once somebody has asked; guarded by weights_mutex_
   mutable std::mutex mutex_;
   std::condition_variable result_arrived_, at_rest_changed_;
   // Guarded by mutex_.
@@ -97,6 +112,7 @@ class Engine final : private WorkerHost {
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work
+  int32_t standstills_ = 0;
   bool paused_ = false;
   bool stop_ = false;
 };

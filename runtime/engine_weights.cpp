@@ -10,6 +10,11 @@ Status Engine::check_updating(bool expected) const {
   return invalid_argument(expected ? "no update of the weights has begun" : "an update of the weights has already begun");
 }
 
+Status Engine::check_not_updating() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return updating_ ? Status(StatusCode::kBusy, "the weights are being replaced: commit them first") : Status();
+}
+
 Status Engine::begin_weights(uint64_t version) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(false));
@@ -35,14 +40,13 @@ Status Engine::put_weight(const HostTensor& tensor) {
 Status Engine::commit_weights() {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
+  weights_digest_.reset();
   for (const auto& worker : workers_) worker->target().weights_changed();  // the first one owns the weights
   std::lock_guard<std::mutex> lock(mutex_);
   quantize_seconds_ = first_worker().target().quantize_seconds();
   weight_version_ = next_weight_version_;
   updating_ = false;
-  for (const auto& worker : workers_) {
-    if (!paused_) worker->mailbox().resume();
-  }
+  resume_workers();
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -115,6 +116,24 @@ void ModelRunner::prepare(const PageWork& work) {
                        .num_copies = static_cast<int32_t>(work.copy_to.size())}, pool_);
   kernels_.page_zero({.layout = layout_, .pages = pages_.data(), .ids = work.zero.data(),
                        .num_ids = static_cast<int32_t>(work.zero.size())}, pool_);
+}
+
+void ModelRunner::read_pages(std::span<const PageId> ids, Element* transfer) {
+  kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
+                         .transfer = transfer}, pool_);
+}
+
+void ModelRunner::write_pages(std::span<const PageId> ids, const Element* transfer) {
+  kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
+                          .transfer = transfer}, pool_);
+}
+
+void ModelRunner::copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to) {
+  pool_.parallel_for(static_cast<int>(to.size()), [&](int i, int) {
+    const size_t at = static_cast<size_t>(i);
+    std::memcpy(pages_.data() + to[at] * layout_.page_elements(), from.pages_.data() + source[at] * layout_.page_elements(),
+                static_cast<size_t>(layout_.page_bytes()));
+  });
 }
 
 void ModelRunner::run(const RowBatch& rows) { program_->run(rows); }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "graph/forward_program.h"
@@ -39,6 +40,8 @@ class ModelRunner {
   bool in_4_bits() const { return in_4_bits_; }
   int64_t weight_bytes() const { return weights_->model.bytes(); }
   int64_t converted_tensors() const { return weights_->converted_tensors; }
+  uint64_t weights_digest() const { return weights_->model.digest(); }  // reads all of them
+  const KvLayout& kv_layout() const { return layout_; }
   int64_t page_bytes() const { return layout_.page_bytes(); }
   PagePool& page_pool() { return *page_pool_; }
   const PagePool& page_pool() const { return *page_pool_; }
@@ -64,6 +67,12 @@ class ModelRunner {
 
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
+  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements].
+  void read_pages(std::span<const PageId> ids, Element* transfer);
+  void write_pages(std::span<const PageId> ids, const Element* transfer);
+  // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
+  // writes to those pages.
+  void copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to);
   void run(const RowBatch& rows);
   // Draws from the logits of the last run.
   void draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results);

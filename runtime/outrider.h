@@ -318,6 +318,24 @@ OTR_API otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor)
 /* Ends the update. OTR_INVALID_ARGUMENT: none has begun. */
 OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
+/* ---- Pages ------------------------------------------------------------------------------------------------------------- */
+
+/* An engine keeps the keys and values of prompts it has run, in pages of 64 tokens, as long as there is room: a prompt that begins with the
+ * same tokens does not run them again. They can be taken from one engine to another of the same weights, instruction-set path and
+ * library version, on this machine or elsewhere. Samples are the same with and without. */
+
+/* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first token is
+ * drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small a one is
+ * OTR_INVALID_ARGUMENT with *size set. The form is independent of the path's own: bf16, row-major, with a checksum. OTR_BUSY as
+ * otr_submit; the engine stands still meanwhile, as paused. */
+OTR_API otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity,
+                                 size_t* size, size_t* num_covered);
+
+/* Takes what otr_kv_export wrote, into every worker's cache; of the first pages as many as have room: *num_covered says how many tokens
+ * that is. OTR_UNSUPPORTED: it is of another model shape, path, library version or of other weights. OTR_BAD_INPUT: it is damaged
+ * or something else. The text says what. A checksum tells damage, not malice: import only what you trust. */
+OTR_API otr_status otr_kv_import(otr_engine* engine, const void* data, size_t size, size_t* num_covered);
+
 /* ---- History ----------------------------------------------------------------------------------------------------------- */
 
 /* Training visits a prompt once an epoch, and what its samples say changes slowly. An engine that keeps a history (options.history, or

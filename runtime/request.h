@@ -45,6 +45,7 @@ struct RequestLimits {
   std::vector<int32_t> eos_ids;
 };
 
+class KvLease;
 struct Sequence;
 
 // Records that `token` is now part of the history that penalties look at.
@@ -79,17 +80,26 @@ struct Sequence {
   std::vector<float> logprobs, raw_logprobs;  // of tokens[num_prompt …]
   PageTable pages;
   int32_t num_computed = 0;     // positions whose keys and values are in `pages`
+  // While they are made anew at another worker (KvRebuild): what the old one lends, the copies of its pages from number first_copied
+  // on, and the position that rows may run up to.
+  std::shared_ptr<KvLease> lease;
+  std::vector<PageId> copied;  // [the lease's pages]
+  int32_t first_copied = 0;
+  int32_t runs_to = kEverything;
+  static constexpr int32_t kEverything = INT32_MAX;
   int32_t prefix_hit = 0;       // of these, what the prefix cache gave
 
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
   int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+  int32_t num_reported = 0;  // of `raw_logprobs`: what the ledger has been told
 
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
 
   int32_t num_prompt() const { return group->num_prompt; }
+  int32_t num_copied_pages() const { return static_cast<int32_t>(copied.size()) - first_copied; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   // Positions to compute: a score needs no row for its last token.
   int32_t num_target() const { return group->is_score ? num_tokens() - 1 : num_tokens(); }

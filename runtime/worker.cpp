@@ -36,6 +36,7 @@ Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
     : options_(options),
       device_(std::move(device)),
       batcher_(batch_limits(options_)),
+      rebuild_(&target(), &mailbox_, options_.proofs.rebuild),
       random_(options.proofs.migration_seed + static_cast<uint32_t>(options.index)),
       rows_(row_limits(options_, target()), attention_tile_rows(target().config().num_heads, target().config().num_kv_heads)),
       paths_(options.max_draft_rows, 2 * options.max_draft_rows) {  // kMaxDraftDepth positions touch two pages at most
@@ -58,6 +59,7 @@ Worker::~Worker() {
   join();
   for (auto& s : live_) {
     if (s == nullptr) continue;
+    rebuild_.drop(s.get());
     s->pages.release_all(&target().page_pool());
     s->group->disband();
   }
@@ -93,7 +95,11 @@ void Worker::follow_orders() {
     give(*orders_.move);
     report_.answered = std::exchange(orders_.move, std::nullopt);
   }
+  if (std::exchange(orders_.lease_ended, false)) report_.pages_returned |= rebuild_.take_back();
   if (options_.proofs.migrate_every > 0) migrate_at_random();
+  if (options_.index == 0 && stats_.ticks == options_.proofs.migrate_at_tick && stats_.migrations == 0) {
+    while (batcher_.num_running() > 0) give(&live(batcher_.running_slot(0)), 1 % options_.num_workers);
+  }
 }
 
 void Worker::start_arrived() {
@@ -143,12 +149,14 @@ void Worker::give(const Move& move) {
   }
 }
 
-// The other worker computes it anew: only its tokens go, and what was drawn with them.
+// Its tokens go, and what was drawn with them. Its pages stay, lent to the other worker.
 void Worker::give(Sequence* s, int32_t to) {
   const int64_t num_blocked = static_cast<int64_t>(s->group->blocked.size());
   num_blocked_ -= num_blocked;
   stats_.migrations += 1 + num_blocked;
   stats_.prefix_hit_tokens -= s->num_computed == s->prefix_hit ? s->prefix_hit : 0;  // it saved nothing
+  rebuild_.drop(s);
+  rebuild_.lend(s);
   s->num_computed = s->prefix_hit = 0;
   s->goes_to = to;
   report_.given.push(leave(s));
@@ -205,6 +213,7 @@ std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
 
 // Whatever fails from here on, the sample is among the finished.
 void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error) {
+  rebuild_.drop(s.get());
   // How far a score had come when it failed depends on the chunks it ran in.
   if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
   s->finish_reason = reason;
@@ -265,6 +274,7 @@ WorkerLoad Worker::load() const {
 // complete.
 void Worker::report() {
   stats_.kv_pages_in_use = target().page_pool().num_in_use();
+  stats_.kv_pages_leased = target().page_pool().num_leased();
   stats_.spec = speculator_->counts();
   stats_.decide_seconds = speculator_->decide_seconds();
   report_.finished.for_each([this](const Sequence& s) {
@@ -283,6 +293,7 @@ void Worker::report() {
   }
   options_.host->report(options_.index, stats_, load(), &report_);
   report_.answered.reset();
+  report_.pages_returned = false;
 }
 
 }  // namespace otr

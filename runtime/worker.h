@@ -16,6 +16,7 @@
 #include "memory/draft_paths.h"
 #include "runtime/draft_penalties.h"
 #include "runtime/history_store.h"
+#include "runtime/kv_rebuild.h"
 #include "runtime/trace.h"
 #include "runtime/worker_mailbox.h"
 #include "runtime/worker_options.h"
@@ -57,6 +58,9 @@ class Worker final : private BatchHost {
   void give(const Move& move);
   void give(Sequence* s, int32_t to);
   void migrate_at_random();
+  void advance_rebuilds();
+  bool waits_for_sibling(const Sequence& s) const;
+  bool wait_for_pages() const;
   Sequence* cheapest_running() const;
   void fail_all(const std::string& why);
   void report();
@@ -102,8 +106,11 @@ class Worker final : private BatchHost {
   // ---- BatchHost ----
   SequenceView view(int32_t slot) const override;
   int32_t pages_available() const override { return target().prefix_cache().num_available(); }
-  int32_t pages_held(int32_t slot) const override { return live(slot).pages.num_pages(); }
-  int32_t pages_private(int32_t slot) const override { return live(slot).pages.num_private(target().page_pool()); }
+  bool reclaim_pages() override { return rebuild_.reclaim(); }
+  int32_t pages_held(int32_t slot) const override { return live(slot).pages.num_pages() + live(slot).num_copied_pages(); }
+  int32_t pages_private(int32_t slot) const override {
+    return live(slot).pages.num_private(target().page_pool()) + live(slot).num_copied_pages();
+  }
   int32_t pages_to_write(int32_t slot, int32_t begin, int32_t end) const override;
   void attach_prefix(int32_t slot) override;
   void drop_pages(int32_t slot, bool counted) override;
@@ -122,6 +129,7 @@ class Worker final : private BatchHost {
   int64_t num_blocked_ = 0;
   int64_t num_arrived_ = 0;                 // samples
   std::unique_ptr<Speculator> speculator_;  // set by create()
+  KvRebuild rebuild_;
   std::mt19937 random_;                     // for proofs
   std::thread thread_;
 

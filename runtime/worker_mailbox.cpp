@@ -28,6 +28,12 @@ void WorkerMailbox::end_step() {
   posted_.notify_one();
 }
 
+void WorkerMailbox::end_lease() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.lease_ended = true;
+  posted_.notify_one();
+}
+
 void WorkerMailbox::pause() {
   const std::lock_guard<std::mutex> lock(mutex_);
   paused_ = true;

@@ -19,8 +19,9 @@ struct WorkerOrders {
   bool cancelled = false;    // groups were: see Group::cancelled
   std::optional<Move> move;  // to give, and to answer
   bool end_step = false;     // the engine has run dry
+  bool lease_ended = false;  // pages that were lent may have come back
 
-  bool pending() const { return !arrived.empty() || cancelled || move.has_value() || end_step; }
+  bool pending() const { return !arrived.empty() || cancelled || move.has_value() || end_step || lease_ended; }
 };
 
 class WorkerMailbox {
@@ -29,6 +30,7 @@ class WorkerMailbox {
   void cancel();
   void give(const Move& move);  // REQUIRES: the one before was answered
   void end_step();
+  void end_lease();
 
   // Between pause() and resume() take() does not return. Whoever has paused the worker waits for at_rest().
   void pause();
@@ -53,8 +55,9 @@ class WorkerMailbox {
     orders->arrived.append(&orders_.arrived);
     orders->cancelled |= orders_.cancelled;
     orders->end_step |= orders_.end_step;
+    orders->lease_ended |= orders_.lease_ended;
     if (orders_.move) orders->move = orders_.move;
-    orders_.cancelled = orders_.end_step = false;
+    orders_.cancelled = orders_.end_step = orders_.lease_ended = false;
     orders_.move.reset();
     return true;
   }

@@ -12,11 +12,26 @@ class HistoryStore;
 class Trace;
 class WorkerHost;
 
+// Where a sequence that has moved gets its keys and values from.
+enum class RebuildMode {
+  kBothEnds,   // computed from the front, copied from the back (KvRebuild)
+  kRecompute,  // computed: its old worker's memory cannot be read
+  kTransfer,   // copied, where that can be: for comparison
+};
+
+struct RebuildOptions {
+  RebuildMode mode = RebuildMode::kBothEnds;
+  double link_bytes_per_second = 0;  // no more is copied than a link of this rate would carry; 0: as fast as memory is
+  int32_t revoke_every = 0;          // for proofs: all that is lent is taken back before one tick in so many; 0: never
+};
+
 // What is done to a worker for proofs that it changes no sample.
 struct WorkerProofs {
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not
   int32_t migrate_every = 0;     // a random sequence goes to a random worker before one tick in so many; 0: none
   uint32_t migration_seed = 0;
+  int64_t migrate_at_tick = -1;  // all that the first worker runs goes to the next one before this tick of its own
+  RebuildOptions rebuild = {};
 };
 
 struct WorkerOptions {

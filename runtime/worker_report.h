@@ -14,8 +14,9 @@ struct WorkerReport {
   SequenceQueue finished;
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
+  bool pages_returned = false;   // what was lent is back: the load has changed
 
-  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value(); }
+  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value() || pages_returned; }
 };
 
 // Whom workers report to. Called by their threads.

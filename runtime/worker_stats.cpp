@@ -18,7 +18,9 @@ void WorkerStats::add(const WorkerStats& o) {
   preemptions += o.preemptions;
   migrations += o.migrations;
   prefix_hit_tokens += o.prefix_hit_tokens;
+  kv_copied_tokens += o.kv_copied_tokens;
   kv_pages_in_use += o.kv_pages_in_use;
+  kv_pages_leased += o.kv_pages_leased;
   kv_pages_peak += o.kv_pages_peak;
   batch_peak += o.batch_peak;
   busy_seconds += o.busy_seconds;
@@ -40,6 +42,7 @@ std::string WorkerStats::json() const {
   put("finished_samples", std::to_string(finished_samples));
   put("preemptions", std::to_string(preemptions));
   put("migrations", std::to_string(migrations));
+  put("kv_copied_tokens", std::to_string(kv_copied_tokens));
   put("batch_peak", std::to_string(batch_peak));
   put("kv_pages_in_use", std::to_string(kv_pages_in_use));
   put("kv_pages_peak", std::to_string(kv_pages_peak));

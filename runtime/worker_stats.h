@@ -19,7 +19,9 @@ struct WorkerStats {
   int64_t preemptions = 0;
   int64_t migrations = 0;  // samples that it gave to another worker
   int64_t prefix_hit_tokens = 0;
-  int32_t kv_pages_in_use = 0;  // held by live sequences
+  int64_t kv_copied_tokens = 0;  // positions of sequences that came from other workers, copied and not computed
+  int32_t kv_pages_in_use = 0;   // held by live sequences
+  int32_t kv_pages_leased = 0;   // held only for other workers to copy
   int32_t kv_pages_peak = 0;
   int32_t batch_peak = 0;
   double busy_seconds = 0;    // inside step()

@@ -27,8 +27,9 @@ bool Worker::step() {
   const double drafted = stats_.draft_seconds;
   page_work_.clear();
   if (stats_.ticks == options_.proofs.preempt_at_tick) batcher_.preempt_one(this);
+  advance_rebuilds();
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
-  if (runs.empty()) return false;
+  if (runs.empty()) return wait_for_pages();
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
@@ -39,6 +40,7 @@ bool Worker::step() {
   const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;
   speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * drafting, .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * seconds});
   if (options_.trace != nullptr) trace_tick(runs.size(), drafting, verifying, seconds);
+  rebuild_.end_tick(stats_.prefill_tokens - marks_.prefill_tokens, seconds);
   ++stats_.ticks;
   stats_.kernel_seconds += verifying;
   stats_.busy_seconds += seconds;
@@ -297,7 +299,7 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const Place& at) {
 SequenceView Worker::view(int32_t slot) const {
   const Sequence& s = live(slot);
   return {.num_target = s.num_target(), .num_computed = s.num_computed, .remaining = s.max_tokens - s.num_tokens(),
-          .logits_from = s.logits_from()};
+          .logits_from = s.logits_from(), .runs_to = s.runs_to};
 }
 
 int32_t Worker::pages_to_write(int32_t slot, int32_t begin, int32_t end) const {
@@ -306,13 +308,15 @@ int32_t Worker::pages_to_write(int32_t slot, int32_t begin, int32_t end) const {
 
 void Worker::attach_prefix(int32_t slot) {
   Sequence& s = live(slot);
-  if (s.group->is_score) return;  // a score recomputes everything
+  if (s.group->is_score) return;  // it uses no cached prompt
   s.num_computed = s.prefix_hit = s.pages.attach_prefix(&target().prefix_cache(), s.tokens);
   stats_.prefix_hit_tokens += s.prefix_hit;
+  if (s.lease != nullptr || waits_for_sibling(s)) s.runs_to = s.num_computed;  // until advance_rebuilds()
 }
 
 void Worker::drop_pages(int32_t slot, bool counted) {
   Sequence& s = live(slot);
+  rebuild_.drop(&s);
   s.pages.release_all(&target().page_pool());
   s.num_computed = 0;
   if (!counted) stats_.prefix_hit_tokens -= s.prefix_hit;  // it could not join after all: the hit saved nothing
@@ -326,12 +330,15 @@ void Worker::take_pages(int32_t slot, int32_t begin, int32_t end) {
 
 Status Worker::check_pages() const {
   const PagePool& pool = target().page_pool();
-  std::vector<int32_t> references(static_cast<size_t>(pool.num_pages()), 0);
+  std::vector<int32_t> references(static_cast<size_t>(pool.num_pages()), 0), leases = references;
+  rebuild_.add_leases(&references, &leases);
   for (const auto& s : live_) {
     if (s == nullptr) continue;
     for (PageId page : s->pages.pages()) ++references[static_cast<size_t>(page)];
+    for (int32_t i = s->first_copied; i < static_cast<int32_t>(s->copied.size()); ++i)
+      ++references[static_cast<size_t>(s->copied[static_cast<size_t>(i)])];
   }
-  OTR_RETURN_IF_ERROR(pool.check(references));
+  OTR_RETURN_IF_ERROR(pool.check(references, leases));
   return target().prefix_cache().check();
 }
 

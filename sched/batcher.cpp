@@ -50,7 +50,8 @@ void Batcher::remove(int32_t slot) {
 
 int32_t Batcher::rows_wanted(const SequenceView& v, int32_t chunk_left, int32_t logit_rows_left) const {
   const int32_t behind = v.num_target - v.num_computed;
-  int32_t rows = behind == 1 ? 1 : std::min(behind, chunk_left);
+  const int32_t runnable = std::max(0, std::min(v.num_target, v.runs_to) - v.num_computed);
+  int32_t rows = behind == 1 ? runnable : std::min(runnable, chunk_left);
   if (logit_rows(v, v.num_computed, v.num_computed + rows) > logit_rows_left) {
     rows = std::max(v.logits_from, v.num_computed) - v.num_computed + logit_rows_left;
   }
@@ -120,12 +121,16 @@ void Batcher::admit(BatchHost* host) {
 const std::vector<RowRun>& Batcher::schedule(BatchHost* host) {
   plan_.clear();
   bool preempted = false;
-  while (pages_wanted(*host) > host->pages_available() && preempt_one(host)) preempted = true;
+  while (pages_wanted(*host) > host->pages_available()) {
+    if (host->reclaim_pages()) continue;
+    if (!preempt_one(host)) break;
+    preempted = true;
+  }
   if (!preempted) {
     const bool was_idle = running_.empty();
     admit(host);
     // Whoever joins an empty batch joins unconditionally: those who wait with pages give them up for it.
-    while (was_idle && pages_wanted(*host) > host->pages_available() && preempt_one(host)) {}
+    while (was_idle && pages_wanted(*host) > host->pages_available() && (host->reclaim_pages() || preempt_one(host))) {}
   }
   int32_t chunk_left = limits_.prefill_chunk, logits_left = limits_.max_logit_rows;
   for (const Entry& e : running_) {

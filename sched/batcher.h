@@ -2,7 +2,7 @@
 //
 // Continuous batching with chunked prefill. Running sequences are served by age; a sequence one token behind decodes, one further
 // behind takes from the tick's prefill chunk. Waiting sequences join, oldest first, while the batch and the pages allow.
-// When the running sequences need more pages than there are, the one with the most left to do (among those whose preemption
+// When the running sequences need more pages than there are, those that are lent come back; then the one with the most left to do (among those whose preemption
 // frees a page) is sent back to wait, its tokens kept; the oldest running sequence is immune, so there is always progress.
 // Nothing decided here can change a result, only when it comes.
 //
@@ -21,6 +21,7 @@ struct SequenceView {
   int32_t num_computed;  // positions whose keys and values are in pages
   int32_t remaining;     // tokens it may still produce: what is left to do
   int32_t logits_from;   // positions from here on want logits (each takes a row of the logits buffer)
+  int32_t runs_to = INT32_MAX;  // positions from here on are not to be run yet: their keys and values are on the way
 };
 
 // Positions [begin, end) of sequence `slot` run in this tick.
@@ -34,6 +35,8 @@ class BatchHost {
   virtual ~BatchHost() = default;
   virtual SequenceView view(int32_t slot) const = 0;
   virtual int32_t pages_available() const = 0;
+  // Takes back pages that are lent to other workers. False: there are none.
+  virtual bool reclaim_pages() { return false; }
   virtual int32_t pages_held(int32_t slot) const = 0;
   // Pages that only this sequence holds: what preempting it frees.
   virtual int32_t pages_private(int32_t slot) const = 0;

@@ -65,6 +65,38 @@ TEST(PagePool, CachedPagesBecomeEvictableInOrder) {
   EXPECT_TRUE(pool.check({0, 0, 0, 0}).ok());
 }
 
+TEST(PagePool, LeasedPagesAreCountedApart) {
+  PagePool pool(4);
+  const PageId own = pool.take_free(), lent = pool.take_free(), cached = pool.take_free();
+  pool.set_cached(cached, true);
+  for (const PageId page : {own, lent, cached}) pool.lease(page);
+  EXPECT_EQ(pool.num_leased(), 0);  // they still have an owner
+  EXPECT_FALSE(pool.writable(own));
+  expect_counts(pool, 1, 0, 3);
+  pool.release(lent);
+  pool.release(cached);
+  EXPECT_EQ(pool.num_leased(), 2);
+  expect_counts(pool, 1, 0, 1);
+  std::vector<int32_t> references(4), leases(4);
+  references[static_cast<size_t>(own)] = 2;
+  references[static_cast<size_t>(lent)] = references[static_cast<size_t>(cached)] = 1;
+  EXPECT_FALSE(pool.check(references).ok());  // the leases are not known
+  leases[static_cast<size_t>(own)] = leases[static_cast<size_t>(lent)] = leases[static_cast<size_t>(cached)] = 1;
+  EXPECT_TRUE(pool.check(references, leases).ok());
+  pool.lease(lent);  // a second reader
+  pool.retain(cached);  // somebody attaches
+  EXPECT_EQ(pool.num_leased(), 1);
+  pool.end_lease(lent);
+  EXPECT_EQ(pool.num_leased(), 1);
+  for (const PageId page : {own, lent, cached}) pool.end_lease(page);
+  EXPECT_EQ(pool.num_leased(), 0);
+  EXPECT_TRUE(pool.writable(own));
+  pool.release(own);
+  pool.release(cached);
+  expect_counts(pool, 3, 1, 0);
+  EXPECT_TRUE(pool.check({0, 0, 0, 0}).ok());
+}
+
 TEST(PagePool, CheckFindsAWrongReferenceCount) {
   PagePool pool(3);
   pool.retain(pool.take_free());

@@ -1,0 +1,112 @@
+// Pages out of an engine and into it. The workers are at rest meanwhile, so the caller's thread may use their pools and threads.
+#include <cstring>
+
+#include "runtime/engine.h"
+#include "runtime/kv_export.h"
+
+namespace otr {
+
+// Lets the running ticks end and keeps new ones from beginning while it lives; whether the caller has paused the engine or not.
+class Engine::Standstill {
+ public:
+  explicit Standstill(Engine* engine) : engine_(engine) {
+    std::unique_lock<std::mutex> lock(engine->mutex_);
+    ++engine->standstills_;
+    for (const auto& worker : engine->workers_) worker->mailbox().pause();
+    engine->at_rest_changed_.wait(lock, [engine] { return engine->stop_ || engine->at_rest(); });
+    stopped_ = engine->stop_;
+  }
+  ~Standstill() {
+    const std::lock_guard<std::mutex> lock(engine_->mutex_);
+    --engine_->standstills_;
+    engine_->resume_workers();
+  }
+  Standstill(const Standstill&) = delete;
+  Standstill& operator=(const Standstill&) = delete;
+
+  Status status() const { return stopped_ ? Status(StatusCode::kInvalidHandle, "the engine was destroyed") : Status(); }
+
+ private:
+  Engine* const engine_;
+  bool stopped_ = false;
+};
+
+KvIdentity Engine::kv_identity() {
+  const ModelRunner& target = first_worker().target();
+  if (!weights_digest_) weights_digest_ = target.weights_digest();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {.layout = target.kv_layout(),
+          .isa = first_worker().device().isa(),
+          .library = otr_version(),
+          .weights_digest = *weights_digest_,
+          .weight_version = weight_version_};
+}
+
+Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size) {
+  const std::lock_guard<std::mutex> weights(weights_mutex_);
+  OTR_RETURN_IF_ERROR(check_not_updating());
+  const Standstill standstill(this);
+  OTR_RETURN_IF_ERROR(standstill.status());
+  ModelRunner* best = &workers_.front()->target();
+  std::vector<PageId> pages, found;
+  found.reserve(tokens.size() / kPageTokens);
+  pages.reserve(tokens.size() / kPageTokens);
+  const auto release = [](ModelRunner* target, std::vector<PageId>* held) {
+    for (; !held->empty(); held->pop_back()) target->page_pool().release(held->back());
+  };
+  for (const auto& worker : workers_) {
+    worker->target().prefix_cache().match(tokens, static_cast<int32_t>(tokens.size() / kPageTokens), &found);
+    if (found.size() > pages.size()) {
+      release(best, &pages);
+      pages.swap(found);
+      best = &worker->target();
+    }
+    release(&worker->target(), &found);
+  }
+  const size_t covered = pages.size() * kPageTokens;
+  *size = kv_export_bytes(best->kv_layout(), covered);
+  if (bytes.size() >= *size) {
+    const size_t token_bytes = covered * sizeof(int32_t);
+    std::vector<Element> transfer(pages.size() * static_cast<size_t>(best->kv_layout().page_elements()));
+    best->read_pages(pages, transfer.data());
+    if (!transfer.empty()) std::memcpy(bytes.data() + sizeof(KvHeader) + token_bytes, transfer.data(), transfer.size() * sizeof(Element));
+  }
+  release(best, &pages);
+  if (bytes.size() < *size) return invalid_argument("the buffer is too small: " + std::to_string(*size) + " bytes are needed");
+  seal_kv(kv_identity(), tokens.first(covered), bytes.first(*size));
+  return covered;
+}
+
+Result<size_t> Engine::import_kv(std::span<const std::byte> bytes) {
+  const std::lock_guard<std::mutex> weights(weights_mutex_);
+  OTR_RETURN_IF_ERROR(check_not_updating());
+  OTR_ASSIGN_OR_RETURN(const KvImport import, open_kv(kv_identity(), bytes, limits_.vocab_size));
+  std::vector<int32_t> tokens(import.tokens.size() / sizeof(int32_t));
+  std::vector<Element> transfer(import.pages.size() / sizeof(Element));
+  if (!tokens.empty()) {
+    std::memcpy(tokens.data(), import.tokens.data(), import.tokens.size());
+    std::memcpy(transfer.data(), import.pages.data(), import.pages.size());
+  }
+  const Standstill standstill(this);
+  OTR_RETURN_IF_ERROR(standstill.status());
+  size_t least = tokens.size() / kPageTokens;
+  for (const auto& worker : workers_) least = std::min(least, import_pages(tokens, transfer.data(), &worker->target()));
+  return least * kPageTokens;
+}
+
+// Into one worker's prefix cache, as many of the first pages as have room there; returns how many it has then.
+size_t Engine::import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target) {
+  const size_t num_pages = tokens.size() / kPageTokens;
+  std::vector<PageId> pages;
+  pages.reserve(num_pages);
+  PrefixCache& cache = target->prefix_cache();
+  cache.match(tokens, static_cast<int32_t>(num_pages), &pages);
+  const size_t known = pages.size();
+  while (pages.size() < num_pages && cache.num_available() > 0) pages.push_back(cache.allocate());
+  target->write_pages(std::span(pages).subspan(known), transfer + known * static_cast<size_t>(target->kv_layout().page_elements()));
+  cache.insert(tokens, pages, static_cast<int32_t>(pages.size()));
+  for (size_t i = pages.size(); i-- > 0;) target->page_pool().release(pages[i]);
+  return pages.size();
+}
+
+}  // namespace otr

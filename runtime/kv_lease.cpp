@@ -1,0 +1,31 @@
+#include "runtime/kv_lease.h"
+
+namespace otr {
+
+bool KvLease::copy(int32_t first, std::span<const PageId> to, ModelRunner* target) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (over_) return false;
+  target->copy_pages(source_, std::span(pages_).subspan(static_cast<size_t>(first), to.size()), to);
+  return true;
+}
+
+void KvLease::end() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (over_) return;
+    over_ = true;
+  }
+  lender_->end_lease();
+}
+
+void KvLease::revoke() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  over_ = true;
+}
+
+bool KvLease::over() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return over_;
+}
+
+}  // namespace otr

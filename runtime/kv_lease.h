@@ -1,0 +1,48 @@
+// KvLease: pages that a worker lends to another. The pages of a sequence that has been given away stay where they are until the worker
+// that goes on with it has copied what it wants of them, or does not want them any more, or the lender needs them back: what was
+// not copied by then is computed anew.
+//
+// Thread safety: all functions may be called from any thread. `source` and `lender` outlive every call of copy() and end(). A lock keeps a
+// copy and a revocation apart, so a copy is to be of a bounded number of pages.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "runtime/model_runner.h"
+#include "runtime/worker_mailbox.h"
+
+namespace otr {
+
+class KvLease {
+ public:
+  // `pages` hold the first `num_positions` positions of the sequence; `source` keeps references on them.
+  KvLease(const ModelRunner& source, WorkerMailbox* lender, std::span<const PageId> pages, int32_t num_positions)
+      : source_(source), lender_(lender), pages_(pages.begin(), pages.end()), num_positions_(num_positions) {}
+
+  std::span<const PageId> pages() const { return pages_; }
+  int32_t num_pages() const { return static_cast<int32_t>(pages_.size()); }
+  int32_t num_positions() const { return num_positions_; }
+
+  // The borrower's: copies the pages from number `first` on into `to`, pages of `target`. False: they are revoked, nothing is copied.
+  bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target);
+  // The borrower's: it reads no more. The lender is told.
+  void end();
+
+  // The lender's: from its return on nobody reads the pages.
+  void revoke();
+  // Whether the pages are the lender's again.
+  bool over() const;
+
+ private:
+  const ModelRunner& source_;
+  WorkerMailbox* const lender_;
+  const std::vector<PageId> pages_;
+  const int32_t num_positions_;
+  mutable std::mutex mutex_;
+  bool over_ = false;  // guarded by mutex_
+};
+
+}  // namespace otr

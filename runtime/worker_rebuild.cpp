@@ -1,0 +1,65 @@
+// What a worker does for sequences whose keys and values are being made anew: see KvRebuild.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "runtime/worker.h"
+
+namespace otr {
+namespace {
+
+constexpr double kMostWaitSeconds = 1e-3;  // for the link, when there is nothing to run: orders are not to wait longer
+
+int32_t full_prompt_pages(const Sequence& s) { return s.num_prompt() / kPageTokens; }
+
+}  // namespace
+
+// Before a tick: copies come on, the ends that have met are joined, and who has waited for a sibling's prompt takes it from the cache.
+void Worker::advance_rebuilds() {
+  rebuild_.begin_tick();
+  if (options_.proofs.rebuild.revoke_every > 0 && random_() % static_cast<uint32_t>(options_.proofs.rebuild.revoke_every) == 0) {
+    rebuild_.reclaim();
+  }
+  for (int32_t i = 0; i < batcher_.num_running(); ++i) {
+    Sequence& s = live(batcher_.running_slot(i));
+    if (s.runs_to == Sequence::kEverything) continue;
+    if (waits_for_sibling(s)) continue;
+    // It has computed nothing yet: what the cache has by now is the better beginning.
+    if (!s.group->is_score && s.num_computed == s.prefix_hit && s.num_copied_pages() == 0) {
+      stats_.prefix_hit_tokens -= s.prefix_hit;
+      s.pages.release_all(&target().page_pool());
+      attach_prefix(s.slot);
+    }
+    if (s.lease == nullptr) {
+      s.runs_to = Sequence::kEverything;
+      continue;
+    }
+    const int32_t copied = rebuild_.advance(&s);
+    stats_.kv_copied_tokens += copied;
+    if (copied > 0 && !s.group->is_score && s.num_computed >= s.num_prompt()) {
+      target().prefix_cache().insert(s.tokens, s.pages.pages(), full_prompt_pages(s));
+    }
+  }
+}
+
+// Siblings that come, or come back, together have one prompt to make: the oldest makes it, the others find it in the prefix cache.
+bool Worker::waits_for_sibling(const Sequence& s) const {
+  if (s.group->is_score || s.num_computed >= full_prompt_pages(s) * kPageTokens) return false;
+  for (int32_t i = 0; i < batcher_.num_running(); ++i) {
+    const Sequence& other = live(batcher_.running_slot(i));
+    if (other.age >= s.age) return false;  // they are in the order of their age
+    if (other.group == s.group && other.num_computed < other.num_prompt()) return true;
+  }
+  return false;
+}
+
+// Nothing can run: that is right as long as something comes from elsewhere. False: nothing does.
+bool Worker::wait_for_pages() const {
+  bool comes = false;
+  for (int32_t i = 0; i < batcher_.num_running() && !comes; ++i) comes = live(batcher_.running_slot(i)).runs_to != Sequence::kEverything;
+  if (!comes) return false;
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(kMostWaitSeconds, rebuild_.seconds_to_wait())));
+  return true;
+}
+
+}  // namespace otr

@@ -1,0 +1,30 @@
+#include "sched/kv_split.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace otr {
+
+double rebuild_seconds(int32_t x, int32_t gap, const RebuildRates& rates) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const auto seconds = [](int32_t tokens, double rate) {
+    if (tokens <= 0) return 0.0;
+    return rate > 0 ? tokens / rate : kNever;
+  };
+  return std::max(seconds(x, rates.computed), seconds(gap - x, rates.copied));
+}
+
+int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates) {
+  const int32_t gap = end - begin;
+  if (gap == 0 || rates.copied <= 0) return gap;
+  RebuildRates known = rates;
+  if (known.computed <= 0) known.computed = known.copied;
+  // Where both take equally long; then the better one of the page ends around it.
+  const int32_t least = std::min(end, (begin + page - 1) / page * page);
+  const int32_t equal = begin + static_cast<int32_t>(gap * (known.computed / (known.computed + known.copied)));
+  const int32_t below = std::max(least, equal / page * page), above = std::max(least, std::min(end, (equal / page + 1) * page));
+  const double down = rebuild_seconds(below - begin, gap, known), up = rebuild_seconds(above - begin, gap, known);
+  return (down <= up ? below : above) - begin;
+}
+
+}  // namespace otr
