@@ -178,6 +178,7 @@ Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& r, const R
   if (r.num_prompt_tokens == 0) {  // nothing precedes token 0
     s->logprobs.push_back(std::nanf(""));
     s->raw_logprobs.push_back(std::nanf(""));
+    s->num_reported = 1;
     s->note_penalty(r.token_ids[0], true);
   }
   return s;

@@ -85,6 +85,7 @@ struct Sequence {
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
   int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+  int32_t num_reported = 0;  // of `raw_logprobs`: what the ledger has been told
 
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;

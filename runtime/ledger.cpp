@@ -1,0 +1,202 @@
+#include "runtime/ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/page/page.h"
+
+namespace otr {
+namespace {
+
+Status contradiction(uint64_t group, uint32_t sample, const std::string& what) {
+  return bad_input("sample " + std::to_string(sample) + " of group " + std::to_string(group) + " " + what);
+}
+
+int32_t most_accepted(const LedgerGroup& g, const LedgerSample& s) { return s.max_tokens - g.group->num_prompt; }
+
+bool can_end(const LedgerGroup& g, const LedgerSample& s, otr_finish_reason reason) {
+  const bool is_complete = s.num_accepted() == most_accepted(g, s);
+  const std::vector<int32_t>& stops = g.group->stop_ids;
+  switch (reason) {
+    case OTR_FINISH_STOP: return !s.tokens.empty() && std::binary_search(stops.begin(), stops.end(), s.tokens.back());
+    case OTR_FINISH_LENGTH: return is_complete && !g.group->is_score;
+    case OTR_FINISH_SCORE: return is_complete && g.group->is_score;
+    case OTR_FINISH_ABORT: return g.group->cancelled;
+    case OTR_FINISH_ERROR: return true;
+  }
+  return false;
+}
+
+LedgerSample ledger_sample(const Sequence& s, int32_t worker) {
+  LedgerSample l;
+  l.sample = s.sample;
+  l.age = s.age;
+  l.worker = worker;
+  l.max_tokens = s.max_tokens;
+  l.noise = s.noise;
+  const size_t most = static_cast<size_t>(s.max_tokens - s.num_prompt());
+  if (!s.group->is_score) {
+    l.tokens.reserve(most);
+    l.tokens.assign(s.tokens.begin() + s.num_prompt(), s.tokens.end());
+  }
+  l.logprobs.reserve(most);
+  l.raw_logprobs.reserve(most);
+  l.logprobs = s.logprobs;
+  l.raw_logprobs = s.raw_logprobs;
+  l.spec_draft_tokens = s.spec_draft_tokens;
+  l.spec_accepted_tokens = s.spec_accepted_tokens;
+  l.spec_verify_steps = s.spec_verify_steps;
+  return l;
+}
+
+}  // namespace
+
+void Progress::reserve(size_t num_segments, size_t num_tokens) {
+  segments.reserve(num_segments);
+  tokens.reserve(num_tokens);
+  logprobs.reserve(num_tokens);
+  raw_logprobs.reserve(num_tokens);
+}
+
+void Progress::add(Sequence* s) {
+  const size_t first = static_cast<size_t>(s->num_reported), end = s->raw_logprobs.size();
+  if (first == end) return;
+  segments.push_back({.group = s->group->id,
+                      .sample = s->sample,
+                      .first = s->num_reported,
+                      .count = static_cast<int32_t>(end - first),
+                      .spec_draft_tokens = s->spec_draft_tokens,
+                      .spec_accepted_tokens = s->spec_accepted_tokens,
+                      .spec_verify_steps = s->spec_verify_steps});
+  for (size_t i = first; i < end; ++i) {
+    tokens.push_back(s->group->is_score ? -1 : s->tokens[static_cast<size_t>(s->num_prompt()) + i]);
+    logprobs.push_back(s->logprobs[i]);
+    raw_logprobs.push_back(s->raw_logprobs[i]);
+  }
+  s->num_reported = static_cast<int32_t>(end);
+}
+
+void Progress::clear() {
+  segments.clear();
+  tokens.clear();
+  logprobs.clear();
+  raw_logprobs.clear();
+}
+
+const LedgerSample* LedgerGroup::find(uint32_t sample) const {
+  const auto it = std::lower_bound(samples.begin(), samples.end(), sample,
+                                   [](const LedgerSample& s, uint32_t index) { return s.sample < index; });
+  return it == samples.end() || it->sample != sample || it->is_closed ? nullptr : &*it;
+}
+
+std::unique_ptr<Sequence> restore(const LedgerGroup& g, const LedgerSample& l) {
+  auto s = std::make_unique<Sequence>();
+  s->group = g.group;
+  s->sample = l.sample;
+  s->age = l.age;
+  s->max_tokens = l.max_tokens;
+  s->noise = l.noise;
+  const size_t most = static_cast<size_t>(most_accepted(g, l));
+  s->tokens.reserve(static_cast<size_t>(l.max_tokens));
+  s->tokens = g.prompt;
+  s->tokens.insert(s->tokens.end(), l.tokens.begin(), l.tokens.end());
+  s->logprobs.reserve(most);
+  s->logprobs = l.logprobs;
+  s->raw_logprobs.reserve(most);
+  s->raw_logprobs = l.raw_logprobs;
+  s->num_reported = l.num_accepted();
+  s->pages.reserve((l.max_tokens + kPageTokens - 1) / kPageTokens);
+  if (g.group->sampling.penalised()) {
+    s->penalties.reserve(static_cast<size_t>(l.max_tokens));
+    const int32_t seen = g.group->num_prompt + l.num_accepted();
+    for (int32_t i = 0; i < seen; ++i) s->note_penalty(s->tokens[static_cast<size_t>(i)], i >= g.group->num_prompt);
+  }
+  s->spec_draft_tokens = l.spec_draft_tokens;
+  s->spec_accepted_tokens = l.spec_accepted_tokens;
+  s->spec_verify_steps = l.spec_verify_steps;
+  s->finish_reason = l.finish_reason;
+  s->error = l.error;
+  return s;
+}
+
+void Ledger::open(std::span<const std::unique_ptr<Sequence>> sequences, int32_t worker) {
+  const Sequence& first = *sequences.front();
+  LedgerGroup g;
+  g.group = first.group;
+  const auto end = first.group->is_score ? first.tokens.end() : first.tokens.begin() + first.num_prompt();
+  g.prompt.assign(first.tokens.begin(), end);
+  g.samples.reserve(sequences.size());
+  for (const auto& s : sequences) g.samples.push_back(ledger_sample(*s, worker));
+  std::sort(g.samples.begin(), g.samples.end(), [](const LedgerSample& a, const LedgerSample& b) { return a.sample < b.sample; });
+  g.num_open = static_cast<int32_t>(g.samples.size());
+  groups_.emplace(first.group->id, std::move(g));
+}
+
+Status Ledger::append(int32_t worker, const Progress& progress, int32_t vocab_size) {
+  const size_t total = progress.tokens.size();
+  if (progress.logprobs.size() != total || progress.raw_logprobs.size() != total) return bad_input("progress has arrays of different lengths");
+  size_t at = 0;
+  for (const ProgressSegment& p : progress.segments) {
+    LedgerSample* s = find(p.group, p.sample);
+    if (s == nullptr || s->worker != worker || s->is_finished) return contradiction(p.group, p.sample, "is not at the worker that reports it");
+    const LedgerGroup& g = groups_.at(p.group);
+    if (p.count < 1 || p.first != s->num_accepted() || p.count > most_accepted(g, *s) - p.first || static_cast<size_t>(p.count) > total - at) {
+      return contradiction(p.group, p.sample, "has " + std::to_string(s->num_accepted()) + " tokens and cannot get " +
+                                                  std::to_string(p.count) + " from " + std::to_string(p.first) + " on");
+    }
+    const size_t end = at + static_cast<size_t>(p.count);
+    const bool is_score = g.group->is_score;
+    for (size_t i = at; i < end; ++i) {
+      if (is_score ? progress.tokens[i] != -1 : progress.tokens[i] < 0 || progress.tokens[i] >= vocab_size) {
+        return contradiction(p.group, p.sample, "cannot have token " + std::to_string(progress.tokens[i]));
+      }
+    }
+    const auto copy = [at, end](const auto& from, auto* to) {
+      to->insert(to->end(), from.begin() + static_cast<std::ptrdiff_t>(at), from.begin() + static_cast<std::ptrdiff_t>(end));
+    };
+    if (!is_score) copy(progress.tokens, &s->tokens);
+    copy(progress.logprobs, &s->logprobs);
+    copy(progress.raw_logprobs, &s->raw_logprobs);
+    s->spec_draft_tokens = p.spec_draft_tokens;
+    s->spec_accepted_tokens = p.spec_accepted_tokens;
+    s->spec_verify_steps = p.spec_verify_steps;
+    at = end;
+  }
+  return at == total ? Status() : bad_input("progress has numbers without a sample");
+}
+
+Status Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error) {
+  LedgerSample* s = find(group, sample);
+  if (s == nullptr || s->worker != worker || s->is_finished) return contradiction(group, sample, "is not at the worker that ends it");
+  const LedgerGroup& g = groups_.at(group);
+  if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
+  if (reason == OTR_FINISH_ERROR && g.group->is_score) s->raw_logprobs.clear();
+  s->error = error;
+  s->finish_reason = reason;
+  s->is_finished = true;
+  return {};
+}
+
+void Ledger::move(uint64_t group, uint32_t sample, int32_t to) {
+  if (LedgerSample* s = find(group, sample); s != nullptr) s->worker = to;
+}
+
+void Ledger::close(uint64_t group, uint32_t sample) {
+  LedgerSample* s = find(group, sample);
+  if (s == nullptr) return;
+  *s = LedgerSample{.sample = sample, .tokens = {}, .logprobs = {}, .raw_logprobs = {}, .is_closed = true, .error = {}};
+  const auto it = groups_.find(group);
+  if (--it->second.num_open == 0) groups_.erase(it);
+}
+
+const LedgerGroup* Ledger::find(uint64_t group) const {
+  const auto it = groups_.find(group);
+  return it == groups_.end() ? nullptr : &it->second;
+}
+
+LedgerSample* Ledger::find(uint64_t group, uint32_t sample) {
+  const auto it = groups_.find(group);
+  return it == groups_.end() ? nullptr : it->second.find(sample);
+}
+
+}  // namespace otr

@@ -1,0 +1,101 @@
+// Ledger: what is durable of every sample: its key, and what was accepted of it. A worker that is lost takes nothing with it: its
+// samples are queued again from here, and end with the same bits. A checkpoint is a ledger on disk.
+//
+// A group is opened when it is submitted, its samples grow by what workers report (Progress), finish, and are closed one by one; with
+// the last one the group goes. 12 bytes a token of a sample's limit are reserved when it is opened: append() and finish() allocate
+// nothing but an error's text.
+//
+// Thread safety: single-threaded; the engine guards it. Errors: kBadInput where a report contradicts the ledger; what came before
+// the contradiction is kept, the rest is not.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/request.h"
+
+namespace otr {
+
+// What a sample has accepted since it was reported last, as a report holds it.
+struct ProgressSegment {
+  uint64_t group = 0;
+  uint32_t sample = 0;
+  int32_t first = 0;  // index in the response (of a score: in what it scores) of its first token
+  int32_t count = 0;
+  // Of the sample so far.
+  int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+};
+
+// What a worker's samples have accepted since its last report: segments, and their numbers one behind the other. A score's
+// tokens are -1: its owner has them.
+struct Progress {
+  std::vector<ProgressSegment> segments;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs, raw_logprobs;
+
+  // So many samples may be added, and tokens in all, before anything is allocated.
+  void reserve(size_t num_segments, size_t num_tokens);
+  // What `s` has accepted since the last time; nothing if that is nothing.
+  void add(Sequence* s);
+  void clear();
+  bool empty() const { return segments.empty(); }
+};
+
+struct LedgerSample {
+  uint32_t sample = 0;
+  uint64_t age = 0;
+  int32_t worker = 0;      // that it is at, or on its way to
+  int32_t max_tokens = 0;  // prompt + response at most
+  NoiseStream noise = {};
+  std::vector<int32_t> tokens;                // accepted; of a score none
+  std::vector<float> logprobs, raw_logprobs;  // of them
+  int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+  bool is_finished = false, is_closed = false;
+  otr_finish_reason finish_reason = OTR_FINISH_ABORT;
+  std::string error;
+
+  int32_t num_accepted() const { return static_cast<int32_t>(raw_logprobs.size()); }
+};
+
+struct LedgerGroup {
+  std::shared_ptr<Group> group;
+  std::vector<int32_t> prompt;        // of a score: and what it scores
+  std::vector<LedgerSample> samples;  // ascending by index
+  int32_t num_open = 0;
+
+  const LedgerSample* find(uint32_t sample) const;  // null: not there, or closed
+  LedgerSample* find(uint32_t sample) { return const_cast<LedgerSample*>(std::as_const(*this).find(sample)); }
+};
+
+// A sequence that goes on from what was accepted, or a finished one with its result. The group's blocked samples are not touched.
+std::unique_ptr<Sequence> restore(const LedgerGroup& group, const LedgerSample& sample);
+
+class Ledger {
+ public:
+  // A group's sequences, new or restored, go to a worker. REQUIRES: it is not open.
+  void open(std::span<const std::unique_ptr<Sequence>> sequences, int32_t worker);
+  // What worker `worker` reports. `vocab_size`: of the target.
+  Status append(int32_t worker, const Progress& progress, int32_t vocab_size);
+  // A score that failed has no numbers: how far it had come depends on the chunks it ran in.
+  Status finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error);
+  // It goes to worker `to`. Samples that are not there are ignored.
+  void move(uint64_t group, uint32_t sample, int32_t to);
+  // The result is somebody's, or abandoned. Samples that are not there are ignored.
+  void close(uint64_t group, uint32_t sample);
+
+  const LedgerGroup* find(uint64_t group) const;
+  const std::map<uint64_t, LedgerGroup>& groups() const { return groups_; }  // by id
+  bool empty() const { return groups_.empty(); }
+
+ private:
+  LedgerSample* find(uint64_t group, uint32_t sample);
+
+  std::map<uint64_t, LedgerGroup> groups_;
+};
+
+}  // namespace otr
