@@ -20,9 +20,9 @@ namespace otr {
 class ModelDrafter final : public TreeDrafter {
  public:
   // `live`: the worker's sequences by slot. It and `device` outlive the drafter. `share`: another worker's runner of this model, whose
-  // weights it uses; null: it loads its own.
+  // weights it uses; `attach`: another process' model, likewise; both null: it loads its own.
   static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const std::string& name, const std::string& path,
-                                                      Device& device, const LiveSequences& live, const ModelRunner* share = nullptr);
+                                                      Device& device, const LiveSequences& live, const ModelRunner* share = nullptr, const SharedModel* attach = nullptr);
   ~ModelDrafter() override;
 
   void join(const DraftSequence& sequence) override;

@@ -115,7 +115,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
   if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
     const ModelRunner* share = options_.share != nullptr ? options_.share->programs_[drafters_.size()]->model : nullptr;
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, device, live, share));
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, name, m->path, device, live, share, m->shared ? &*m->shared : nullptr));
     drafter_weight_bytes_ += model->model().weight_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
     programs_.emplace_back(model->timed_program());
@@ -142,6 +142,16 @@ Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
     subject.drafters.push_back({traits_[d].name, programs_[d] ? drafter_shape(*programs_[d], device.target()) : ""});
   }
   return costs_of(profile, options_.profile, subject);
+}
+
+std::vector<DrafterModel> Speculator::shared_models() const {
+  std::vector<DrafterModel> models;
+  for (const DrafterModel& m : options_.models) {
+    for (size_t d = 0; d < drafters_.size(); ++d) {
+      if (traits_[d].name == m.name) models.push_back({.name = m.name, .path = m.path, .shared = programs_[d]->model->share()});
+    }
+  }
+  return models;
 }
 
 bool Speculator::is_model(const std::string& name) const {

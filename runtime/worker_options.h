@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "runtime/speculator.h"
+#include "runtime/worker_fault.h"
 
 namespace otr {
 
@@ -17,6 +19,7 @@ struct WorkerProofs {
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not
   int32_t migrate_every = 0;     // a random sequence goes to a random worker before one tick in so many; 0: none
   uint32_t migration_seed = 0;
+  std::vector<WorkerFault> faults;  // of processes
 };
 
 struct WorkerOptions {
@@ -27,6 +30,7 @@ struct WorkerOptions {
   int32_t max_draft_rows = 0;  // of a tick
   SpeculatorOptions speculation;
   WorkerProofs proofs;
+  bool reports_progress = false;
   // These outlive the worker.
   WorkerHost* host = nullptr;
   HistoryStore* history = nullptr;  // may be null
