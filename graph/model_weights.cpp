@@ -16,14 +16,16 @@
 
 namespace otr {
 
-Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource& source, ThreadPool& pool) {
+Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource& source, ThreadPool& pool, bool shared) {
   ModelWeights w;
   w.config_ = config;
   w.plan_ = weight_plan(config);
   const WeightPlan& plan = w.plan_;
-  OTR_ASSIGN_OR_RETURN(w.packed_, Buffer<Element>::create(plan.packed_elements, "weights"));
-  OTR_ASSIGN_OR_RETURN(w.embedding_, Buffer<Element>::create(plan.matrix_elements, "embedding"));
-  OTR_ASSIGN_OR_RETURN(w.vectors_, Buffer<float>::create(plan.vector_elements + config.head_dim / 2, "weights"));
+  const auto elements = shared ? Buffer<Element>::create_shared : Buffer<Element>::create;
+  const auto floats = shared ? Buffer<float>::create_shared : Buffer<float>::create;
+  OTR_ASSIGN_OR_RETURN(w.packed_, elements(plan.packed_elements, "weights"));
+  OTR_ASSIGN_OR_RETURN(w.embedding_, elements(plan.matrix_elements, "embedding"));
+  OTR_ASSIGN_OR_RETURN(w.vectors_, floats(plan.vector_elements + config.head_dim / 2, "weights"));
   std::vector<WeightTarget> targets;
   for (const WeightPiece& piece : plan.pieces) targets.push_back({&piece, w.address(piece)});
   OTR_RETURN_IF_ERROR(source.read(targets, pool));
@@ -46,6 +48,24 @@ uint64_t ModelWeights::digest() const {
                            c.qkv_bias,    c.qk_norm};
   const uint64_t both[] = {xxh64(parts, sizeof parts), xxh64(sizes, sizeof sizes)};
   return xxh64(both, sizeof both);
+}
+
+Result<ModelWeights> ModelWeights::attach(const ModelConfig& config, const WeightFiles& files) {
+  ModelWeights w;
+  w.config_ = config;
+  w.plan_ = weight_plan(config);
+  const int64_t num_freq = config.head_dim / 2;
+  Result<Buffer<Element>> packed = Buffer<Element>::attach(files.packed, w.plan_.packed_elements, "weights");
+  Result<Buffer<Element>> embedding = Buffer<Element>::attach(files.embedding, w.plan_.matrix_elements, "embedding");
+  Result<Buffer<float>> vectors = Buffer<float>::attach(files.vectors, w.plan_.vector_elements + num_freq, "weights");
+  OTR_ASSIGN_OR_RETURN(w.packed_, std::move(packed));
+  OTR_ASSIGN_OR_RETURN(w.embedding_, std::move(embedding));
+  OTR_ASSIGN_OR_RETURN(w.vectors_, std::move(vectors));
+  w.inv_freq_ = w.vectors_.data() + w.plan_.vector_elements;
+  std::vector<float> frequencies(static_cast<size_t>(num_freq));  // which are there already
+  w.rope_scale_ = rope_frequencies(config, frequencies);
+  w.bind();
+  return w;
 }
 
 void* ModelWeights::address(const WeightPiece& piece) {

@@ -42,15 +42,24 @@ struct HostTensor {
   const std::byte* data;  // any alignment
 };
 
+// The files in memory that hold shared weights; -1: there is none.
+struct WeightFiles {
+  int packed = -1, embedding = -1, vectors = -1;
+};
+
 class ModelWeights {
  public:
-  static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, ThreadPool& pool);
+  // `shared`: other processes will attach() them.
+  static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, ThreadPool& pool, bool shared = false);
+  // Weights of this config that another process has loaded. Takes the files; never to be put().
+  static Result<ModelWeights> attach(const ModelConfig& config, const WeightFiles& files);
 
   // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument: the model has
   // no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
   Status put(const HostTensor& tensor, ThreadPool& pool);
 
   const ModelConfig& config() const { return config_; }
+  WeightFiles files() const { return {packed_.fd(), embedding_.fd(), vectors_.fd()}; }  // of shared weights
   const Element* embedding() const { return embedding_.data(); }  // [vocab_size][hidden_size]; null if tied
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const float* final_norm() const { return final_norm_; }         // [hidden_size]

@@ -16,7 +16,10 @@ namespace otr {
 class QuantizedWeights {
  public:
   // `source` outlives the object. The content is undefined until quantize().
-  static Result<QuantizedWeights> create(const ModelWeights& source);
+  // `shared`: other processes will attach() them.
+  static Result<QuantizedWeights> create(const ModelWeights& source, bool shared = false);
+  // What another process makes of its weights, which `source` is attached to: never to be quantised here. Takes `fd`.
+  static Result<QuantizedWeights> attach(const ModelWeights& source, int fd);
 
   void quantize(const KernelTable& kernels, ThreadPool& pool);
 
@@ -25,10 +28,13 @@ class QuantizedWeights {
   };
   const std::vector<Layer>& layers() const { return layers_; }
   const LinearW4Weight& lm_head() const { return lm_head_; }
+  int fd() const { return packed_.fd(); }  // of shared ones
   int64_t bytes() const { return static_cast<int64_t>(packed_.bytes()); }
 
  private:
   // visit(source weight, quantised weight) for each pair.
+  int64_t plan(const ModelWeights& source);
+  void bind();
   template <typename Visit>
   void for_each(const Visit& visit);
 

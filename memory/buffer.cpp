@@ -1,6 +1,8 @@
 #include "memory/buffer.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace otr::internal {
 
@@ -13,6 +15,28 @@ void* map_zeroed(size_t bytes) {
 
 void unmap(void* data, size_t bytes) {
   if (data != nullptr) munmap(data, bytes);
+}
+
+int make_memory_file(const char* name, size_t bytes) {
+  const int fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+void* map_memory_file(int fd, size_t bytes, bool may_write) {
+  struct stat file;
+  if (fstat(fd, &file) != 0 || file.st_size != static_cast<off_t>(bytes)) return nullptr;
+  void* data = mmap(nullptr, bytes, may_write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return nullptr;
+  if (bytes >= size_t{2} << 20) madvise(data, bytes, MADV_HUGEPAGE);  // advice: where the system has no huge pages to share, speed
+  return data;
+}
+
+void close_file(int fd) {
+  if (fd >= 0) close(fd);
 }
 
 }  // namespace otr::internal

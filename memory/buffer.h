@@ -2,7 +2,10 @@
 //
 // The pages come zeroed from the system and cost nothing until they are touched. Blocks of 2 MB and more ask for huge pages: a
 // weight sweep then walks hundreds of translations instead of hundreds of thousands.
-// Errors: create() gives kOutOfMemory with the size. Thread safety: none needed, it owns.
+//
+// A shared one is a file in memory, which other processes attach(), to read: one copy for all. Its owner may write at any time; when
+// is theirs to agree on.
+// Errors: kOutOfMemory with the size; attach() gives kBadInput for a file of another size. Thread safety: none needed, it owns.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +20,9 @@ namespace otr {
 namespace internal {
 void* map_zeroed(size_t bytes);  // null if the system refuses
 void unmap(void* data, size_t bytes);
+int make_memory_file(const char* name, size_t bytes);         // -1 if the system refuses
+void* map_memory_file(int fd, size_t bytes, bool may_write);  // null likewise, or if the file has another size
+void close_file(int fd);
 }  // namespace internal
 
 template <typename T>
@@ -24,13 +30,17 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), fd_(std::exchange(other.fd_, -1)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(fd_, other.fd_);
     return *this;
   }
-  ~Buffer() { internal::unmap(data_, size_ * sizeof(T)); }
+  ~Buffer() {
+    internal::unmap(data_, size_ * sizeof(T));
+    internal::close_file(fd_);
+  }
 
   static Result<Buffer> create(int64_t size, const char* what) {
     Buffer b;
@@ -46,6 +56,34 @@ class Buffer {
     return b;
   }
 
+  // As create(), for other processes to attach.
+  static Result<Buffer> create_shared(int64_t size, const char* what) {
+    Buffer b;
+    if (size <= 0) return b;
+    const bool countable = static_cast<size_t>(size) <= SIZE_MAX / sizeof(T);
+    const size_t bytes = countable ? static_cast<size_t>(size) * sizeof(T) : 0;
+    if (countable) b.fd_ = internal::make_memory_file(what, bytes);
+    if (b.fd_ >= 0) b.data_ = static_cast<T*>(internal::map_memory_file(b.fd_, bytes, true));
+    if (b.data_ == nullptr) {
+      return Status(StatusCode::kOutOfMemory, std::string(what) + ": cannot share " + std::to_string(size) + " times " +
+                                                  std::to_string(sizeof(T)) + " bytes");
+    }
+    b.size_ = static_cast<size_t>(size);
+    return b;
+  }
+
+  // Another process' shared buffer of this size, to be read only. Takes `fd`; of an empty one it is -1.
+  static Result<Buffer> attach(int fd, int64_t size, const char* what) {
+    Buffer b;
+    b.fd_ = fd;
+    if (size <= 0 && fd < 0) return b;
+    if (size > 0 && fd >= 0) b.data_ = static_cast<T*>(internal::map_memory_file(fd, static_cast<size_t>(size) * sizeof(T), false));
+    if (b.data_ == nullptr) return bad_input(std::string(what) + ": what another process shares is not " + std::to_string(size) + " elements");
+    b.size_ = static_cast<size_t>(size);
+    return b;
+  }
+
+  int fd() const { return fd_; }  // of a shared one; else -1
   T* data() { return data_; }
   const T* data() const { return data_; }
   size_t size() const { return size_; }
@@ -54,6 +92,7 @@ class Buffer {
  private:
   T* data_ = nullptr;
   size_t size_ = 0;
+  int fd_ = -1;
 };
 
 }  // namespace otr

@@ -12,6 +12,7 @@
 #include "runtime/engine.h"
 #include "runtime/handle_registry.h"
 #include "runtime/outrider.h"
+#include "runtime/worker_server.h"
 
 namespace otr {
 namespace {
@@ -142,7 +143,8 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "auto",
     .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
-    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1};
+    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1,
+    .worker_processes = 0, .worker_executable = nullptr, .worker_timeout_ms = 300'000, .max_worker_restarts = 3};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -210,6 +212,11 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.max_batch = c.max_batch;
   o.prefill_chunk = c.prefill_chunk;
   o.num_workers = c.num_workers;
+  if (c.worker_processes != 0 && c.worker_processes != 1) return invalid_argument("options.worker_processes must be 0 or 1");
+  o.worker_processes = c.worker_processes == 1;
+  o.worker_executable = text(c.worker_executable, "");
+  o.worker_timeout_ms = c.worker_timeout_ms;
+  o.max_worker_restarts = c.max_worker_restarts;
   return o;
 }
 
@@ -263,7 +270,7 @@ OTR_STATUS_LIST(OTR_STATUS_CHECK)
 #undef OTR_STATUS_CHECK
 static_assert(static_cast<int>(StatusCode::kIdle) == OTR_IDLE && static_cast<int>(StatusCode::kInternal) == OTR_INTERNAL &&
               static_cast<int>(StatusCode::kNeverFits) == OTR_NEVER_FITS && static_cast<int>(StatusCode::kTimeout) == OTR_TIMEOUT &&
-              static_cast<int>(StatusCode::kBusy) == OTR_BUSY);
+              static_cast<int>(StatusCode::kBusy) == OTR_BUSY && static_cast<int>(StatusCode::kLost) == OTR_LOST);
 
 #define OTR_STRING_INNER(x) #x
 #define OTR_STRING(x) OTR_STRING_INNER(x)
@@ -331,6 +338,10 @@ otr_status otr_engine_destroy(otr_engine* engine) {
     taken->shutdown();  // wakes waiters in other threads; the last of them frees the engine
     return {};
   });
+}
+
+otr_status otr_serve_worker(int fd) {
+  return guarded(nullptr, [fd] { return serve_worker(fd); });
 }
 
 const char* otr_last_error(const otr_engine* engine) {

@@ -7,10 +7,12 @@
 // Thread safety: values.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "kernels/base/status.h"
+#include "runtime/model_runner.h"
 
 namespace otr {
 
@@ -18,6 +20,7 @@ struct DrafterModel {
   std::string name;
   std::string path;
   bool in_4_bits = false;
+  std::optional<SharedModel> shared = {};  // instead of loading it: another process' model
 };
 
 // kInvalidArgument for anything else than the two forms, and for the names that are always there.

@@ -1,5 +1,7 @@
-// Create, requests in, results out, numbers. New weights are in engine_weights.cpp; what workers do in worker.cpp.
+// Create, requests in, results out, numbers. New weights are in engine_weights.cpp, processes in engine_processes.cpp; what workers do
+// in worker.cpp.
 #include "runtime/engine.h"
+#include "runtime/worker_share.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,15 +22,7 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers < 1 || o.num_workers > kMaxWorkers) return invalid_argument("num_workers must be between 1 and 256");
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
-  return {};
-}
-
-// More nodes a tick than this do not pay on any machine we know, and each costs a row of logits.
-constexpr int32_t kMostDraftRows = 512, kMostDraftRowsOfAuto = 256;
-
-int32_t draft_row_limit(int32_t max_batch, const Policy& policy) {
-  const int32_t most = policy.kind == PolicyKind::kAuto ? kMostDraftRowsOfAuto : kMostDraftRows;
-  return std::max(policy.verify_tokens, std::min(max_batch * policy.verify_tokens, most));
+  return o.worker_processes ? check_process_options(o) : Status();
 }
 
 // All that are there: those that look up first.
@@ -49,9 +43,6 @@ RequestLimits request_limits(const Device& d) {
           .num_pages = d.target().page_pool().num_pages(),
           .eos_ids = config.eos_ids};
 }
-
-// What the i-th of `parts` gets of a whole.
-int32_t share_of(int32_t whole, int32_t i, int32_t parts) { return whole / parts + (i < whole % parts ? 1 : 0); }
 
 // {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
 std::string unavailable_paths_json() {
@@ -105,6 +96,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                    .prefill_chunk = o.prefill_chunk,
                    .max_draft_rows = 0};
   OTR_RETURN_IF_ERROR(engine->add_workers(w));
+  if (o.worker_processes) {
+    OTR_RETURN_IF_ERROR(engine->add_processes(w));
+    return engine;
+  }
   int32_t num_threads = 0;
   for (const auto& worker : engine->workers_) num_threads += worker->device().num_threads();
   if (engine->trace_ != nullptr) {
@@ -119,25 +114,27 @@ Engine::Engine(const EngineOptions& options)
     : options_(options),
       unavailable_paths_(unavailable_paths_json()),
       placement_(options.num_workers),
-      stats_(static_cast<size_t>(options.num_workers)) {}
+      stats_(static_cast<size_t>(options.num_workers)),
+      counted_before_(stats_.size()),
+      facts_(stats_.size()) {}
 
 // The workers split batch, threads, CPUs and pages among them; the first one loads the weights, of the target and of drafters,
 // and measures what passes cost.
 Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
-  const int32_t threads = options_.device.num_threads > 0 ? options_.device.num_threads : ThreadPool::affinity_count();
-  int32_t first_cpu = 0;
-  for (w.index = 0; w.index < num_workers; ++w.index) {
+  const int32_t num_here = options_.worker_processes ? 1 : num_workers;
+  for (w.index = 0; w.index < num_here; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
-    w.max_batch = w.speculation.max_batch = share_of(options_.max_batch, w.index, num_workers);
-    w.max_draft_rows = w.speculation.max_draft_rows = draft_row_limit(w.max_batch, w.speculation.policy);
+    const WorkerShare share(options_, w.speculation.policy, w.index);
+    w.max_batch = w.speculation.max_batch = share.max_batch;
+    w.max_draft_rows = w.speculation.max_draft_rows = share.max_draft_rows;
     DeviceOptions d = options_.device;
-    d.num_threads = std::max(1, share_of(threads, w.index, num_workers));
-    if (num_workers > 1) d.first_cpu = first_cpu;
-    first_cpu += d.num_threads;
+    d.num_threads = share.num_threads;
+    if (num_workers > 1) d.first_cpu = share.first_cpu;
     d.target.bucket = w.bucket();
     if (first == nullptr) {
       d.target.kv_sharers = num_workers;
+      d.target.shared_memory = options_.worker_processes;
     } else {  // as many pages as the first one's: what one can run, all can
       d.target.num_pages = first->target().page_pool().num_pages();
       d.target.share_weights = &first->target();
@@ -153,7 +150,14 @@ Status Engine::add_workers(WorkerOptions w) {
       w.speculation.share = &first->speculator();
     }
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(w, std::move(device)));
-    placement_.report(w.index, worker->load());
+    if (!options_.worker_processes) {
+      const ModelRunner& target = worker->target();
+      facts_[workers_.size()] = {.num_threads = worker->device().num_threads(),
+                                 .num_pages = target.page_pool().num_pages(),
+                                 .activation_bytes = target.activation_bytes() + worker->speculator().drafter_activation_bytes()};
+      placement_.report(w.index, worker->load());
+      ports_.push_back(&worker->mailbox());
+    }
     workers_.push_back(std::move(worker));
   }
   quantize_seconds_ = first_worker().target().quantize_seconds();
@@ -169,7 +173,8 @@ void Engine::shutdown() {
   }
   result_arrived_.notify_all();
   at_rest_changed_.notify_all();
-  for (const auto& worker : workers_) worker->mailbox().stop();
+  for (WorkerPort* port : ports_) port->stop();
+  for (const auto& process : processes_) process->join();
   for (const auto& worker : workers_) worker->join();
 }
 
@@ -194,16 +199,26 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   const int32_t count = static_cast<int32_t>(sequences.size());
   const uint64_t id = next_group_;
   group->blocked.reserve(sequences.size() - 1);
-  unfinished_.emplace(id, Unfinished{count, group});
-  // From here on nothing throws: a call that runs out of memory has queued nothing.
-  ++next_group_;
   group->id = id;
   group->weight_version = weight_version_;
-  for (auto& s : sequences) s->age = next_age_++;
+  for (size_t i = 0; i < sequences.size(); ++i) sequences[i]->age = next_age_ + i;
+  const int32_t to = placement_.place(count);
+  if (to == Placement::kNobody) return Status(StatusCode::kLost, "every worker process is lost");
+  try {
+    unfinished_.emplace(id, Unfinished{count, group});
+    if (options_.worker_processes) ledger_.open(sequences, to);
+  } catch (...) {
+    unfinished_.erase(id);
+    placement_.sent(to, -count);
+    throw;
+  }
+  // From here on nothing throws: a call that runs out of memory has queued nothing.
+  ++next_group_;
+  next_age_ += sequences.size();
   for (size_t i = 1; i < sequences.size(); ++i) group->blocked.push_back(std::move(sequences[i]));
   outstanding_ += count;
   at_rest_changed_.notify_all();  // an update of the weights that waits for rest need not
-  worker(placement_.place(count)).mailbox().start(std::move(sequences.front()));
+  port(to).start(std::move(sequences.front()));
   return id;
 }
 
@@ -212,23 +227,23 @@ Status Engine::cancel(uint64_t group_id) {
   const auto it = unfinished_.find(group_id);
   if (it == unfinished_.end()) return invalid_argument("group " + std::to_string(group_id) + " is unknown or finished");
   it->second.group->cancelled = true;
-  for (const auto& worker : workers_) worker->mailbox().cancel();
+  for (WorkerPort* port : ports_) port->cancel(group_id);
   return {};
 }
 
 bool Engine::at_rest() const {
-  return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->mailbox().at_rest(); });
+  return std::all_of(ports_.begin(), ports_.end(), [](const WorkerPort* port) { return port->at_rest(); });
 }
 
 void Engine::resume_workers() {
   if (paused_ || updating_ || standstills_ > 0) return;
-  for (const auto& worker : workers_) worker->mailbox().resume();
+  for (WorkerPort* port : ports_) port->resume();
 }
 
 Status Engine::pause() {
   std::unique_lock<std::mutex> lock(mutex_);
   paused_ = true;
-  for (const auto& worker : workers_) worker->mailbox().pause();
+  for (WorkerPort* port : ports_) port->pause();
   at_rest_changed_.notify_all();  // who is paused rests, whatever it was to do
   at_rest_changed_.wait(lock, [this] { return stop_ || at_rest() || !paused_; });
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
@@ -264,6 +279,8 @@ std::string Engine::stats_json() const {
   int64_t outstanding;
   uint64_t weight_version;
   double quantize_seconds;
+  int32_t num_threads = 0, num_pages = 0;
+  int64_t activation_bytes = 0, restarts, requeued;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const WorkerStats& worker : stats_) {
@@ -273,16 +290,16 @@ std::string Engine::stats_json() const {
     outstanding = outstanding_;
     weight_version = weight_version_;
     quantize_seconds = quantize_seconds_;
+    restarts = worker_restarts_;
+    requeued = requeued_samples_;
+    for (const WorkerFacts& facts : facts_) {
+      num_threads += facts.num_threads;
+      num_pages += facts.num_pages;
+      activation_bytes += facts.activation_bytes;
+    }
   }
   const Worker& first = first_worker();
   const ModelRunner& model = first.target();
-  int32_t num_threads = 0, num_pages = 0;
-  int64_t activation_bytes = 0;
-  for (const auto& worker : workers_) {
-    num_threads += worker->device().num_threads();
-    num_pages += worker->target().page_pool().num_pages();
-    activation_bytes += worker->target().activation_bytes() + worker->speculator().drafter_activation_bytes();
-  }
   char text[2048];
   std::snprintf(
       text, sizeof text,
@@ -309,7 +326,9 @@ std::string Engine::stats_json() const {
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
   const std::string moved = ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
-  return std::string(text) + moved + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  const std::string processes = !options_.worker_processes ? ""
+                                    : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued);
+  return std::string(text) + moved + trace + processes + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 
@@ -318,26 +337,31 @@ std::string Engine::stats_json() const {
 void Engine::report(int32_t from, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) {
   std::lock_guard<std::mutex> lock(mutex_);
   stats_[static_cast<size_t>(from)] = stats;
+  follow_up(from, load, report);
+}
+
+void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* report) {
   if (!report->finished.empty()) result_arrived_.notify_all();
   while (std::unique_ptr<Sequence> s = report->finished.pop()) publish(std::move(s));
   while (std::unique_ptr<Sequence> s = report->given.pop()) {
     const int32_t to = s->goes_to;
     placement_.sent(to, 1 + static_cast<int32_t>(s->group->blocked.size()));
-    worker(to).mailbox().start(std::move(s));
+    port(to).start(std::move(s));
   }
-  if (workers_.size() == 1) return;
+  if (ports_.size() == 1) return;
   if (report->answered) placement_.answered(*report->answered);
   placement_.report(from, load);
-  for (const Move& move : placement_.rebalance()) worker(move.from).mailbox().give(move);
+  for (const Move& move : placement_.rebalance()) port(move.from).give(move);
 }
 
 void Engine::publish(std::unique_ptr<Sequence> s) {
   const auto it = unfinished_.find(s->group->id);
+  ledger_.close(s->group->id, s->sample);
   outbox_.push(std::move(s));
   if (--it->second.samples > 0) return;
   unfinished_.erase(it);
   if (!unfinished_.empty()) return;
-  for (const auto& worker : workers_) worker->mailbox().end_step();
+  for (WorkerPort* port : ports_) port->end_step();
 }
 
 void Engine::rested() {

@@ -1,7 +1,10 @@
 // Engine: requests in, samples out. It owns the workers that run them, and sched's placement says who runs what.
 //
+// Workers are threads, or processes: then the engine has one worker of its own that never runs, whose weights, in shared memory, the
+// processes read, and a ledger, from which the samples of a process that is lost are queued again.
+//
 // Thread safety: the public functions may be called from any thread. They and the workers' reports meet at `mutex_`, which is
-// taken before any worker's mailbox.
+// taken before any worker's port.
 #pragma once
 
 #include <condition_variable>
@@ -16,6 +19,8 @@
 
 #include "runtime/history_store.h"
 #include "runtime/kv_export.h"
+#include "runtime/ledger.h"
+#include "runtime/process_worker.h"
 #include "runtime/worker.h"
 
 namespace otr {
@@ -33,9 +38,17 @@ struct EngineOptions {
   std::string trace_path;                          // "": no trace
   int32_t max_batch = 256;                         // of all workers together
   int32_t prefill_chunk = 512;
+  bool worker_processes = false;
+  std::string worker_executable;           // which serves one: see otr_serve_worker
+  int32_t worker_timeout_ms = 300'000;     // without a sign of a process, or of its worker's coming further
+  int32_t worker_start_timeout_ms = 120'000;
+  int32_t max_worker_restarts = 3;         // of a worker, in a row, without a finished sample
 };
 
-class Engine final : private WorkerHost {
+// What worker processes need, and what they do not do.
+Status check_process_options(const EngineOptions& options);
+
+class Engine final : private WorkerHost, private ProcessHost {
  public:
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   ~Engine() override;
@@ -75,6 +88,7 @@ class Engine final : private WorkerHost {
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
+  Status add_processes(const WorkerOptions& w);
   Status check_updating(bool expected) const;
   Status check_not_updating() const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
@@ -87,8 +101,21 @@ class Engine final : private WorkerHost {
   void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
   void rested() override;
 
+  // ---- ProcessHost ----
+  void process_ready(int32_t worker, const ReadyMessage& ready) override;
+  Status process_report(int32_t worker, ProcessReport* report) override;
+  void process_rested() override { rested(); }
+  void process_lost(int32_t worker, const Status& why, bool comes_back) override;
+
+  // ---- With mutex_ held ----
+  void follow_up(int32_t worker, const WorkerLoad& load, WorkerReport* report);
+  Status take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to);
+  Status take_given(int32_t worker, const ProcessReport& from, WorkerReport* to);
+  void queue_again(int32_t worker, const Status& why);
+  void send(std::unique_ptr<Sequence> s, const Status& why);
   void publish(std::unique_ptr<Sequence> s);
-  Worker& worker(int32_t index) { return *workers_[static_cast<size_t>(index)]; }
+
+  WorkerPort& port(int32_t index) { return *ports_[static_cast<size_t>(index)]; }
   const Worker& first_worker() const { return *workers_.front(); }
 
   const EngineOptions options_;
@@ -96,7 +123,9 @@ class Engine final : private WorkerHost {
   RequestLimits limits_;                          // from here on set by create()
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
-  std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's
+  std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's; one, at rest, where they are processes
+  std::vector<std::unique_ptr<ProcessWorker>> processes_;
+  std::vector<WorkerPort*> ports_;                // to the threads or the processes
 
   std::mutex weights_mutex_;  // of calls that change the weights, or need them to stay; taken before mutex_
   std::optional<uint64_t> weights_digest_;  // once somebody has asked; guarded by weights_mutex_
@@ -109,6 +138,10 @@ class Engine final : private WorkerHost {
   int64_t outstanding_ = 0;                              // samples not yet taken by wait()
   uint64_t next_group_ = 1, next_age_ = 0;
   std::vector<WorkerStats> stats_;  // by worker
+  std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
+  std::vector<WorkerFacts> facts_;           // by worker
+  Ledger ledger_;                            // of processes
+  int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work

@@ -12,7 +12,7 @@ class Engine::Standstill {
   explicit Standstill(Engine* engine) : engine_(engine) {
     std::unique_lock<std::mutex> lock(engine->mutex_);
     ++engine->standstills_;
-    for (const auto& worker : engine->workers_) worker->mailbox().pause();
+    for (WorkerPort* port : engine->ports_) port->pause();
     engine->at_rest_changed_.wait(lock, [engine] { return engine->stop_ || engine->at_rest(); });
     stopped_ = engine->stop_;
   }
@@ -45,6 +45,7 @@ KvIdentity Engine::kv_identity() {
 Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size) {
   const std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_not_updating());
+  if (options_.worker_processes) return unsupported("pages of worker processes");
   const Standstill standstill(this);
   OTR_RETURN_IF_ERROR(standstill.status());
   ModelRunner* best = &workers_.front()->target();
@@ -80,6 +81,7 @@ Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std:
 Result<size_t> Engine::import_kv(std::span<const std::byte> bytes) {
   const std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_not_updating());
+  if (options_.worker_processes) return unsupported("pages of worker processes");
   OTR_ASSIGN_OR_RETURN(const KvImport import, open_kv(kv_identity(), bytes, limits_.vocab_size));
   std::vector<int32_t> tokens(import.tokens.size() / sizeof(int32_t));
   std::vector<Element> transfer(import.pages.size() / sizeof(Element));

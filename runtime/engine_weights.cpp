@@ -26,7 +26,7 @@ Status Engine::begin_weights(uint64_t version) {
     return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
   }
   updating_ = true;
-  for (const auto& worker : workers_) worker->mailbox().pause();
+  for (WorkerPort* port : ports_) port->pause();
   next_weight_version_ = version;
   return {};
 }
@@ -42,6 +42,7 @@ Status Engine::commit_weights() {
   OTR_RETURN_IF_ERROR(check_updating(true));
   weights_digest_.reset();
   for (const auto& worker : workers_) worker->target().weights_changed();  // the first one owns the weights
+  for (const auto& process : processes_) process->weights_changed();       // which they have seen change
   std::lock_guard<std::mutex> lock(mutex_);
   quantize_seconds_ = first_worker().target().quantize_seconds();
   weight_version_ = next_weight_version_;

@@ -7,8 +7,10 @@ namespace otr {
 
 Result<std::unique_ptr<ModelDrafter>> ModelDrafter::create(const TreeDrafterOptions& options, const DrafterModel& drafter,
                                                            Device& device, const LiveSequences& live, const ModelRunner* share) {
-  const ModelOptions model_options{.path = drafter.path, .in_4_bits = drafter.in_4_bits, .kv_bytes = 0, .num_pages = device.target().page_pool().num_pages(),
-                                   .bucket = bucket(options), .share_logits = &device.target(), .share_weights = share};
+  const ModelOptions model_options{.path = drafter.path, .in_4_bits = drafter.in_4_bits, .kv_bytes = 0,
+                                   .num_pages = device.target().page_pool().num_pages(), .bucket = bucket(options),
+                                   .share_logits = &device.target(), .shared_memory = device.target().in_shared_memory(),
+                                   .attach = drafter.shared ? &*drafter.shared : nullptr, .share_weights = share};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, device.kernels(), device.pool()));
   const int32_t vocab = runner->config().vocab_size, wanted = device.target().config().vocab_size;
   if (vocab != wanted) {

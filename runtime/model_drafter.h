@@ -21,7 +21,7 @@ namespace otr {
 class ModelDrafter final : public TreeDrafter {
  public:
   // `live`: the worker's sequences by slot. It and `device` outlive the drafter. `share`: another worker's runner of this model, whose
-  // weights it uses; null: it loads its own.
+  // weights it uses; null: it loads its own, or attaches another process' (DrafterModel::shared).
   static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const DrafterModel& drafter, Device& device,
                                                       const LiveSequences& live, const ModelRunner* share = nullptr);
   ~ModelDrafter() override;

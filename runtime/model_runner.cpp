@@ -53,9 +53,19 @@ Status ModelRunner::load_weights(const ModelOptions& options) {
     owns_weights_ = false;
     return {};
   }
-  OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
   weights_ = std::make_shared<Weights>();
-  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, pool_));
+  if (const SharedModel* shared = options.attach; shared != nullptr) {
+    owns_weights_ = false;
+    weights_->converted_tensors = shared->converted_tensors;
+    OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::attach(shared->config, shared->files));
+    if (shared->quantized < 0) return {};
+    OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::attach(weights_->model, shared->quantized));
+    weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
+    return {};
+  }
+  shared_memory_ = options.shared_memory;
+  OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
+  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, pool_, shared_memory_));
   weights_->converted_tensors = model.weights->converted_tensors();
   return {};
 }
@@ -85,7 +95,7 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
 
 Status ModelRunner::make_quantized() {
   if (weights_->quantized != nullptr) return {};  // by the owner
-  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model));
+  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model, shared_memory_));
   weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
   quantize();
   return {};
@@ -97,6 +107,13 @@ Status ModelRunner::add_quantized(ProgramBucket bucket) {
                                                                      pages_.data(), bucket, pool_, program_->logits()));
   quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
   return {};
+}
+
+SharedModel ModelRunner::share() const {
+  return {.config = config(),
+          .files = weights_->model.files(),
+          .quantized = weights_->quantized != nullptr ? weights_->quantized->fd() : -1,
+          .converted_tensors = weights_->converted_tensors};
 }
 
 void ModelRunner::quantize() {

@@ -20,6 +20,14 @@ namespace otr {
 
 class ModelRunner;
 
+// A model whose weights lie in files in memory, for other processes to run too.
+struct SharedModel {
+  ModelConfig config;
+  WeightFiles files;
+  int quantized = -1;  // -1: not made
+  int64_t converted_tensors = 0;
+};
+
 struct ModelOptions {
   std::string path;
   bool in_4_bits = false;  // its program runs the quantised weights: for drafters
@@ -28,6 +36,8 @@ struct ModelOptions {
   int32_t kv_sharers = 1;  // models that have the pages between them, this one included
   ProgramBucket bucket;
   const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
+  bool shared_memory = false;            // weights go where other processes can attach them
+  const SharedModel* attach = nullptr;   // instead of loading `path`: another process' model; its files are taken
   const ModelRunner* share_weights = nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses
 };
 
@@ -48,6 +58,10 @@ class ModelRunner {
   PrefixCache& prefix_cache() { return *prefix_cache_; }
   const PrefixCache& prefix_cache() const { return *prefix_cache_; }
   const ForwardProgram& program() const { return *program_; }
+
+  // For other processes. REQUIRES: shared_memory. The files stay the runner's.
+  SharedModel share() const;
+  bool in_shared_memory() const { return shared_memory_; }
 
   // Makes a second program over the same pages: the model in 4 bits. Errors: kOutOfMemory. REQUIRES: not done yet.
   Status add_quantized(ProgramBucket bucket);
@@ -94,8 +108,7 @@ class ModelRunner {
   const KernelTable& kernels_;
   ThreadPool& pool_;
   std::shared_ptr<Weights> weights_;
-  bool owns_weights_ = true;
-  bool in_4_bits_ = false;
+  bool owns_weights_ = true, shared_memory_ = false, in_4_bits_ = false;
   KvLayout layout_;
   Buffer<Element> pages_;  // [num_pages][layout_.page_elements()]
   std::unique_ptr<PagePool> page_pool_;

@@ -91,7 +91,8 @@ extern "C" {
   X(OTR_FAULT, 9, "a request's own numbers are NaN or Inf")                             \
   X(OTR_INTERNAL, 10, "an internal error: please report it")                            \
   X(OTR_IDLE, 11, "nothing is outstanding")                                             \
-  X(OTR_BUSY, 12, "not while what is under way goes on")
+  X(OTR_BUSY, 12, "not while what is under way goes on")                                \
+  X(OTR_LOST, 13, "the processes that would have done it are lost")
 
 typedef enum otr_status {
 #define OTR_STATUS_ENUM(name, value, text) name = value,
@@ -147,6 +148,12 @@ typedef struct otr_engine_options {
                               num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's samples start
                               at one worker, whose share of the pages must hold each of them; samples move to workers that have run
                               dry. Samples are the same for any number of workers. prefill_chunk is a worker's */
+  int32_t worker_processes; /* 1: each worker is a process: see Worker processes; default 0 */
+  const char* worker_executable; /* the program that serves a worker process; required with worker_processes */
+  int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung: longer than
+                              the longest tick; default 300000 */
+  int32_t max_worker_restarts; /* processes that may take a worker's place one after the other without one of them finishing a sample;
+                              then the worker is given up; default 3 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -154,7 +161,7 @@ OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t s
 /* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model.
  * On failure *engine is NULL and otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the
  * model_path missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it
- * cannot be read, or the trace not be written. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
+ * cannot be read, the trace not be written, or worker_executable not be run. OTR_LOST: a worker process ended, or was not ready in time. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
  * OTR_OUT_OF_MEMORY: weights, KV pages or threads do not fit. */
 OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
 
@@ -166,6 +173,26 @@ OTR_API otr_status otr_engine_destroy(otr_engine* engine);
  * a result, or of one without an engine); "" if there is none. A success does not clear it. Valid until the calling thread's
  * next call into the library; a thread remembers the failures of 16 engines. */
 OTR_API const char* otr_last_error(const otr_engine* engine);
+
+/* ---- Worker processes --------------------------------------------------------------------------------------------------- */
+
+/* With options.worker_processes each of the num_workers workers is a process, and the engine outlives any of them. The weights, of
+ * drafters too, lie in shared memory once. A process that dies, hangs, sends what is wrong, or is refused memory is ended with
+ * SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room, and are the
+ * same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
+ * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit and otr_score return
+ * OTR_LOST. No call waits for a process without a limit.
+ *
+ * The library runs `<worker_executable> worker 3`, with the engine's end of things at file descriptor 3, standard streams and
+ * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such a
+ * program. It must have the same version of the library (OTR_UNSUPPORTED from otr_engine_create otherwise). Processes end with their
+ * engine, however that ends. Traces are OTR_UNSUPPORTED with processes. The drafter "history" has nothing to propose in them. */
+
+/* Serves as a worker at file descriptor `fd`, which it takes, until the engine at its other end is destroyed or gone: call it from main
+ * and return from there. OTR_OK: the engine said stop. OTR_IO_ERROR: it is gone. OTR_INVALID_ARGUMENT: no such file. Anything else is
+ * what kept the worker from its work; the engine has been told. Unlike other calls it may end the process: where the worker cannot go on,
+ * or does not come to an end within the engine's worker_timeout_ms. */
+OTR_API otr_status otr_serve_worker(int fd);
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------------- */
 
@@ -204,7 +231,8 @@ OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t str
 
 /* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an
  * id outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range.
- * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced. */
+ * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced. OTR_LOST: every
+ * worker process was given up. */
 OTR_API otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id);
 
 /* Teacher forcing: the log-probs the engine would have reported had it drawn token_ids after the prompt, through the same
@@ -371,7 +399,7 @@ OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
  * to *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
  * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak,
  * kv_page_bytes, weight_version, busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations (samples that
- * went to another worker), workers (a list: what each one counted), … Of several workers all are sums, peaks too. */
+ * went to another worker), worker_restarts and requeued_samples (of worker processes), workers (a list: what each one counted), … Of several workers all are sums, peaks too. */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 
 #ifdef __cplusplus

@@ -128,6 +128,16 @@ Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
   return costs_of(profile, options_.profile, subject);
 }
 
+std::vector<DrafterModel> Speculator::shared_models() const {
+  std::vector<DrafterModel> models;
+  for (const DrafterModel& m : options_.models) {
+    for (size_t d = 0; d < drafters_.size(); ++d) {
+      if (traits_[d].name == m.name) models.push_back({.name = m.name, .path = m.path, .in_4_bits = m.in_4_bits, .shared = programs_[d]->model->share()});
+    }
+  }
+  return models;
+}
+
 bool Speculator::is_model(const std::string& name) const {
   return std::any_of(options_.models.begin(), options_.models.end(), [&name](const DrafterModel& m) { return m.name == name; });
 }

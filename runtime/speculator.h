@@ -54,6 +54,9 @@ class Speculator {
 
   bool on() const { return options_.policy.kind != PolicyKind::kOff; }
   const Policy& policy() const { return options_.policy; }
+  const std::vector<CostModel>& costs() const { return costs_; }  // by drafter; empty where the policy needs none
+  // The models that are drafters here, for other processes. REQUIRES: the target's weights are in shared memory.
+  std::vector<DrafterModel> shared_models() const;
   int64_t drafter_weight_bytes() const { return drafter_weight_bytes_; }
   int64_t drafter_activation_bytes() const { return drafter_activation_bytes_; }  // of drafters with models of their own
   const SpecCounts& counts() const { return counts_; }

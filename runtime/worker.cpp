@@ -52,6 +52,7 @@ Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
   fork_work_.copy_from.reserve(draft_rows);
   fork_work_.copy_to.reserve(draft_rows);
   fork_work_.zero.reserve(2 * draft_rows);
+  if (options_.reports_progress) report_.progress.reserve(batch, batch + draft_rows + chunk);
 }
 
 Worker::~Worker() {
@@ -115,6 +116,7 @@ void Worker::start_arrived() {
       results_.reserve(most_draws);
       start(&s);
     } catch (const std::exception& e) {
+      options_.host->broke(e.what());
       if (s == nullptr) throw;  // it is live, and fails with the others
       const std::string error = std::string("internal error: ") + e.what();
       conclude_blocked(s->group.get(), OTR_FINISH_ERROR, error);
@@ -205,6 +207,7 @@ void Worker::start(std::unique_ptr<Sequence>* s) {
 // Takes a live sequence out of the batch, its pages and its slot.
 std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
   batcher_.remove(s->slot);
+  if (options_.reports_progress) report_.progress.add(s);
   if (!s->group->is_score) speculator_->leave(*s);
   s->pages.release_all(&target().page_pool());
   free_slots_.push_back(s->slot);
@@ -240,6 +243,7 @@ void Worker::conclude_blocked(Group* group, otr_finish_reason reason, const std:
 }
 
 void Worker::fail_all(const std::string& why) {
+  options_.host->broke(why);
   std::string error;
   try {
     error = "internal error: " + why;

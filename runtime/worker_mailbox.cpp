@@ -10,7 +10,7 @@ void WorkerMailbox::start(std::unique_ptr<Sequence> s) {
   posted_.notify_one();
 }
 
-void WorkerMailbox::cancel() {
+void WorkerMailbox::cancel(uint64_t) {
   const std::lock_guard<std::mutex> lock(mutex_);
   orders_.cancelled = true;
   posted_.notify_one();

@@ -1,4 +1,4 @@
-// WorkerMailbox: what a worker is told, and whether it is at rest.
+// WorkerMailbox: what a worker's thread is told, and whether it is at rest.
 //
 // Thread safety: all functions may be called from any thread, but take() from the worker's alone. Posting never allocates.
 #pragma once
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "runtime/sequence_queue.h"
-#include "sched/placement.h"
+#include "runtime/worker_port.h"
 
 namespace otr {
 
@@ -24,19 +24,19 @@ struct WorkerOrders {
   bool pending() const { return !arrived.empty() || cancelled || move.has_value() || end_step || lease_ended; }
 };
 
-class WorkerMailbox {
+class WorkerMailbox final : public WorkerPort {
  public:
-  void start(std::unique_ptr<Sequence> s);
-  void cancel();
-  void give(const Move& move);  // REQUIRES: the one before was answered
-  void end_step();
+  void start(std::unique_ptr<Sequence> s) override;
+  void cancel(uint64_t group) override;
+  void give(const Move& move) override;
+  void end_step() override;
   void end_lease();
 
-  // Between pause() and resume() take() does not return. Whoever has paused the worker waits for at_rest().
-  void pause();
-  void resume();
-  void stop();
-  bool at_rest() const;
+  // Between pause() and resume() take() does not return.
+  void pause() override;
+  void resume() override;
+  void stop() override;
+  bool at_rest() const override;
 
   // Adds to `orders` what was posted. Waits while there is nothing and the worker is not `busy`; `rested()` is called, without
   // a lock, when it begins to. False: stop.

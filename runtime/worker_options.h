@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "runtime/speculator.h"
+#include "runtime/worker_fault.h"
 
 namespace otr {
 
@@ -32,6 +34,7 @@ struct WorkerProofs {
   uint32_t migration_seed = 0;
   int64_t migrate_at_tick = -1;  // all that the first worker runs goes to the next one before this tick of its own
   RebuildOptions rebuild = {};
+  std::vector<WorkerFault> faults = {};  // of processes
 };
 
 struct WorkerOptions {
@@ -42,6 +45,7 @@ struct WorkerOptions {
   int32_t max_draft_rows = 0;  // of a tick
   SpeculatorOptions speculation;
   WorkerProofs proofs;
+  bool reports_progress = false;
   // These outlive the worker.
   WorkerHost* host = nullptr;
   HistoryStore* history = nullptr;  // may be null

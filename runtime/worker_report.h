@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "runtime/ledger.h"
 #include "runtime/sequence_queue.h"
 #include "runtime/worker_stats.h"
 #include "sched/placement.h"
@@ -15,6 +16,7 @@ struct WorkerReport {
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
   bool pages_returned = false;   // what was lent is back: the load has changed
+  Progress progress;             // of all its samples, those above too; empty unless the worker is to report it
 
   bool pending() const { return !finished.empty() || !given.empty() || answered.has_value() || pages_returned; }
 };
@@ -27,6 +29,9 @@ class WorkerHost {
   virtual void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) = 0;
   // The worker begins to wait for orders.
   virtual void rested() = 0;
+  // Something went wrong that is no sample's fault. Where samples can go elsewhere, does not return; else the samples that the worker
+  // has fail.
+  virtual void broke(const std::string&) {}
 };
 
 }  // namespace otr

@@ -15,8 +15,9 @@ Placement::Placement(int32_t num_workers) : states_(static_cast<size_t>(num_work
 }
 
 int32_t Placement::place(int32_t samples) {
-  const auto fewer = [](const State& a, const State& b) { return a.samples() < b.samples(); };
+  const auto fewer = [](const State& a, const State& b) { return a.gone != b.gone ? b.gone : a.samples() < b.samples(); };
   const auto least = std::min_element(states_.begin(), states_.end(), fewer);
+  if (least->gone) return kNobody;
   least->sent += samples;
   return static_cast<int32_t>(least - states_.begin());
 }
@@ -26,6 +27,18 @@ void Placement::answered(const Move& move) {
     state(worker).moves = false;
     state(worker).expected = 0;
   }
+  state(move.from).gives_to = kNobody;
+}
+
+bool Placement::is_ordered(const Move& move) const { return states_[static_cast<size_t>(move.from)].gives_to == move.to; }
+
+// Who was to give it something still answers.
+void Placement::lost(int32_t worker, bool comes_back) {
+  State& s = state(worker);
+  if (s.gives_to != kNobody) answered({.from = worker, .to = s.gives_to, .count = 0, .running = false});
+  s.load = {};
+  s.sent = 0;
+  s.gone = !comes_back;
 }
 
 const std::vector<Move>& Placement::rebalance() {
@@ -44,6 +57,7 @@ void Placement::order(State* from, State* to, int64_t count, bool running) {
   const auto index = [this](const State* s) { return static_cast<int32_t>(s - states_.data()); };
   moves_.push_back({.from = index(from), .to = index(to), .count = static_cast<int32_t>(count), .running = running});
   from->moves = to->moves = true;
+  from->gives_to = moves_.back().to;
   from->expected = -moves_.back().count;
   to->expected = moves_.back().count;
 }

@@ -6,7 +6,8 @@
 // anew where it arrives: nothing decided here can change a result, only when it comes.
 //
 // A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in
-// another.
+// another. A worker that is lost has nothing, and answers nothing; unless another one takes its place, nothing is sent there any
+// more.
 //
 // Pure: sees workers through WorkerLoad only. Single-threaded. Allocates in the constructor only.
 #pragma once
@@ -39,12 +40,18 @@ class Placement {
  public:
   explicit Placement(int32_t num_workers);
 
-  // The worker that a new group of so many samples is sent to.
+  static constexpr int32_t kNobody = -1;
+  // The worker that a new group of so many samples is sent to; kNobody if all are lost.
   int32_t place(int32_t samples);
   // Samples that another worker gave are sent to this one.
   void sent(int32_t worker, int32_t samples) { state(worker).sent += samples; }
   void report(int32_t worker, const WorkerLoad& load) { state(worker).load = load; }
   void answered(const Move& move);
+  // Whether such a move was ordered and is not over.
+  bool is_ordered(const Move& move) const;
+  // `comes_back`: an empty one takes its place.
+  void lost(int32_t worker, bool comes_back);
+  bool is_gone(int32_t worker) const { return states_[static_cast<size_t>(worker)].gone; }
 
   // The moves to order now. Valid until the next call.
   const std::vector<Move>& rebalance();
@@ -55,12 +62,14 @@ class Placement {
     int64_t sent = 0;
     int32_t expected = 0;  // samples that a move will bring, or take if negative
     bool moves = false;    // takes part in one
+    bool gone = false;     // for ever
+    int32_t gives_to = kNobody;
 
     int64_t unseen() const { return sent - load.arrived; }  // on the way to it
     int64_t samples() const { return load.samples + unseen() + expected; }
-    bool gives_of_queue() const { return !moves && load.queued > 0; }
-    bool has_room() const { return !moves && unseen() == 0 && load.queued == 0 && load.free_places > 0; }
-    bool is_dry() const { return !moves && samples() == 0; }
+    bool gives_of_queue() const { return !moves && !gone && load.queued > 0; }
+    bool has_room() const { return !moves && !gone && unseen() == 0 && load.queued == 0 && load.free_places > 0; }
+    bool is_dry() const { return !moves && !gone && samples() == 0; }
   };
   State& state(int32_t worker) { return states_[static_cast<size_t>(worker)]; }
   bool move_queued();

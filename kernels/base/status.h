@@ -25,6 +25,7 @@ enum class StatusCode : int {
   kInternal = 10,          // a bug in the library
   kIdle = 11,              // nothing is outstanding
   kBusy = 12,              // not while what is under way goes on
+  kLost = 13,              // the process that would have done it is lost
 };
 
 class [[nodiscard]] Status {

@@ -60,7 +60,7 @@ TEST(WorkerMailbox, OrdersAreTakenOnce) {
   const auto nothing = [] {};
   mailbox.start(sequence(1));
   mailbox.start(sequence(2));
-  mailbox.cancel();
+  mailbox.cancel(1);
   mailbox.end_step();
   mailbox.give({.from = 0, .to = 3, .count = 5, .running = true});
   WorkerOrders orders;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/engine.h"
+#include "tests/runtime/engine_runs.h"
 #include "tests/runtime/mixed_requests.h"
 
 namespace otr {
@@ -53,44 +53,6 @@ class Workers : public EveryPath {
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     return created.ok() ? std::move(created.value()) : nullptr;
-  }
-
-  static uint64_t submit(Engine* e, const Request& request, uint64_t tag) {
-    otr_group_request g;
-    otr_group_request_init(&g, sizeof g);
-    otr_sampling_params sampling = request.sampling;
-    sampling.stop_token_ids = request.stop_ids.data();
-    sampling.num_stop_token_ids = request.stop_ids.size();
-    g.prompt_token_ids = request.prompt.data();
-    g.num_prompt_tokens = request.prompt.size();
-    g.n = request.n;
-    g.first_sample = request.first_sample;
-    g.stream = request.stream;
-    g.tag = tag;
-    g.sampling = &sampling;
-    const Result<uint64_t> id = e->submit(g);
-    EXPECT_TRUE(id.ok()) << id.status().message();
-    return id.ok() ? id.value() : 0;
-  }
-
-  static Outputs collect(Engine* e) {
-    Outputs outputs;
-    for (;;) {
-      const Result<std::unique_ptr<Sequence>> finished = e->wait(120'000);
-      if (!finished.ok()) {
-        EXPECT_EQ(finished.status().code(), StatusCode::kIdle) << finished.status().message();
-        return outputs;
-      }
-      const Sequence& s = *finished.value();
-      const size_t prompt = static_cast<size_t>(s.num_prompt());
-      const size_t n = s.group->is_score ? s.raw_logprobs.size() : s.tokens.size() - prompt;
-      const Output output{{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
-                          bits_of(s.logprobs.data(), n),
-                          bits_of(s.raw_logprobs.data(), n),
-                          s.finish_reason,
-                          s.error};
-      EXPECT_TRUE(outputs.emplace(std::pair(s.group->tag, s.sample), output).second) << "a sample came twice";
-    }
   }
 
   Outputs run(const Variant& v) {

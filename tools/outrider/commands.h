@@ -11,5 +11,6 @@ int inflate_command(int argc, char** argv);
 int profile_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int simulate_command(int argc, char** argv);
+int worker_command(int argc, char** argv);
 
 }  // namespace otr::cli

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cxxopts.hpp>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -38,6 +39,14 @@ bool is_device(const std::string& text) {
   int32_t index = 0;
   return text == "auto" || text == "cpu" ||
          (text.starts_with(kCuda) && parse_number(std::string_view(text).substr(kCuda.size()), &index) && index >= 0);
+}
+
+// The file of this program, wherever it was found.
+std::string own_executable() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw Failure(kExitFailure, "cannot find this program's own file: " + error.message());
+  return path.string();
 }
 
 }  // namespace
@@ -162,6 +171,8 @@ const std::vector<Flag> kEngineFlagTable = {
     {"threads", "N", "default: one per CPU that the process may use"},
     {"pin-threads", nullptr, "keep each thread on one CPU"},
     {"workers", "N", "threads that decode on their own, with shares of batch, pages and threads (default 1)"},
+    {"worker-processes", nullptr, "each worker is a process; one that dies or hangs is replaced, and its samples go on"},
+    {"worker-timeout", "SECONDS", "a worker process that comes no further for so long has hung (default 300)"},
     {"device", "NAME", "auto, cpu or cuda:N (default auto)"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
     {"profile", "FILE.json", "what passes cost on this machine, as 'outrider profile' measured it"},
@@ -179,6 +190,16 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   set_int("threads", &options.num_threads);
   set_int("workers", &options.num_workers);
   options.pin_threads = flags.given("pin-threads");
+  options.worker_processes = flags.given("worker-processes");
+  if (options.worker_processes == 1) executable = own_executable();
+  options.worker_executable = executable.c_str();
+  if (flags.given("worker-timeout")) {
+    constexpr int32_t kMostSeconds = 1'000'000;
+    const std::string text = flags.required("worker-timeout");
+    const int32_t seconds = int_flag("worker-timeout", text, 1);
+    if (seconds > kMostSeconds) bad_flag("worker-timeout", text, "must be at most " + std::to_string(kMostSeconds));
+    options.worker_timeout_ms = 1000 * seconds;
+  }
   policy = flags.text("policy", default_policy);
   drafters = flags.all("drafter");
   for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());
@@ -209,6 +230,7 @@ nlohmann::ordered_json EngineFlags::settings() const {
           {"threads", options.num_threads},
           {"pin_threads", options.pin_threads == 1},
           {"workers", options.num_workers},
+          {"worker_processes", options.worker_processes == 1},
           {"kv_bytes", options.kv_bytes}};
   if (!trace.empty()) settings["trace"] = trace;
   return settings;

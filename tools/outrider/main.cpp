@@ -13,7 +13,7 @@ using namespace otr::cli;
 
 struct Command {
   const char* name;
-  const char* summary;
+  const char* summary;  // null: not for users to call
   int (*run)(int argc, char** argv);
 };
 
@@ -25,12 +25,15 @@ constexpr Command kCommands[] = {
     {"convert", "write a model folder as one .otr file", convert_command},
     {"inflate", "widen a small model to the shape of a large one", inflate_command},
     {"simulate", "how long a rollout would take on a cluster", simulate_command},
+    {"worker", nullptr, worker_command},
     {"report", "a page about rollouts, from their traces and statistics", report_command},
 };
 
 void print_usage(std::FILE* file) {
   std::fputs("Usage: outrider COMMAND [FLAGS]\n\nCommands:\n", file);
-  for (const Command& c : kCommands) std::fprintf(file, "  %-10s %s\n", c.name, c.summary);
+  for (const Command& c : kCommands) {
+    if (c.summary != nullptr) std::fprintf(file, "  %-10s %s\n", c.name, c.summary);
+  }
   std::fputs("\n'outrider COMMAND --help' lists a command's flags; 'outrider --version' prints the version.\n", file);
 }
 

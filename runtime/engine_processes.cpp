@@ -1,0 +1,178 @@
+// Workers that are processes: how they begin, what their reports mean, and what becomes of samples whose process is lost.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine.h"
+#include "runtime/worker_share.h"
+
+namespace otr {
+
+Status check_process_options(const EngineOptions& o) {
+  if (o.worker_executable.empty()) return invalid_argument("worker_processes needs a worker_executable");
+  if (o.worker_timeout_ms < 1) return invalid_argument("worker_timeout_ms must be at least 1");
+  if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
+  if (!o.trace_path.empty()) return unsupported("a trace of worker processes");
+  if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
+  return {};
+}
+
+// The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now on.
+Status Engine::add_processes(const WorkerOptions& w) {
+  const int32_t num_workers = options_.num_workers;
+  const Worker& model = first_worker();
+  ProcessOptions p{.executable = options_.worker_executable,
+                   .timeout_ms = options_.worker_timeout_ms,
+                   .start_timeout_ms = std::max(options_.worker_start_timeout_ms, options_.worker_timeout_ms),
+                   .max_restarts = options_.max_worker_restarts,
+                   .setup = {},
+                   .host = this};
+  p.setup.version = otr_version();
+  p.setup.num_workers = num_workers;
+  p.setup.prefill_chunk = options_.prefill_chunk;
+  p.setup.policy = options_.policy;
+  p.setup.drafters = w.speculation.policy.drafters;
+  p.setup.isa = model.device().isa();
+  p.setup.num_pages = model.target().page_pool().num_pages();
+  p.setup.pin_threads = options_.device.pin_threads;
+  p.setup.timeout_ms = options_.worker_timeout_ms;
+  p.setup.proofs = options_.proofs;
+  p.setup.costs = model.speculator().costs();
+  p.setup.target = model.target().share();
+  p.setup.models = model.speculator().shared_models();
+  for (int32_t i = 0; i < num_workers; ++i) {
+    const WorkerShare share(options_, w.speculation.policy, i);
+    p.setup.index = i;
+    p.setup.max_batch = share.max_batch;
+    p.setup.max_draft_rows = share.max_draft_rows;
+    p.setup.num_threads = share.num_threads;
+    p.setup.first_cpu = num_workers > 1 ? share.first_cpu : -1;
+    processes_.push_back(std::make_unique<ProcessWorker>(p));
+    ports_.push_back(processes_.back().get());
+  }
+  for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->begin());
+  for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->wait_ready());
+  return {};
+}
+
+void Engine::process_ready(int32_t worker, const ReadyMessage& ready) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  facts_[static_cast<size_t>(worker)] = ready.facts;
+  placement_.report(worker, ready.load);
+}
+
+Status Engine::process_report(int32_t worker, ProcessReport* from) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  WorkerReport report;
+  OTR_RETURN_IF_ERROR(ledger_.append(worker, from->progress, limits_.vocab_size));
+  const Status ended = take_ended(worker, *from, &report);
+  Status given;
+  if (ended.ok()) given = take_given(worker, *from, &report);
+  if (from->answered && (from->answered->from != worker || !placement_.is_ordered(*from->answered))) {
+    if (given.ok()) given = bad_input("it answers what nobody ordered");
+  } else {
+    report.answered = from->answered;
+  }
+  if (from->stats) {
+    WorkerStats& stats = stats_[static_cast<size_t>(worker)];
+    stats = counted_before_[static_cast<size_t>(worker)];
+    stats.add(*from->stats);
+  }
+  follow_up(worker, from->load, &report);  // what was right of it counts
+  return ended.ok() ? given : ended;
+}
+
+Status Engine::take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to) {
+  for (const SampleEnd& end : from.finished) {
+    OTR_RETURN_IF_ERROR(ledger_.finish(worker, end.group, end.sample, end.reason, end.error));
+    const LedgerGroup& group = *ledger_.find(end.group);
+    std::unique_ptr<Sequence> s = restore(group, *group.find(end.sample));
+    if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
+    to->finished.push(std::move(s));
+  }
+  return {};
+}
+
+Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerReport* to) {
+  for (const SampleGiven& given : from.given) {
+    const LedgerGroup* group = ledger_.find(given.group);
+    const LedgerSample* sample = group != nullptr ? group->find(given.sample) : nullptr;
+    if (sample == nullptr || sample->worker != worker || sample->is_finished) return bad_input("it gives a sample that it does not have");
+    std::vector<std::unique_ptr<Sequence>> blocked;
+    if (given.num_blocked > 0) {
+      for (const LedgerSample& other : group->samples) {
+        const bool waits = !other.is_closed && other.worker == worker && other.num_accepted() == 0 && &other != sample;
+        if (waits) blocked.push_back(restore(*group, other));
+      }
+    }
+    if (static_cast<int32_t>(blocked.size()) != given.num_blocked || (given.num_blocked > 0 && sample->num_accepted() > 0)) {
+      return bad_input("it gives samples that do not wait for one another");
+    }
+    // A worker that is gone for ever cannot get it: whoever has given it has not heard.
+    const int32_t to_worker = placement_.is_gone(given.to) ? worker : given.to;
+    std::unique_ptr<Sequence> s = restore(*group, *sample);
+    s->goes_to = to_worker;
+    for (const auto& b : blocked) ledger_.move(given.group, b->sample, to_worker);
+    ledger_.move(given.group, given.sample, to_worker);
+    s->group->blocked = std::move(blocked);
+    to->given.push(std::move(s));
+  }
+  return {};
+}
+
+// ---- Loss ----------------------------------------------------------------------------------------------------------------
+
+void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (stop_) return;
+  const size_t w = static_cast<size_t>(worker);
+  processes_[w]->discard_orders();
+  placement_.lost(worker, comes_back);
+  worker_restarts_ += comes_back;
+  stats_[w].kv_pages_in_use = 0;
+  counted_before_[w] = stats_[w];
+  if (!comes_back) facts_[w] = {};
+  queue_again(worker, why);
+  at_rest_changed_.notify_all();
+  result_arrived_.notify_all();
+}
+
+// All unfinished samples that the ledger has at the worker. Those of a group whose prompt was not run go together.
+void Engine::queue_again(int32_t worker, const Status& why) {
+  SequenceQueue queue;
+  for (const auto& [id, group] : ledger_.groups()) {
+    Sequence* waits = nullptr;
+    for (const LedgerSample& sample : group.samples) {
+      if (sample.is_closed || sample.is_finished || sample.worker != worker) continue;
+      std::unique_ptr<Sequence> s = restore(group, sample);
+      ++requeued_samples_;
+      if (waits != nullptr && sample.num_accepted() == 0) {
+        group.group->blocked.push_back(std::move(s));
+        continue;
+      }
+      if (sample.num_accepted() == 0 && !group.group->is_score) waits = s.get();
+      queue.push(std::move(s));
+    }
+  }
+  while (std::unique_ptr<Sequence> s = queue.pop()) send(std::move(s), why);
+}
+
+// To whoever has the least to do; if nobody is left, it has failed.
+void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
+  const uint64_t id = s->group->id;
+  const int32_t to = placement_.place(1 + static_cast<int32_t>(s->group->blocked.size()));
+  if (to != Placement::kNobody) {
+    for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, to);
+    ledger_.move(id, s->sample, to);
+    return port(to).start(std::move(s));
+  }
+  std::vector<std::unique_ptr<Sequence>> all = std::exchange(s->group->blocked, {});
+  all.push_back(std::move(s));
+  for (auto& failed : all) {
+    if (failed->group->is_score) failed->raw_logprobs.clear();
+    failed->finish_reason = OTR_FINISH_ERROR;
+    failed->error = "every worker process is lost; the last one: " + why.message();
+    publish(std::move(failed));
+  }
+}
+
+}  // namespace otr

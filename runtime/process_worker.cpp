@@ -1,0 +1,348 @@
+#include "runtime/process_worker.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace otr {
+namespace {
+
+constexpr size_t kMostQueued = size_t{1} << 20;  // bytes: more orders wait where they are
+constexpr int64_t kStopMs = 2000;                // for a process to end by itself
+constexpr std::chrono::milliseconds kRetry{100};
+
+int64_t ms_until(std::chrono::steady_clock::time_point limit) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(limit - std::chrono::steady_clock::now()).count() + 1;
+}
+
+}  // namespace
+
+ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+ProcessWorker::~ProcessWorker() {
+  stop();
+  join();
+}
+
+Status ProcessWorker::begin() {
+  if (wake_.get() < 0) return io_error("the system refuses an event file for a worker process");
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+Status ProcessWorker::wait_ready() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  first_.wait(lock, [this] { return first_over_; });  // the thread gives each process start_timeout_ms
+  return first_failure_;
+}
+
+void ProcessWorker::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- Orders --------------------------------------------------------------------------------------------------------------
+
+void ProcessWorker::wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof one);  // it fails only when it is full of such
+}
+
+void ProcessWorker::start(std::unique_ptr<Sequence> s) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.starts.push(std::move(s));
+  wake();
+}
+
+void ProcessWorker::cancel(uint64_t group) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kGone) return;
+  orders_.cancels.push_back(group);
+  wake();
+}
+
+void ProcessWorker::give(const Move& move) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.move = move;
+  wake();
+}
+
+void ProcessWorker::end_step() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.end_step = true;
+  wake();
+}
+
+void ProcessWorker::pause() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  paused_ = true;
+  wake();
+}
+
+void ProcessWorker::resume() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  paused_ = false;
+  wake();
+}
+
+void ProcessWorker::weights_changed() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.weights = true;
+  wake();
+}
+
+void ProcessWorker::stop() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stop_ = true;
+  wake();
+}
+
+bool ProcessWorker::at_rest() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kGone) return true;
+  return state_ == State::kReady && orders_.empty() && paused_ == pause_sent_ && rested_after_ == last_order_;
+}
+
+void ProcessWorker::discard_orders() {
+  Orders discarded;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  discarded.starts.append(&orders_.starts);
+  orders_.cancels.clear();
+  orders_.move.reset();
+  orders_.end_step = orders_.weights = false;
+}
+
+bool ProcessWorker::stopping() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return stop_;
+}
+
+bool ProcessWorker::has_orders() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return stop_ || !orders_.empty() || paused_ != pause_sent_;
+}
+
+// ---- The thread: one process after the other -----------------------------------------------------------------------------
+
+Status ProcessWorker::failure(const std::string& what) const {
+  return Status(StatusCode::kLost, "worker " + std::to_string(options_.setup.index) + ": " + what);
+}
+
+void ProcessWorker::run() {
+  for (;;) {
+    ++life_;
+    Status end;
+    try {
+      end = live();
+    } catch (const std::exception& e) {
+      end = failure(std::string("its engine cannot serve it: ") + e.what());
+    }
+    process_.kill();
+    if (stopping()) break;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!first_over_) {
+      state_ = State::kGone;
+      first_failure_ = end;
+      break;
+    }
+    const bool comes_back = ++failures_ <= options_.max_restarts;
+    state_ = comes_back ? State::kStarting : State::kGone;
+    pause_sent_ = false;
+    last_order_ = rested_after_ = 0;
+    lock.unlock();
+    note_lost(end);
+    if (!comes_back) return;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  first_over_ = true;
+  first_.notify_all();
+}
+
+// Samples are queued again whatever it takes: without memory for that, once there is some.
+void ProcessWorker::note_lost(const Status& why) {
+  for (;;) {
+    try {
+      return options_.host->process_lost(options_.setup.index, why, failures_ <= options_.max_restarts);
+    } catch (const std::bad_alloc&) {
+      if (stopping()) return;
+      std::this_thread::sleep_for(kRetry);
+    }
+  }
+}
+
+// A process from its start to its end: ok if that was ordered.
+Status ProcessWorker::live() {
+  OwnedFd socket;
+  Result<ChildProcess> spawned = ChildProcess::spawn(options_.executable, &socket);
+  OTR_ASSIGN_OR_RETURN(process_, std::move(spawned));
+  const std::string who = "process " + std::to_string(process_.pid());
+  WorkerChannel channel(std::move(socket));
+  Status status = set_up(&channel);
+  if (status.ok()) status = serve(&channel);
+  if (status.ok()) say_stop(&channel);
+  if (status.ok() || status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kOutOfMemory) return status;
+  constexpr int64_t kDyingMs = 100;  // it may be about to end of what it has just said
+  std::string how = status.message();
+  if (status.code() == StatusCode::kIoError && process_.wait(kDyingMs)) how = process_.end();
+  return failure(who + ": " + how);
+}
+
+Status ProcessWorker::set_up(WorkerChannel* channel) {
+  WorkerSetup setup = options_.setup;
+  setup.life = life_;
+  std::vector<int> files;
+  bytes_.clear();
+  encode_setup(setup, &bytes_, &files);
+  channel->queue(WireType::kSetup, bytes_, files);
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.start_timeout_ms);
+  while (!stopping()) {
+    const Status sent = channel->flush();
+    OTR_RETURN_IF_ERROR(receive(channel));  // first: it may say why it takes no more
+    OTR_RETURN_IF_ERROR(sent);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (state_ == State::kReady) break;
+    }
+    if (Clock::now() >= limit) return Status(StatusCode::kTimeout, "was not ready within " + std::to_string(options_.start_timeout_ms) + " ms");
+    wait_for_channel(*channel, channel->queued_bytes() > 0, wake_.get(), ms_until(limit));
+  }
+  heard_ = turned_ = Clock::now();
+  was_at_rest_ = true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  first_over_ = true;
+  first_.notify_all();
+  return {};
+}
+
+// Until stop(), or something is wrong.
+Status ProcessWorker::serve(WorkerChannel* channel) {
+  while (!stopping()) {
+    uint64_t ignored;
+    (void)!read(wake_.get(), &ignored, sizeof ignored);
+    const bool waits_for_room = !send_orders(channel);
+    const Status sent = channel->flush();
+    OTR_RETURN_IF_ERROR(receive(channel));
+    OTR_RETURN_IF_ERROR(sent);
+    OTR_RETURN_IF_ERROR(check_signs(Clock::now()));
+    const bool to_write = channel->queued_bytes() > 0;
+    if (!to_write && (waits_for_room || has_orders())) continue;
+    const Clock::time_point limit = std::min(heard_, turned_) + std::chrono::milliseconds(options_.timeout_ms);
+    wait_for_channel(*channel, to_write, wake_.get(), ms_until(limit));
+  }
+  return {};
+}
+
+Status ProcessWorker::check_signs(Clock::time_point now) {
+  const std::chrono::milliseconds limit(options_.timeout_ms);
+  if (was_at_rest_) turned_ = now;
+  if (now - heard_ > limit) return Status(StatusCode::kTimeout, "was not heard of for " + std::to_string(options_.timeout_ms) + " ms");
+  if (now - turned_ > limit) return Status(StatusCode::kTimeout, "came no further for " + std::to_string(options_.timeout_ms) + " ms");
+  return {};
+}
+
+// A pause before all else and a resume after: what comes between them arrives together. False: the socket has to take some first.
+bool ProcessWorker::send_orders(WorkerChannel* channel) {
+  for (;;) {
+    if (channel->queued_bytes() > kMostQueued) return false;
+    std::unique_ptr<Sequence> s;
+    std::optional<uint64_t> cancelled;
+    std::optional<Move> move;
+    std::optional<WireType> plain;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (paused_ && !pause_sent_) plain = WireType::kPause, pause_sent_ = true;
+      else if (std::exchange(orders_.weights, false)) plain = WireType::kWeights;
+      else if ((s = orders_.starts.pop()) != nullptr) {}
+      else if (!orders_.cancels.empty()) cancelled = orders_.cancels.back(), orders_.cancels.pop_back();
+      else if (orders_.move) move = std::exchange(orders_.move, std::nullopt);
+      else if (std::exchange(orders_.end_step, false)) plain = WireType::kEndStep;
+      else if (!paused_ && pause_sent_) plain = WireType::kResume, pause_sent_ = false;
+      else return true;
+      ++last_order_;  // the number that the frame will have
+    }
+    bytes_.clear();
+    if (s != nullptr) {
+      encode_start(*s, &bytes_);
+      s->group->disband();
+      channel->queue(WireType::kStart, bytes_);
+    } else if (cancelled) {
+      encode_u64(*cancelled, &bytes_);
+      channel->queue(WireType::kCancel, bytes_);
+    } else if (move) {
+      encode_move(*move, &bytes_);
+      channel->queue(WireType::kGive, bytes_);
+    } else {
+      channel->queue(*plain, {});
+    }
+  }
+}
+
+Status ProcessWorker::receive(WorkerChannel* channel) {
+  OTR_ASSIGN_OR_RETURN(const bool is_open, channel->fill());
+  for (;;) {
+    WorkerChannel::Frame frame;
+    OTR_ASSIGN_OR_RETURN(const bool has_frame, channel->next(&frame));
+    if (!has_frame) break;
+    heard_ = Clock::now();
+    OTR_RETURN_IF_ERROR(follow(frame));
+  }
+  if (is_open) return {};
+  return io_error(channel->is_torn() ? "its last message is torn" : "has closed its socket");
+}
+
+Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
+  const int32_t worker = options_.setup.index;
+  switch (frame.type) {
+    case WireType::kReady: {
+      OTR_ASSIGN_OR_RETURN(const ReadyMessage ready, decode_ready(frame.payload));
+      options_.host->process_ready(worker, ready);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (state_ == State::kReady) return bad_input("it says twice that it is ready");
+      state_ = State::kReady;
+      last_order_ = rested_after_ = 1;  // the setup
+      return {};
+    }
+    case WireType::kReport: {
+      OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
+      if (!report_.finished.empty()) failures_ = 0;
+      turned_ = Clock::now();
+      return options_.host->process_report(worker, &report_);
+    }
+    case WireType::kRested: {
+      OTR_ASSIGN_OR_RETURN(const uint64_t number, decode_u64(frame.payload));
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (number > last_order_) return bad_input("it has followed an order that it was not given");
+        rested_after_ = std::max(rested_after_, number);
+      }
+      was_at_rest_ = true;
+      options_.host->process_rested();
+      return {};
+    }
+    case WireType::kHeartbeat: {
+      OTR_ASSIGN_OR_RETURN(const Heartbeat heartbeat, decode_heartbeat(frame.payload));
+      was_at_rest_ = heartbeat.at_rest;
+      if (std::exchange(turns_, heartbeat.turns) != heartbeat.turns) turned_ = heard_;
+      return {};
+    }
+    case WireType::kFailed: return decode_failed(frame.payload);
+    default: return bad_input("it sends an order");
+  }
+}
+
+void ProcessWorker::say_stop(WorkerChannel* channel) {
+  channel->queue(WireType::kStop, {});
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(kStopMs);
+  while (Clock::now() < limit) {
+    const Result<bool> is_open = channel->fill();  // nobody wants what it still says, but it must be able to say it
+    if (!channel->flush().ok() || !is_open.ok() || !is_open.value()) break;
+    WorkerChannel::Frame frame;
+    for (Result<bool> has_frame = true; has_frame.ok() && has_frame.value();) has_frame = channel->next(&frame);
+    wait_for_channel(*channel, channel->queued_bytes() > 0, -1, ms_until(limit));
+  }
+  (void)process_.wait(std::max<int64_t>(1, ms_until(limit)));
+}
+
+}  // namespace otr

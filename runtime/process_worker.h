@@ -1,0 +1,124 @@
+// ProcessWorker: a worker that is a process, as its engine sees it. It starts the process, passes orders on and reports back, and sees
+// when the process is dead, hangs or errs: then it ends it, tells the engine, and starts another one in its place.
+//
+// One thread does all of that. It waits for the socket, for orders and for the clock, and never for the process: a process that does
+// not read its orders, is not heard of, or has something to do and comes no further, for timeout_ms, is taken for hung. Nothing of
+// the process' memory is ever read; what it says is checked before it is believed.
+//
+// Thread safety: WorkerPort's functions, weights_changed() and discard_orders() may be called from any thread. Orders never
+// allocate, but for cancel(). The host is called by the thread, without a lock held.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/child_process.h"
+#include "runtime/sequence_queue.h"
+#include "runtime/worker_channel.h"
+#include "runtime/worker_port.h"
+#include "runtime/worker_wire.h"
+
+namespace otr {
+
+// Whom processes report to.
+class ProcessHost {
+ public:
+  virtual ~ProcessHost() = default;
+  // A process is ready for orders. Called before begin() returns, and again for each that takes its place.
+  virtual void process_ready(int32_t worker, const ReadyMessage& ready) = 0;
+  // Takes what is in the report. kBadInput: it contradicts what the host knows; the process is at fault.
+  virtual Status process_report(int32_t worker, ProcessReport* report) = 0;
+  virtual void process_rested() = 0;
+  // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the worker before
+  // it gives it new ones.
+  virtual void process_lost(int32_t worker, const Status& why, bool comes_back) = 0;
+};
+
+struct ProcessOptions {
+  std::string executable;
+  int32_t timeout_ms = 0;
+  int32_t start_timeout_ms = 0;  // to be ready
+  int32_t max_restarts = 0;      // in a row, none of which has finished a sample
+  WorkerSetup setup;             // its life is set here
+  ProcessHost* host = nullptr;   // outlives the worker
+};
+
+class ProcessWorker final : public WorkerPort {
+ public:
+  explicit ProcessWorker(const ProcessOptions& options);
+  ~ProcessWorker() override;
+
+  // Starts the first process; wait_ready() returns once it is ready, or with what kept it from that.
+  Status begin();
+  Status wait_ready();
+  // After stop(). Returns when process and thread have ended.
+  void join();
+
+  void start(std::unique_ptr<Sequence> s) override;
+  void cancel(uint64_t group) override;
+  void give(const Move& move) override;
+  void end_step() override;
+  void pause() override;
+  void resume() override;
+  void stop() override;
+  bool at_rest() const override;
+  void weights_changed();  // REQUIRES: at rest, and paused
+  // Forgets the orders that no process has got, but for pause().
+  void discard_orders();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class State { kStarting, kReady, kGone };
+  struct Orders {
+    SequenceQueue starts;
+    std::vector<uint64_t> cancels;
+    std::optional<Move> move;
+    bool end_step = false, weights = false;
+    bool empty() const { return starts.empty() && cancels.empty() && !move && !end_step && !weights; }
+  };
+
+  void run();
+  Status live();
+  Status set_up(WorkerChannel* channel);
+  Status serve(WorkerChannel* channel);
+  Status receive(WorkerChannel* channel);
+  Status follow(const WorkerChannel::Frame& frame);
+  bool send_orders(WorkerChannel* channel);
+  void say_stop(WorkerChannel* channel);
+  Status check_signs(Clock::time_point now);
+  void note_lost(const Status& why);
+  void wake();
+  bool stopping() const;
+  bool has_orders() const;
+  Status failure(const std::string& what) const;
+
+  const ProcessOptions options_;
+  const OwnedFd wake_;  // an eventfd
+  std::thread thread_;
+
+  // The thread's own.
+  ChildProcess process_;
+  ProcessReport report_;
+  WireBytes bytes_;
+  int32_t life_ = -1, failures_ = 0;
+  uint64_t turns_ = 0;
+  bool was_at_rest_ = true;
+  Clock::time_point heard_, turned_;  // the last sign of the process; of the worker in it
+
+  mutable std::mutex mutex_;
+  std::condition_variable first_;
+  // Guarded by mutex_.
+  Orders orders_;
+  State state_ = State::kStarting;
+  Status first_failure_;
+  bool first_over_ = false;  // the first process is ready, or has failed
+  bool paused_ = false, pause_sent_ = false, stop_ = false;
+  uint64_t last_order_ = 0, rested_after_ = 0;  // numbers of frames; each process counts from 1
+};
+
+}  // namespace otr

@@ -1,0 +1,164 @@
+#include "runtime/worker_channel.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "loader/xxh64.h"
+
+namespace otr {
+namespace {
+
+constexpr size_t kMostFiles = 253;  // that one message carries
+
+struct Header {
+  uint32_t size;
+  uint16_t type, zero;
+  uint64_t number, payload_sum, header_sum;
+};
+static_assert(sizeof(Header) == 32);
+
+uint64_t sum_of(const Header& h) { return xxh64(&h, offsetof(Header, header_sum)); }
+
+Status lost(const char* what) { return io_error(std::string(what) + ": " + std::generic_category().message(errno)); }
+
+}  // namespace
+
+OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+int OwnedFd::release() { return std::exchange(fd_, -1); }
+
+void OwnedFd::reset() {
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+}
+
+WorkerChannel::WorkerChannel(OwnedFd fd) : fd_(std::move(fd)) {
+  const int flags = fcntl(fd_.get(), F_GETFL);
+  if (flags >= 0) (void)fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);
+}
+
+uint64_t WorkerChannel::queue(WireType type, WireView payload, std::span<const int> files) {
+  Header h{.size = static_cast<uint32_t>(payload.size()),
+           .type = static_cast<uint16_t>(type),
+           .zero = 0,
+           .number = num_sent_ + 1,
+           .payload_sum = xxh64(payload.data(), payload.size()),
+           .header_sum = 0};
+  h.header_sum = sum_of(h);
+  const size_t begin = out_.size();
+  out_.resize(begin + sizeof h + payload.size());  // throws before anything is changed
+  std::memcpy(out_.data() + begin, &h, sizeof h);
+  if (!payload.empty()) std::memcpy(out_.data() + begin + sizeof h, payload.data(), payload.size());
+  if (std::exchange(corrupts_, false)) out_.back() ^= std::byte{1};
+  files_to_send_.assign(files.begin(), files.end());
+  return ++num_sent_;
+}
+
+void WorkerChannel::queue_half(WireType type, WireView payload) {
+  const size_t begin = out_.size();
+  queue(type, payload);
+  out_.resize(begin + (out_.size() - begin + 1) / 2);
+}
+
+Status WorkerChannel::flush() {
+  while (queued_bytes() > 0) {
+    iovec bytes{out_.data() + sent_, queued_bytes()};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))];
+    if (!files_to_send_.empty()) {
+      const size_t size = files_to_send_.size() * sizeof(int);
+      if (files_to_send_.size() > kMostFiles) return Status(StatusCode::kUnsupported, "more shared files than a message carries");
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(size);
+      cmsghdr* c = CMSG_FIRSTHDR(&message);
+      c->cmsg_level = SOL_SOCKET;
+      c->cmsg_type = SCM_RIGHTS;
+      c->cmsg_len = CMSG_LEN(size);
+      std::memcpy(CMSG_DATA(c), files_to_send_.data(), size);
+    }
+    const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (sent < 0) return lost("cannot send to the other process");
+    files_to_send_.clear();
+    sent_ += static_cast<size_t>(sent);
+  }
+  out_.clear();
+  sent_ = 0;
+  return {};
+}
+
+Result<bool> WorkerChannel::fill() {
+  constexpr size_t kPiece = size_t{1} << 16;
+  in_.erase(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(std::exchange(read_, 0)));
+  for (;;) {
+    const size_t begin = in_.size();
+    in_.resize(begin + kPiece);
+    iovec bytes{in_.data() + begin, kPiece};
+    alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t got = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+    in_.resize(begin + static_cast<size_t>(std::max<ssize_t>(0, got)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (got < 0 && errno == ECONNRESET) return false;
+    if (got < 0) return lost("cannot receive from the other process");
+    if (got == 0) return false;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+        files_.emplace_back(fd);
+      }
+    }
+    if (in_.size() > 2 * kMostPayload) return true;  // read it first
+  }
+}
+
+Result<bool> WorkerChannel::next(Frame* frame) {
+  Header h;
+  if (in_.size() - read_ < sizeof h) return false;
+  std::memcpy(&h, in_.data() + read_, sizeof h);
+  if (h.header_sum != sum_of(h)) return bad_input("a frame's header is damaged");
+  if (h.number != num_received_ + 1) return bad_input("frame " + std::to_string(h.number) + " comes after " + std::to_string(num_received_));
+  if (h.zero != 0 || !is_wire_type(h.type)) return bad_input("a frame is of an unknown type: " + std::to_string(h.type));
+  if (h.size > kMostPayload) return bad_input("a frame of " + std::to_string(h.size) + " bytes is too long");
+  if (in_.size() - read_ - sizeof h < h.size) return false;
+  const WireView payload(in_.data() + read_ + sizeof h, h.size);
+  if (xxh64(payload.data(), payload.size()) != h.payload_sum) return bad_input("a frame's contents are damaged");
+  read_ += sizeof h + h.size;
+  ++num_received_;
+  *frame = {.type = static_cast<WireType>(h.type), .number = h.number, .payload = payload};
+  return true;
+}
+
+std::vector<OwnedFd> WorkerChannel::take_files() { return std::exchange(files_, {}); }
+
+void WorkerChannel::shutdown() { (void)::shutdown(fd_.get(), SHUT_RDWR); }
+
+void wait_for_channel(const WorkerChannel& channel, bool to_write, int wake, int64_t timeout_ms) {
+  pollfd fds[2] = {{.fd = channel.fd(), .events = static_cast<short>(to_write ? POLLIN | POLLOUT : POLLIN), .revents = 0},
+                   {.fd = wake, .events = POLLIN, .revents = 0}};
+  const int64_t most = std::numeric_limits<int>::max();
+  (void)poll(fds, 2, static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, most)));  // whoever waits looks for himself what has come
+}
+
+}  // namespace otr

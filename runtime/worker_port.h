@@ -1,0 +1,34 @@
+// WorkerPort: how an engine speaks to a worker, wherever that runs. What comes back goes to the engine as WorkerHost (a thread) or
+// ProcessHost (a process).
+//
+// Thread safety: all functions may be called from any thread. They return at once: what is said is done before the worker's next
+// tick.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/request.h"
+#include "sched/placement.h"
+
+namespace otr {
+
+class WorkerPort {
+ public:
+  virtual ~WorkerPort() = default;
+
+  // The sequence, with those that its group has blocked, is the worker's.
+  virtual void start(std::unique_ptr<Sequence> s) = 0;
+  // This group was cancelled: see Group::cancelled.
+  virtual void cancel(uint64_t group) = 0;
+  virtual void give(const Move& move) = 0;  // REQUIRES: the one before was answered
+  virtual void end_step() = 0;
+
+  // Between pause() and resume() no tick begins. Whoever has paused the worker waits for at_rest().
+  virtual void pause() = 0;
+  virtual void resume() = 0;
+  virtual void stop() = 0;
+  virtual bool at_rest() const = 0;
+};
+
+}  // namespace otr

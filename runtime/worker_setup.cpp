@@ -1,0 +1,199 @@
+// What a worker process is set up with.
+#include <algorithm>
+#include <limits>
+
+#include "runtime/wire_fields.h"
+#include "runtime/worker_wire.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMaxWorkers = 256, kMaxModels = 64, kMaxCosts = 64;
+constexpr double kMaxMs = 1e12;
+
+void put_config(const ModelConfig& c, WireWriter* w) {
+  w->put(static_cast<int32_t>(c.architecture));
+  for (const int32_t n : {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size,
+                          c.max_position_embeddings}) {
+    w->put(n);
+  }
+  w->put(c.rms_norm_eps);
+  w->put(c.rope_theta);
+  w->put(static_cast<uint8_t>(c.yarn.has_value()));
+  if (c.yarn) {
+    w->put(c.yarn->factor);
+    w->put(c.yarn->original_max_positions);
+    w->put(c.yarn->beta_fast);
+    w->put(c.yarn->beta_slow);
+    w->put(c.yarn->attention_factor);
+    w->put(static_cast<uint8_t>(c.yarn->truncate));
+  }
+  for (const bool flag : {c.tie_word_embeddings, c.qkv_bias, c.qk_norm}) w->put(static_cast<uint8_t>(flag));
+  w->put_array(std::span(c.eos_ids));
+}
+
+ModelConfig read_config(WireReader* r) {
+  ModelConfig c;
+  c.architecture = static_cast<Architecture>(r->integer("architecture", 0, static_cast<int32_t>(Architecture::kQwen3)));
+  c.hidden_size = r->integer("hidden_size", 1, kMaxHiddenSize);
+  c.intermediate_size = r->integer("intermediate_size", 1, kMaxIntermediateSize);
+  c.num_layers = r->integer("num_layers", 1, kMaxLayers);
+  c.num_heads = r->integer("num_heads", 1, kMaxHeads);
+  c.num_kv_heads = r->integer("num_kv_heads", 1, kMaxHeads);
+  c.head_dim = r->integer("head_dim", 2, kMaxHeadDim);
+  c.vocab_size = r->integer("vocab_size", 1, kMaxVocabSize);
+  c.max_position_embeddings = r->integer("max_position_embeddings", 1, kMaxPositions);
+  c.rms_norm_eps = r->number("rms_norm_eps", 0.0, 1.0);
+  c.rope_theta = r->number("rope_theta", 1.0, std::numeric_limits<double>::max());
+  if (r->flag("has_yarn")) {
+    c.yarn.emplace();
+    c.yarn->factor = r->number("factor", 1.0, 1e9);
+    c.yarn->original_max_positions = r->integer<int64_t>("original_max_positions", 1, kMaxPositions);
+    c.yarn->beta_fast = r->number("beta_fast", -1e9, 1e9);
+    c.yarn->beta_slow = r->number("beta_slow", -1e9, 1e9);
+    c.yarn->attention_factor = r->number("attention_factor", -1e9, 1e9);
+    c.yarn->truncate = r->flag("truncate");
+  }
+  for (bool* flag : {&c.tie_word_embeddings, &c.qkv_bias, &c.qk_norm}) *flag = r->flag("config");
+  r->array("eos_ids", &c.eos_ids);
+  if (c.num_kv_heads == 0 || c.num_heads % c.num_kv_heads != 0 || c.head_dim % 2 != 0) r->fail("config", "has impossible heads");
+  for (const int32_t id : c.eos_ids) {
+    if (id < 0 || id >= c.vocab_size) r->fail("eos_ids", "are outside the vocabulary");
+  }
+  return c;
+}
+
+void put_file(int fd, WireWriter* w, std::vector<int>* files) {
+  w->put(static_cast<uint8_t>(fd >= 0));
+  if (fd >= 0) files->push_back(fd);
+}
+
+int read_file(WireReader* r, std::span<const int>* files) {
+  if (!r->flag("file")) return -1;
+  if (files->empty()) {
+    r->fail("file", "has not come");
+    return -1;
+  }
+  const int fd = files->front();
+  *files = files->subspan(1);
+  return fd;
+}
+
+void put_model(const SharedModel& m, WireWriter* w, std::vector<int>* files) {
+  put_config(m.config, w);
+  for (const int fd : {m.files.packed, m.files.embedding, m.files.vectors, m.quantized}) put_file(fd, w, files);
+  w->put(m.converted_tensors);
+}
+
+SharedModel read_model(WireReader* r, std::span<const int>* files) {
+  SharedModel m;
+  m.config = read_config(r);
+  for (int* fd : {&m.files.packed, &m.files.embedding, &m.files.vectors, &m.quantized}) *fd = read_file(r, files);
+  m.converted_tensors = r->integer<int64_t>("converted_tensors", 0, kMaxInt);
+  return m;
+}
+
+// One list of a model's costs for both directions.
+template <typename Costs, typename Visit>
+void for_each_cost(Costs& c, const Visit& visit) {
+  for (auto& role : c.roles) {
+    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms, &role.overlap}) visit(*x);
+  }
+  visit(c.comm_ms);
+}
+
+void put_proofs(const WorkerProofs& p, WireWriter* w) {
+  w->put(p.preempt_at_tick);
+  w->put(p.migrate_every);
+  w->put(p.migration_seed);
+  w->put(static_cast<uint32_t>(p.faults.size()));
+  for (const WorkerFault& f : p.faults) {
+    w->put(f.worker);
+    w->put(f.life);
+    w->put(static_cast<uint8_t>(f.step));
+    w->put(f.occurrence);
+    w->put(static_cast<uint8_t>(f.kind));
+  }
+}
+
+WorkerProofs read_proofs(WireReader* r) {
+  WorkerProofs p;
+  p.preempt_at_tick = r->integer<int64_t>("preempt_at_tick", -1, std::numeric_limits<int64_t>::max());
+  p.migrate_every = r->integer("migrate_every", 0, kMaxInt);
+  p.migration_seed = r->integer<uint32_t>("migration_seed", 0, UINT32_MAX);
+  constexpr size_t kFaultBytes = 14;
+  p.faults.resize(r->count("faults", kFaultBytes));
+  for (WorkerFault& f : p.faults) {
+    f.worker = r->integer("worker", 0, kMaxWorkers - 1);
+    f.life = r->integer("life", 0, kMaxInt);
+    f.step = static_cast<ProtocolStep>(r->integer<uint8_t>("step", 0, kNumProtocolSteps - 1));
+    f.occurrence = r->integer("occurrence", 0, kMaxInt);
+    f.kind = static_cast<FaultKind>(r->integer<uint8_t>("kind", 0, kNumFaultKinds - 1));
+  }
+  return p;
+}
+
+}  // namespace
+
+void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files) {
+  WireWriter w(out);
+  w.put(s.version);
+  for (const int32_t n : {s.num_workers, s.index, s.max_batch, s.prefill_chunk, s.max_draft_rows, s.num_threads, s.first_cpu, s.num_pages,
+                          s.life, s.timeout_ms}) {
+    w.put(n);
+  }
+  w.put(static_cast<uint8_t>(s.pin_threads));
+  w.put(s.policy);
+  w.put(static_cast<uint32_t>(s.drafters.size()));
+  for (const std::string& name : s.drafters) w.put(name);
+  w.put(s.isa);
+  put_proofs(s.proofs, &w);
+  w.put(static_cast<uint32_t>(s.costs.size()));
+  for (const CostModel& c : s.costs) for_each_cost(c, [&w](double x) { w.put(x); });
+  put_model(s.target, &w, files);
+  w.put(static_cast<uint32_t>(s.models.size()));
+  for (const DrafterModel& m : s.models) {
+    w.put(m.name);
+    w.put(m.path);
+    w.put(static_cast<uint8_t>(m.in_4_bits));
+    put_model(*m.shared, &w, files);
+  }
+}
+
+Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
+  WireReader r(in);
+  WorkerSetup s;
+  s.version = r.text("version");
+  s.num_workers = r.integer("num_workers", 1, kMaxWorkers);
+  s.index = r.integer("index", 0, std::max(0, s.num_workers - 1));
+  s.max_batch = r.integer("max_batch", 1, 1 << 16);
+  s.prefill_chunk = r.integer("prefill_chunk", 1, 1 << 20);
+  s.max_draft_rows = r.integer("max_draft_rows", 0, 1 << 16);
+  s.num_threads = r.integer("num_threads", 1, 1 << 12);
+  s.first_cpu = r.integer("first_cpu", -1, kMaxInt);
+  s.num_pages = r.integer("num_pages", 1, kMaxInt / 2);
+  s.life = r.integer("life", 0, kMaxInt);
+  s.timeout_ms = r.integer("timeout_ms", 1, kMaxInt);
+  s.pin_threads = r.flag("pin_threads");
+  s.policy = r.text("policy");
+  s.drafters.resize(r.count("drafters", sizeof(uint32_t)));
+  for (std::string& name : s.drafters) name = r.text("drafter");
+  s.isa = r.text("isa");
+  s.proofs = read_proofs(&r);
+  s.costs.resize(std::min<uint32_t>(r.count("costs", sizeof(double)), kMaxCosts));
+  for (CostModel& c : s.costs) for_each_cost(c, [&r](double& x) { x = r.number("costs", 0.0, kMaxMs); });
+  s.target = read_model(&r, &files);
+  s.models.resize(std::min<uint32_t>(r.count("models", sizeof(uint32_t)), kMaxModels));
+  for (DrafterModel& m : s.models) {
+    m.name = r.text("name");
+    m.path = r.text("path");
+    m.in_4_bits = r.flag("in_4_bits");
+    m.shared = read_model(&r, &files);
+  }
+  if (!files.empty()) r.fail("files", "are too many");
+  OTR_RETURN_IF_ERROR(r.finish("setup"));
+  return s;
+}
+
+}  // namespace otr

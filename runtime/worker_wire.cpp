@@ -1,0 +1,368 @@
+// Orders and reports. What a process is set up with is in worker_setup.cpp.
+#include "runtime/worker_wire.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/page/page.h"
+#include "runtime/wire_fields.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
+constexpr int32_t kMaxWorkers = 256, kMaxMoved = 1 << 30;
+constexpr double kMaxSeconds = 1e12;
+
+// ---- Sequences -----------------------------------------------------------------------------------------------------------
+
+void put_sampling(const SamplingParams& s, WireWriter* w) {
+  w->put(s.temperature);
+  w->put(s.top_k);
+  w->put(s.top_p);
+  w->put(s.min_p);
+  w->put(s.repetition_penalty);
+  w->put(s.presence_penalty);
+  w->put(s.frequency_penalty);
+  w->put(s.seed);
+  w->put(s.max_new_tokens);
+}
+
+SamplingParams read_sampling(WireReader* r) {
+  SamplingParams s;
+  s.temperature = r->number("temperature", 0.0f, 100.0f);
+  s.top_k = r->integer("top_k", 0, kMaxInt);
+  s.top_p = r->number("top_p", 0.0f, 1.0f);
+  s.min_p = r->number("min_p", 0.0f, 1.0f);
+  s.repetition_penalty = r->number("repetition_penalty", 1e-3f, 1e3f);
+  s.presence_penalty = r->number("presence_penalty", -100.0f, 100.0f);
+  s.frequency_penalty = r->number("frequency_penalty", -100.0f, 100.0f);
+  s.seed = r->integer<uint64_t>("seed", 0, UINT64_MAX);
+  s.max_new_tokens = r->integer("max_new_tokens", 1, kMaxInt);
+  return s;
+}
+
+// What a sequence has of its own, before its tokens.
+void put_key(const Sequence& s, WireWriter* w) {
+  w->put(s.sample);
+  w->put(s.age);
+  w->put(s.max_tokens);
+  for (const uint32_t word : s.noise.r) w->put(word);
+}
+
+void read_key(const StartLimits& limits, int32_t least_tokens, WireReader* r, Sequence* s) {
+  s->sample = r->integer<uint32_t>("sample", 0, UINT32_MAX);
+  s->age = r->integer<uint64_t>("age", 0, UINT64_MAX);
+  const int64_t most = std::min<int64_t>(limits.context_limit, limits.num_pages * kPageTokens + 1);  // a score's last token has no row
+  s->max_tokens = r->integer("max_tokens", least_tokens, static_cast<int32_t>(std::min<int64_t>(most, kMaxInt)));
+  for (uint32_t& word : s->noise.r) word = r->integer<uint32_t>("noise", 0, UINT32_MAX);
+}
+
+void check_tokens(const char* field, const std::vector<int32_t>& tokens, int32_t vocab_size, WireReader* r) {
+  if (std::any_of(tokens.begin(), tokens.end(), [vocab_size](int32_t t) { return t < 0 || t >= vocab_size; })) {
+    r->fail(field, "are outside the vocabulary");
+  }
+}
+
+// Room for all that it may come to, and what follows of what it has.
+void furnish(int32_t num_accepted, Sequence* s) {
+  const size_t most = static_cast<size_t>(s->max_tokens), prompt = static_cast<size_t>(s->num_prompt());
+  s->tokens.reserve(most);
+  s->logprobs.reserve(most - prompt);
+  s->raw_logprobs.reserve(most - prompt);
+  s->logprobs.resize(static_cast<size_t>(num_accepted));
+  s->raw_logprobs.resize(static_cast<size_t>(num_accepted));
+  s->num_reported = num_accepted;
+  s->pages.reserve((s->max_tokens + kPageTokens - 1) / kPageTokens);
+  if (!s->group->sampling.penalised()) return;
+  s->penalties.reserve(most);
+  for (int32_t i = 0; i < s->num_prompt() + num_accepted; ++i) s->note_penalty(s->tokens[static_cast<size_t>(i)], i >= s->num_prompt());
+}
+
+}  // namespace
+
+bool is_wire_type(uint16_t type) {
+  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kStop)) ||
+         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kFailed));
+}
+
+void encode_start(const Sequence& s, WireBytes* out) {
+  const Group& g = *s.group;
+  WireWriter w(out);
+  w.put(g.id);
+  put_sampling(g.sampling, &w);
+  w.put_array(std::span(g.stop_ids));
+  w.put(g.num_prompt);
+  w.put(static_cast<uint8_t>(g.is_score));
+  w.put(static_cast<uint8_t>(g.cancelled));
+  put_key(s, &w);
+  w.put_array(std::span(s.tokens));
+  w.put(static_cast<int32_t>(s.raw_logprobs.size()));
+  w.put(s.spec_draft_tokens);
+  w.put(s.spec_accepted_tokens);
+  w.put(s.spec_verify_steps);
+  w.put(static_cast<uint32_t>(g.blocked.size()));
+  for (const auto& blocked : g.blocked) put_key(*blocked, &w);
+}
+
+Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits) {
+  WireReader r(in);
+  auto g = std::make_shared<Group>();
+  auto s = std::make_unique<Sequence>();
+  s->group = g;
+  g->id = r.integer<uint64_t>("group", 0, UINT64_MAX);
+  g->sampling = read_sampling(&r);
+  r.array("stop_ids", &g->stop_ids);
+  check_tokens("stop_ids", g->stop_ids, limits.vocab_size, &r);
+  if (!std::is_sorted(g->stop_ids.begin(), g->stop_ids.end())) r.fail("stop_ids", "are out of order");
+  g->num_prompt = r.integer("num_prompt", 0, kMaxInt);
+  g->is_score = r.flag("is_score");
+  g->cancelled = r.flag("cancelled");
+  read_key(limits, std::max(1, g->num_prompt), &r, s.get());
+  r.array("tokens", &s->tokens);
+  check_tokens("tokens", s->tokens, limits.vocab_size, &r);
+  const int32_t size = static_cast<int32_t>(std::min<size_t>(s->tokens.size(), kMaxInt));
+  if (size < std::max(1, g->num_prompt) || size > s->max_tokens || (g->is_score && size != s->max_tokens)) r.fail("tokens", "are too few or too many");
+  const int32_t num_accepted = r.integer("num_accepted", 0, std::max(0, size - g->num_prompt));
+  if (!g->is_score && num_accepted != size - g->num_prompt) r.fail("num_accepted", "contradicts the tokens");
+  if (!g->is_score && (g->num_prompt == 0 || size >= s->max_tokens)) r.fail("tokens", "leave nothing to draw");
+  if (g->is_score && size > 1 && num_accepted == size - g->num_prompt) r.fail("num_accepted", "leaves nothing to score");
+  if (g->is_score && g->num_prompt == 0 && num_accepted == 0) r.fail("num_accepted", "lacks the first token");
+  s->spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
+  s->spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
+  s->spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+  constexpr size_t kKeyBytes = 4 + 8 + 4 + 16;
+  const uint32_t num_blocked = r.count("num_blocked", kKeyBytes);
+  if (num_blocked > 0 && (g->is_score || num_accepted > 0)) r.fail("num_blocked", "is not 0 though the prompt was run");
+  for (uint32_t i = 0; i < num_blocked && r.ok(); ++i) {
+    auto blocked = std::make_unique<Sequence>();
+    blocked->group = g;
+    read_key(limits, g->num_prompt + 1, &r, blocked.get());
+    blocked->tokens = s->tokens;
+    if (r.ok()) furnish(0, blocked.get());
+    g->blocked.push_back(std::move(blocked));
+  }
+  const Status status = r.finish("start");
+  if (!status.ok()) {
+    g->disband();
+    return status;
+  }
+  furnish(num_accepted, s.get());
+  return s;
+}
+
+// ---- Small ones ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void put_move(const Move& m, WireWriter* w) {
+  w->put(m.from);
+  w->put(m.to);
+  w->put(m.count);
+  w->put(static_cast<uint8_t>(m.running));
+}
+
+Move read_move(int32_t num_workers, WireReader* r) {
+  Move m{};
+  m.from = r->integer("from", 0, num_workers - 1);
+  m.to = r->integer("to", 0, num_workers - 1);
+  m.count = r->integer("count", 1, kMaxMoved);
+  m.running = r->flag("running");
+  return m;
+}
+
+void put_load(const WorkerLoad& l, WireWriter* w) {
+  w->put(l.arrived);
+  for (const int32_t n : {l.samples, l.running, l.queued, l.free_places, l.free_pages, l.next_pages}) w->put(n);
+}
+
+WorkerLoad read_load(WireReader* r) {
+  WorkerLoad l;
+  l.arrived = r->integer<int64_t>("arrived", 0, kMaxCount);
+  for (int32_t* n : {&l.samples, &l.running, &l.queued, &l.free_places, &l.free_pages, &l.next_pages}) *n = r->integer("load", 0, kMaxInt);
+  return l;
+}
+
+// One list of a worker's counters for both directions.
+template <typename Stats, typename Visit>
+void for_each_count(Stats& s, const Visit& visit) {
+  for (auto* n : {&s.ticks, &s.generated_tokens, &s.prefill_tokens, &s.scored_tokens, &s.finished_samples, &s.preemptions, &s.migrations,
+                  &s.prefix_hit_tokens}) {
+    visit(*n);
+  }
+  for (auto* n : {&s.kv_pages_in_use, &s.kv_pages_peak, &s.batch_peak}) visit(*n);
+  for (auto* n : {&s.busy_seconds, &s.kernel_seconds, &s.draft_seconds, &s.decide_seconds}) visit(*n);
+  for (auto* n : {&s.spec.decode_steps, &s.spec.decode_tokens, &s.spec.verify_steps, &s.spec.draft_tokens, &s.spec.accepted_tokens}) visit(*n);
+  for (auto& d : s.spec.drafters) {
+    for (auto* n : {&d.drafts, &d.drafted, &d.accepted}) visit(*n);
+    for (auto* counts : {&d.drafted_at, &d.accepted_at}) std::for_each(counts->begin(), counts->end(), visit);
+    for (auto* counts : {&d.drafted_rank, &d.accepted_rank}) std::for_each(counts->begin(), counts->end(), visit);
+    for (auto* counts : {&d.judged_at_pi, &d.kept_at_pi}) std::for_each(counts->begin(), counts->end(), visit);
+    std::for_each(d.sum_of_pi.begin(), d.sum_of_pi.end(), visit);
+  }
+}
+
+struct ReadCount {
+  WireReader& r;
+  void operator()(int64_t& n) const { n = r.integer<int64_t>("counter", 0, kMaxCount); }
+  void operator()(int32_t& n) const { n = r.integer("counter", 0, kMaxInt); }
+  void operator()(double& x) const { x = r.number("seconds", 0.0, kMaxSeconds); }
+};
+
+}  // namespace
+
+void encode_move(const Move& move, WireBytes* out) {
+  WireWriter w(out);
+  put_move(move, &w);
+}
+
+Result<Move> decode_move(WireView in, int32_t num_workers) {
+  WireReader r(in);
+  const Move move = read_move(num_workers, &r);
+  OTR_RETURN_IF_ERROR(r.finish("give"));
+  return move;
+}
+
+void encode_u64(uint64_t value, WireBytes* out) { WireWriter(out).put(value); }
+
+Result<uint64_t> decode_u64(WireView in) {
+  WireReader r(in);
+  const uint64_t value = r.integer<uint64_t>("value", 0, UINT64_MAX);
+  OTR_RETURN_IF_ERROR(r.finish("number"));
+  return value;
+}
+
+void encode_ready(const ReadyMessage& ready, WireBytes* out) {
+  WireWriter w(out);
+  w.put(ready.facts.num_threads);
+  w.put(ready.facts.num_pages);
+  w.put(ready.facts.activation_bytes);
+  put_load(ready.load, &w);
+}
+
+Result<ReadyMessage> decode_ready(WireView in) {
+  WireReader r(in);
+  ReadyMessage ready;
+  ready.facts.num_threads = r.integer("num_threads", 1, kMaxInt);
+  ready.facts.num_pages = r.integer("num_pages", 1, kMaxInt);
+  ready.facts.activation_bytes = r.integer<int64_t>("activation_bytes", 0, kMaxCount);
+  ready.load = read_load(&r);
+  OTR_RETURN_IF_ERROR(r.finish("ready"));
+  return ready;
+}
+
+// ---- Reports -------------------------------------------------------------------------------------------------------------
+
+void ProcessReport::clear() {
+  stats.reset();
+  progress.clear();
+  finished.clear();
+  given.clear();
+  answered.reset();
+}
+
+void encode_report(const ProcessReport& report, WireBytes* out) {
+  WireWriter w(out);
+  put_load(report.load, &w);
+  w.put(static_cast<uint8_t>(report.stats.has_value()));
+  if (report.stats) for_each_count(*report.stats, [&w](const auto& n) { w.put(n); });
+  w.put(static_cast<uint32_t>(report.progress.segments.size()));
+  for (const ProgressSegment& p : report.progress.segments) {
+    w.put(p.group);
+    w.put(p.sample);
+    w.put(p.first);
+    w.put(p.count);
+    w.put(p.spec_draft_tokens);
+    w.put(p.spec_accepted_tokens);
+    w.put(p.spec_verify_steps);
+  }
+  w.put_array(std::span(report.progress.tokens));
+  w.put_array(std::span(report.progress.logprobs));
+  w.put_array(std::span(report.progress.raw_logprobs));
+  w.put(static_cast<uint32_t>(report.finished.size()));
+  for (const SampleEnd& e : report.finished) {
+    w.put(e.group);
+    w.put(e.sample);
+    w.put(static_cast<int32_t>(e.reason));
+    w.put(e.error);
+  }
+  w.put(static_cast<uint32_t>(report.given.size()));
+  for (const SampleGiven& g : report.given) {
+    w.put(g.group);
+    w.put(g.sample);
+    w.put(g.to);
+    w.put(g.num_blocked);
+  }
+  w.put(static_cast<uint8_t>(report.answered.has_value()));
+  if (report.answered) put_move(*report.answered, &w);
+}
+
+// What the samples are and may become is the ledger's to check.
+Status decode_report(WireView in, int32_t num_workers, ProcessReport* report) {
+  report->clear();
+  WireReader r(in);
+  report->load = read_load(&r);
+  if (r.flag("has_stats")) for_each_count(report->stats.emplace(), ReadCount{r});
+  constexpr size_t kSegmentBytes = 44, kEndBytes = 20, kGivenBytes = 20;
+  report->progress.segments.resize(r.count("segments", kSegmentBytes));
+  for (ProgressSegment& p : report->progress.segments) {
+    p.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
+    p.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
+    p.first = r.integer("first", 0, kMaxInt);
+    p.count = r.integer("count", 1, kMaxInt);
+    p.spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
+    p.spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
+    p.spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+  }
+  r.array("tokens", &report->progress.tokens);
+  r.array("logprobs", &report->progress.logprobs);
+  r.array("raw_logprobs", &report->progress.raw_logprobs);
+  report->finished.resize(r.count("finished", kEndBytes));
+  for (SampleEnd& e : report->finished) {
+    e.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
+    e.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
+    e.reason = static_cast<otr_finish_reason>(r.integer("reason", 0, static_cast<int32_t>(OTR_FINISH_SCORE)));
+    e.error = r.text("error");
+  }
+  report->given.resize(r.count("given", kGivenBytes));
+  for (SampleGiven& g : report->given) {
+    g.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
+    g.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
+    g.to = r.integer("to", 0, num_workers - 1);
+    g.num_blocked = r.integer("num_blocked", 0, kMaxInt);
+  }
+  if (r.flag("has_answer")) report->answered = read_move(num_workers, &r);
+  return r.finish("report");
+}
+
+void encode_heartbeat(const Heartbeat& heartbeat, WireBytes* out) {
+  WireWriter w(out);
+  w.put(heartbeat.turns);
+  w.put(static_cast<uint8_t>(heartbeat.at_rest));
+}
+
+Result<Heartbeat> decode_heartbeat(WireView in) {
+  WireReader r(in);
+  Heartbeat h;
+  h.turns = r.integer<uint64_t>("turns", 0, UINT64_MAX);
+  h.at_rest = r.flag("at_rest");
+  OTR_RETURN_IF_ERROR(r.finish("heartbeat"));
+  return h;
+}
+
+void encode_failed(const Status& status, WireBytes* out) {
+  WireWriter w(out);
+  w.put(static_cast<int32_t>(status.code()));
+  w.put(status.message());
+}
+
+Status decode_failed(WireView in) {
+  WireReader r(in);
+  const int32_t code = r.integer("code", 1, static_cast<int32_t>(StatusCode::kLost));
+  const std::string text = r.text("text");
+  OTR_RETURN_IF_ERROR(r.finish("failed"));
+  return Status(static_cast<StatusCode>(code), text);
+}
+
+}  // namespace otr

@@ -1,0 +1,131 @@
+// The messages between an engine and a worker process, as bytes. Both are the same build on the same machine (the setup names its
+// version), so numbers are as the machine has them; every field is checked when it is read nevertheless, since a worker that errs
+// must not take its engine along.
+//
+// encode_* append to a buffer; decode_* give kBadInput, with the field, for anything that encode_* cannot have written, and read no
+// byte outside of what they are given. Thread safety: functions of their arguments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/ledger.h"
+#include "runtime/speculator.h"
+#include "runtime/worker_options.h"
+#include "runtime/worker_stats.h"
+#include "sched/placement.h"
+
+namespace otr {
+
+enum class WireType : uint16_t {
+  // To the worker.
+  kSetup = 1,
+  kStart,
+  kCancel,  // u64 group
+  kGive,
+  kEndStep,
+  kPause,
+  kResume,
+  kWeights,  // they have changed
+  kStop,
+  // From it.
+  kReady = 32,
+  kReport,
+  kRested,  // u64: the number of the last order that it has followed
+  kHeartbeat,
+  kFailed,
+};
+bool is_wire_type(uint16_t type);
+
+using WireBytes = std::vector<std::byte>;
+using WireView = std::span<const std::byte>;
+
+// All that a process needs to be worker `index`. Files of shared models travel beside the message: encode_setup lists them,
+// decode_setup takes them in that order.
+struct WorkerSetup {
+  std::string version;  // of the library
+  int32_t index = 0, num_workers = 1, max_batch = 1, prefill_chunk = 1, max_draft_rows = 0;
+  std::string policy;
+  std::vector<std::string> drafters;  // of the policy
+  std::string isa;
+  int32_t num_threads = 1, first_cpu = -1, num_pages = 1;
+  bool pin_threads = false;
+  int32_t life = 0;        // the worker's how manieth process
+  int32_t timeout_ms = 0;  // the engine hears of the worker more often than that
+  WorkerProofs proofs;
+  std::vector<CostModel> costs;
+  SharedModel target;
+  std::vector<DrafterModel> models;
+};
+void encode_setup(const WorkerSetup& setup, WireBytes* out, std::vector<int>* files);
+Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files);
+
+// A sequence and those that its group has blocked. Log-probs that it has stay behind: the ledger has them.
+void encode_start(const Sequence& s, WireBytes* out);
+struct StartLimits {
+  int32_t vocab_size;
+  int64_t context_limit;
+  int64_t num_pages;
+};
+Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits);
+
+void encode_move(const Move& move, WireBytes* out);
+Result<Move> decode_move(WireView in, int32_t num_workers);
+
+void encode_u64(uint64_t value, WireBytes* out);
+Result<uint64_t> decode_u64(WireView in);
+
+// What a worker's device came to.
+struct WorkerFacts {
+  int32_t num_threads = 0, num_pages = 0;
+  int64_t activation_bytes = 0;  // of the target's and the drafters' programs
+};
+struct ReadyMessage {
+  WorkerFacts facts;
+  WorkerLoad load;
+};
+void encode_ready(const ReadyMessage& ready, WireBytes* out);
+Result<ReadyMessage> decode_ready(WireView in);
+
+// A sample that has ended, or goes to another worker.
+struct SampleEnd {
+  uint64_t group = 0;
+  uint32_t sample = 0;
+  otr_finish_reason reason = OTR_FINISH_ABORT;
+  std::string error;
+};
+struct SampleGiven {
+  uint64_t group = 0;
+  uint32_t sample = 0;
+  int32_t to = 0;
+  int32_t num_blocked = 0;  // that go with it
+};
+struct ProcessReport {
+  WorkerLoad load;
+  std::optional<WorkerStats> stats;  // now and then, and with the last samples
+  Progress progress;
+  std::vector<SampleEnd> finished;
+  std::vector<SampleGiven> given;
+  std::optional<Move> answered;
+
+  void clear();
+};
+void encode_report(const ProcessReport& report, WireBytes* out);
+Status decode_report(WireView in, int32_t num_workers, ProcessReport* report);
+
+struct Heartbeat {
+  uint64_t turns = 0;  // ticks and rests
+  bool at_rest = false;
+};
+void encode_heartbeat(const Heartbeat& heartbeat, WireBytes* out);
+Result<Heartbeat> decode_heartbeat(WireView in);
+
+void encode_failed(const Status& status, WireBytes* out);
+Status decode_failed(WireView in);  // what has failed, or kBadInput
+
+}  // namespace otr

@@ -1,0 +1,74 @@
+// Messages between an engine and its worker processes: what is accepted is within the limits, and is written back as the same bytes.
+// The first byte says which message the others are.
+#include <algorithm>
+
+#include "runtime/worker_wire.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace {
+
+using namespace otr;
+using fuzz::require;
+
+void check_refusal(const Status& status) {
+  require(status.code() == StatusCode::kBadInput && !status.message().empty(), "a wrong message is bad input, and why");
+}
+
+void check_start(WireView in) {
+  constexpr StartLimits kLimits{.vocab_size = 100, .context_limit = 64, .num_pages = 8};
+  const auto read = decode_start(in, kLimits);
+  if (!read.ok()) return check_refusal(read.status());
+  const Sequence& s = *read.value();
+  require(s.num_tokens() >= 1 && s.num_tokens() <= s.max_tokens && s.max_tokens <= kLimits.context_limit, "its tokens fit");
+  require(s.group->is_score || s.num_tokens() < s.max_tokens, "something is left to draw");
+  require(s.logits_from() >= 0 && s.logits_from() <= s.num_target(), "its next row is one of its own");
+  for (const int32_t token : s.tokens) require(token >= 0 && token < kLimits.vocab_size, "tokens are in the vocabulary");
+  WireBytes again;
+  encode_start(s, &again);
+  require(std::ranges::equal(again, in), "what is written is what was read");
+  s.group->disband();
+}
+
+void check_report(WireView in) {
+  constexpr int32_t kNumWorkers = 4;
+  ProcessReport report;
+  if (const Status status = decode_report(in, kNumWorkers, &report); !status.ok()) return check_refusal(status);
+  for (const SampleGiven& g : report.given) require(g.to >= 0 && g.to < kNumWorkers, "samples go to workers that are there");
+  WireBytes again;
+  encode_report(report, &again);
+  require(std::ranges::equal(again, in), "what is written is what was read");
+}
+
+void check_setup(WireView in) {
+  const int files[] = {10, 11, 12, 13};
+  const auto read = decode_setup(in, files);
+  if (!read.ok()) return check_refusal(read.status());
+  require(read.value().index < read.value().num_workers, "the worker is one of them");
+  WireBytes again;
+  std::vector<int> files_again;
+  encode_setup(read.value(), &again, &files_again);
+  require(std::ranges::equal(files_again, files), "every file has its place");
+}
+
+template <typename Decoded>
+void check_small(const Decoded& decoded) {
+  if (!decoded.ok()) check_refusal(decoded.status());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const WireView in(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
+  switch (data[0] % 8) {
+    case 0: check_start(in); break;
+    case 1: check_report(in); break;
+    case 2: check_setup(in); break;
+    case 3: check_small(decode_move(in, 4)); break;
+    case 4: check_small(decode_u64(in)); break;
+    case 5: check_small(decode_ready(in)); break;
+    case 6: check_small(decode_heartbeat(in)); break;
+    case 7: require(!decode_failed(in).ok(), "a failure is never ok"); break;
+  }
+  return 0;
+}

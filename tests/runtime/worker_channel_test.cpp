@@ -1,0 +1,155 @@
+// Frames arrive whole, once and in order, or it is said that they did not.
+
+#include "runtime/worker_channel.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "loader/xxh64.h"
+
+namespace otr {
+namespace {
+
+WireBytes bytes_of(const std::string& text) {
+  const std::byte* data = reinterpret_cast<const std::byte*>(text.data());
+  return {data, data + text.size()};
+}
+
+struct Pair {
+  Pair() {
+    int fds[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    raw = fds[0];
+    sender = std::make_unique<WorkerChannel>(OwnedFd(fds[0]));
+    receiver = std::make_unique<WorkerChannel>(OwnedFd(fds[1]));
+  }
+  // What the receiver says of its next frame: its payload, "none", or an error's text.
+  std::string next() {
+    const Result<bool> open = receiver->fill();
+    if (!open.ok()) return open.status().message();
+    WorkerChannel::Frame frame;
+    const Result<bool> found = receiver->next(&frame);
+    if (!found.ok()) return found.status().message();
+    if (!found.value()) return open.value() ? "none" : receiver->is_torn() ? "torn" : "closed";
+    return {reinterpret_cast<const char*>(frame.payload.data()), frame.payload.size()};
+  }
+
+  std::unique_ptr<WorkerChannel> sender, receiver;
+  int raw;
+};
+
+TEST(WorkerChannel, FramesArriveInOrder) {
+  Pair p;
+  EXPECT_EQ(p.next(), "none");
+  EXPECT_EQ(p.sender->queue(WireType::kCancel, bytes_of("one")), 1u);
+  EXPECT_EQ(p.sender->queue(WireType::kCancel, bytes_of("")), 2u);
+  ASSERT_TRUE(p.sender->flush().ok());
+  EXPECT_EQ(p.next(), "one");
+  EXPECT_EQ(p.next(), "");
+  const std::string large(1 << 22, 'x');  // more than any socket takes at once
+  p.sender->queue(WireType::kStart, bytes_of(large));
+  std::string got = "none";
+  for (int i = 0; got == "none" && i < 1000; ++i) {
+    ASSERT_TRUE(p.sender->flush().ok());
+    got = p.next();
+  }
+  EXPECT_EQ(got, large);
+  p.sender.reset();
+  EXPECT_EQ(p.next(), "closed");
+}
+
+TEST(WorkerChannel, FilesTravelWithTheirFrame) {
+  Pair p;
+  int fds[2];
+  ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+  p.sender->queue(WireType::kSetup, bytes_of("files"), fds);
+  ASSERT_TRUE(p.sender->flush().ok());
+  EXPECT_EQ(p.next(), "files");
+  const std::vector<OwnedFd> files = p.receiver->take_files();
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(write(files[1].get(), "!", 1), 1);
+  char read_back = 0;
+  EXPECT_EQ(read(fds[0], &read_back, 1), 1);
+  EXPECT_EQ(read_back, '!');
+  close(fds[0]);
+  close(fds[1]);
+}
+
+// A receiver that does not read stops nobody, and nothing is lost.
+TEST(WorkerChannel, AFullQueueWaits) {
+  Pair p;
+  const std::string text(1000, 'y');
+  int queued = 0;
+  while (p.sender->queued_bytes() == 0) {
+    p.sender->queue(WireType::kReport, bytes_of(text));
+    ++queued;
+    ASSERT_TRUE(p.sender->flush().ok());
+    ASSERT_LT(queued, 100'000);
+  }
+  const auto began = std::chrono::steady_clock::now();
+  wait_for_channel(*p.sender, true, -1, 50);  // nothing comes, no room: the time is up
+  EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(45));
+  int received = 0;
+  for (int i = 0; i < 100'000 && received < queued; ++i) {
+    received += p.next() == text;
+    ASSERT_TRUE(p.sender->flush().ok());
+  }
+  EXPECT_EQ(received, queued);
+}
+
+TEST(WorkerChannel, DamageIsSeen) {
+  {
+    Pair p;
+    p.sender->corrupt_next();
+    p.sender->queue(WireType::kReport, bytes_of("text"));
+    ASSERT_TRUE(p.sender->flush().ok());
+    EXPECT_EQ(p.next(), "a frame's contents are damaged");
+  }
+  {
+    Pair p;
+    p.sender->queue_half(WireType::kReport, bytes_of("text"));
+    ASSERT_TRUE(p.sender->flush().ok());
+    EXPECT_EQ(p.next(), "none");
+    p.sender.reset();
+    EXPECT_EQ(p.next(), "torn");
+  }
+}
+
+// Headers as nobody sends them.
+TEST(WorkerChannel, WrongHeadersAreRefused) {
+  struct {
+    uint32_t size = 0;
+    uint16_t type = static_cast<uint16_t>(WireType::kPause), zero = 0;
+    uint64_t number = 1, payload_sum = xxh64(nullptr, 0), header_sum = 0;
+  } good;
+  const auto refusal = [&good](const auto& spoil, bool seal = true) {
+    Pair p;
+    auto h = good;
+    spoil(h);
+    if (seal) h.header_sum = xxh64(&h, 24);
+    EXPECT_EQ(write(p.raw, &h, sizeof h), static_cast<ssize_t>(sizeof h));
+    return p.next();
+  };
+  EXPECT_EQ(refusal([](auto&) {}), "");
+  EXPECT_EQ(refusal([](auto&) {}, false), "a frame's header is damaged");
+  EXPECT_EQ(refusal([](auto& h) { h.number = 2; }), "frame 2 comes after 0");  // one is lost
+  EXPECT_EQ(refusal([](auto& h) { h.number = 0; }), "frame 0 comes after 0");  // or repeated
+  EXPECT_EQ(refusal([](auto& h) { h.type = 77; }), "a frame is of an unknown type: 77");
+  EXPECT_EQ(refusal([](auto& h) { h.size = UINT32_MAX; }), "a frame of 4294967295 bytes is too long");
+  EXPECT_EQ(refusal([](auto& h) { h.payload_sum = 1; }), "a frame's contents are damaged");
+}
+
+TEST(WorkerChannel, WhoeverIsGoneIsMissed) {
+  Pair p;
+  p.receiver.reset();
+  p.sender->queue(WireType::kPause, {});
+  EXPECT_EQ(p.sender->flush().code(), StatusCode::kIoError);
+}
+
+}  // namespace
+}  // namespace otr

@@ -1,0 +1,132 @@
+// Messages are read as they were written; no part of one is taken for a whole, and no field for what it cannot be.
+
+#include "runtime/worker_wire.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/runtime/wire_samples.h"
+
+namespace otr {
+namespace {
+
+// Every beginning of a message is refused, and so is one with a byte too many.
+void expect_no_part_is_whole(const WireBytes& whole, const std::function<bool(WireView)>& decodes) {
+  ASSERT_TRUE(decodes(whole));
+  for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decodes(WireView(whole).first(size))) << size;
+  WireBytes longer = whole;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decodes(longer));
+}
+
+TEST(WorkerWire, Setup) {
+  WireBytes bytes;
+  std::vector<int> files;
+  const WorkerSetup setup = sample_setup();
+  encode_setup(setup, &bytes, &files);
+  EXPECT_EQ(files, (std::vector<int>{10, 11, 12, 13, 14}));
+  const Result<WorkerSetup> read = decode_setup(bytes, files);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  WireBytes again;
+  std::vector<int> files_again;
+  encode_setup(read.value(), &again, &files_again);
+  EXPECT_EQ(again, bytes);
+  EXPECT_EQ(files_again, files);
+  expect_no_part_is_whole(bytes, [&](WireView in) { return decode_setup(in, files).ok(); });
+  EXPECT_FALSE(decode_setup(bytes, std::span(files).first(4)).ok());
+  files.push_back(15);
+  EXPECT_FALSE(decode_setup(bytes, files).ok());
+}
+
+TEST(WorkerWire, Start) {
+  for (const bool is_blocked : {false, true}) {
+    WireBytes bytes, again;
+    const std::unique_ptr<Sequence> s = sample_sequence(is_blocked);
+    encode_start(*s, &bytes);
+    const Result<std::unique_ptr<Sequence>> read = decode_start(bytes, kSampleLimits);
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    const Sequence& r = *read.value();
+    EXPECT_EQ(r.tokens, s->tokens);
+    EXPECT_EQ(r.raw_logprobs.size(), s->raw_logprobs.size());
+    EXPECT_EQ(r.penalties.size(), s->penalties.size());
+    EXPECT_EQ(r.group->blocked.size(), is_blocked ? 2u : 0u);
+    encode_start(r, &again);
+    EXPECT_EQ(again, bytes);
+    expect_no_part_is_whole(bytes, [&](WireView in) {
+      const auto decoded = decode_start(in, kSampleLimits);
+      if (decoded.ok()) decoded.value()->group->disband();
+      return decoded.ok();
+    });
+    r.group->disband();
+    s->group->disband();
+  }
+}
+
+TEST(WorkerWire, StartOfWhatDoesNotFitIsRefused) {
+  const std::unique_ptr<Sequence> s = sample_sequence(false);
+  WireBytes bytes;
+  encode_start(*s, &bytes);
+  for (const StartLimits& limits : {StartLimits{5, 64, 8}, StartLimits{100, 10, 8}, StartLimits{100, 64, 0}}) {
+    EXPECT_FALSE(decode_start(bytes, limits).ok());
+  }
+  s->logprobs.pop_back();
+  s->raw_logprobs.pop_back();
+  bytes.clear();
+  encode_start(*s, &bytes);
+  EXPECT_FALSE(decode_start(bytes, kSampleLimits).ok());
+}
+
+TEST(WorkerWire, Report) {
+  WireBytes bytes, again;
+  const ProcessReport report = sample_report();
+  encode_report(report, &bytes);
+  ProcessReport read;
+  ASSERT_TRUE(decode_report(bytes, 4, &read).ok());
+  EXPECT_EQ(read.progress.tokens, report.progress.tokens);
+  EXPECT_EQ(read.finished.at(0).error, "why");
+  EXPECT_EQ(read.stats->spec.drafters[2].kept_at_pi[3], 9);
+  encode_report(read, &again);
+  EXPECT_EQ(again, bytes);
+  EXPECT_FALSE(decode_report(bytes, 2, &read).ok());  // it gives to worker 3
+  bytes.clear();
+  ProcessReport small = report;
+  small.stats.reset();
+  encode_report(small, &bytes);
+  expect_no_part_is_whole(bytes, [&](WireView in) { return decode_report(in, 4, &read).ok(); });
+  for (const double wrong : {-1.0, std::nan(""), HUGE_VAL}) {
+    ProcessReport odd = report;
+    odd.stats->busy_seconds = wrong;
+    bytes.clear();
+    encode_report(odd, &bytes);
+    EXPECT_FALSE(decode_report(bytes, 4, &read).ok());
+  }
+}
+
+TEST(WorkerWire, SmallOnes) {
+  WireBytes bytes;
+  encode_move({.from = 1, .to = 2, .count = 3, .running = true}, &bytes);
+  EXPECT_TRUE(decode_move(bytes, 3).value().running);
+  EXPECT_FALSE(decode_move(bytes, 2).ok());
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_move(in, 3).ok(); });
+  bytes.clear();
+  encode_u64(uint64_t{1} << 40, &bytes);
+  EXPECT_EQ(decode_u64(bytes).value(), uint64_t{1} << 40);
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_u64(in).ok(); });
+  bytes.clear();
+  encode_heartbeat({.turns = 7, .at_rest = true}, &bytes);
+  EXPECT_EQ(decode_heartbeat(bytes).value().turns, 7u);
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_heartbeat(in).ok(); });
+  bytes.clear();
+  encode_ready({.facts = {.num_threads = 2, .num_pages = 3, .activation_bytes = 4}, .load = {.free_places = 5}}, &bytes);
+  EXPECT_EQ(decode_ready(bytes).value().load.free_places, 5);
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_ready(in).ok(); });
+  bytes.clear();
+  encode_failed(Status(StatusCode::kOutOfMemory, "no room"), &bytes);
+  EXPECT_EQ(decode_failed(bytes).code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(decode_failed(bytes).message(), "no room");
+  EXPECT_EQ(decode_failed(WireView(bytes).first(6)).code(), StatusCode::kBadInput);
+}
+
+}  // namespace
+}  // namespace otr
