@@ -2,7 +2,7 @@
 // found.
 //
 // All replicas produce the same response, so whatever one of them has found is certain for the others: they take it over
-// (VerifyWindow::adopt), run it with their next verification for its keys and values, and draft on behind it. A race is won by
+// (VerifyWindow::grow), run it with their next verification for its keys and values, and draft on behind it. A race is won by
 // the request; here each block of tokens is won by whoever's draft was kept longest.
 //
 //   replica a   |draft, verify: +7|adopts 0, draft …  |adopts 4 …
