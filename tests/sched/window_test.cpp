@@ -304,7 +304,8 @@ class World {
         }
         return;
       case 3:
-        if (unit() < faults_.alone && !r.verify.ended()) return verify_alone(&r);
+        // Not to the end: it would repair what goes wrong.
+        if (unit() < faults_.alone && 2 * r.verify.length() < r.begin + r.limit && !r.verify.ended()) return verify_alone(&r);
         if (r.verify.next() != nullptr) verify_one(&r);
         return;
       default:
