@@ -92,6 +92,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   WorkerOptions w{.num_workers = o.num_workers,
                   .prefill_chunk = o.prefill_chunk,
                   .speculation = {},
+                  .server = {},
+                  .serves = {},
                   .proofs = o.proofs,
                   .host = engine.get(),
                   .trace = engine->trace_.get()};
@@ -101,15 +103,17 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                    .history = {},
                    .profile = o.profile,
                    .costs = o.costs,
+                   .decoupled = {},
                    .max_batch = 0,
                    .prefill_chunk = o.prefill_chunk,
                    .max_draft_rows = 0};
+  OTR_RETURN_IF_ERROR(engine->name_decoupled(w.speculation.models, &w.speculation.policy, &w));
   OTR_RETURN_IF_ERROR(engine->add_workers(w));
   int32_t num_threads = 0;
   for (const auto& worker : engine->workers_) num_threads += worker->device().num_threads();
   if (engine->trace_ != nullptr) {
     OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->first_worker().device().isa(), o.num_workers, num_threads, o.max_batch,
-                                              o.policy, policy.drafters));
+                                              o.policy, engine->first_worker().speculator().policy().drafters));
   }
   for (const auto& worker : engine->workers_) worker->begin();
   return engine;
@@ -127,6 +131,7 @@ Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t threads = options_.device.num_threads > 0 ? options_.device.num_threads : ThreadPool::affinity_count();
   int32_t first_cpu = 0;
+  add_links();
   for (w.index = 0; w.index < num_workers; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
     w.max_batch = w.speculation.max_batch = share_of(options_.max_batch, w.index, num_workers);
@@ -152,11 +157,15 @@ Status Engine::add_workers(WorkerOptions w) {
     } else {
       w.speculation.share = &first->speculator();
     }
+    link_worker(&w);
+    if (first != nullptr && first->server() != nullptr) w.share_server_model = &first->server()->model();
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(w, std::move(device)));
     placement_.report(w.index, worker->load());
     workers_.push_back(std::move(worker));
   }
   quantize_seconds_ = first_worker().target().quantize_seconds();
+  connect_links();
+  plan_roles();
   return {};
 }
 
@@ -276,6 +285,7 @@ std::string Engine::stats_json() const {
   int32_t num_threads = 0, num_pages = 0;
   int64_t activation_bytes = 0;
   for (const auto& worker : workers_) {
+    if (worker->server() != nullptr) activation_bytes += worker->server()->model().activation_bytes();
     num_threads += worker->device().num_threads();
     num_pages += worker->target().page_pool().num_pages();
     activation_bytes += worker->target().activation_bytes() + worker->speculator().drafter_activation_bytes();
@@ -298,13 +308,14 @@ std::string Engine::stats_json() const {
       static_cast<long long>(s.migrations), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak, num_pages,
       s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
       static_cast<unsigned long long>(weight_version), static_cast<long long>(model.weight_bytes()),
-      static_cast<long long>(first.speculator().drafter_weight_bytes()), static_cast<long long>(model.converted_tensors()),
+      static_cast<long long>(first.speculator().drafter_weight_bytes() + (first.server() != nullptr ? first.server()->own_weight_bytes() : 0)), static_cast<long long>(model.converted_tensors()),
       static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
       decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
-  return std::string(text) + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  const std::string plan = plan_json();
+  return std::string(text) + trace + plan + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 
@@ -332,6 +343,7 @@ void Engine::publish(std::unique_ptr<Sequence> s) {
   if (--it->second.samples > 0) return;
   unfinished_.erase(it);
   if (!unfinished_.empty()) return;
+  plan_roles();
   for (const auto& worker : workers_) worker->mailbox().end_step();
 }
 

@@ -20,6 +20,7 @@ namespace otr {
 struct EngineOptions {
   DeviceOptions device;  // threads and pages: of all workers together
   int32_t num_workers = 1;
+  int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
   std::string policy = "auto";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
@@ -65,6 +66,13 @@ class Engine final : private WorkerHost {
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
+  Status name_decoupled(std::span<const DrafterModel> models, Policy* policy, WorkerOptions* w);
+  void add_links();
+  void link_worker(WorkerOptions* w) const;
+  void connect_links();
+  void plan_roles();
+  std::string plan_json() const;
+  int32_t server_of(int32_t worker) const;
   Status check_updating(bool expected) const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
@@ -79,9 +87,11 @@ class Engine final : private WorkerHost {
 
   const EngineOptions options_;
   const std::string unavailable_paths_;           // JSON: path -> why it cannot run here
+  std::string draft_model_;                       // the drafter that draft workers run; "": there are none
   RequestLimits limits_;                          // from here on set by create()
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
+  std::vector<std::unique_ptr<DraftLink>> links_;  // by worker, to the one that drafts for it; none if nobody does
   std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's
 
   std::mutex weights_mutex_;  // of calls that change the weights; taken before mutex_
@@ -97,6 +107,8 @@ class Engine final : private WorkerHost {
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work
+  bool decoupled_ = false;  // the first num_draft_workers draft for the others
+  std::string plan_text_;   // why; "": there was no choice
   bool paused_ = false;
   bool stop_ = false;
 };

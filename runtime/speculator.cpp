@@ -71,7 +71,8 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, device, live));
     s->drafters_.push_back(std::move(drafter));
     s->programs_.resize(s->drafters_.size());  // one that looks up has added none
-    s->traits_.push_back({.name = name, .has_model = name == "self" || s->is_model(name), .needs_prefill = s->is_model(name)});
+    const bool remote = s->is_remote(name), model = s->is_model(name) && !remote;
+    s->traits_.push_back({.name = name, .has_model = name == "self" || model, .decoupled = remote, .needs_prefill = model});
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
@@ -104,6 +105,11 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
                                 .max_batch = options_.max_batch, .max_draft_rows = options_.max_draft_rows, .chunk = options_.prefill_chunk,
                                 .by_q = policy.by_q, .uncoupled = policy.uncoupled};
   const auto named = [&name](const auto& d) { return d.name == name; };
+  if (is_remote(name)) {
+    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live);
+    remote_ = remote.get();
+    return std::unique_ptr<Drafter>(std::move(remote));
+  }
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
   if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));
   if (name == "self") {
@@ -142,6 +148,16 @@ Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
     subject.drafters.push_back({traits_[d].name, programs_[d] ? drafter_shape(*programs_[d], device.target()) : ""});
   }
   return costs_of(profile, options_.profile, subject);
+}
+
+const ModelRunner* Speculator::model_of(const std::string& drafter) const {
+  const size_t number = number_of(drafter);
+  return number < traits_.size() && traits_[number].needs_prefill ? programs_[number]->model : nullptr;
+}
+
+size_t Speculator::number_of(const std::string& drafter) const {
+  const auto at = std::find_if(traits_.begin(), traits_.end(), [&drafter](const DrafterTraits& t) { return t.name == drafter; });
+  return static_cast<size_t>(at - traits_.begin());
 }
 
 bool Speculator::is_model(const std::string& name) const {
@@ -183,7 +199,7 @@ void Speculator::choose(int32_t num_rows) {
   for (const TickRow& row : offered_) context += row.context;
   const int32_t rows = static_cast<int32_t>(offered_.size());
   view_ = {.rows = offered_, .batch = static_cast<int32_t>(depths_.size()), .other_rows = num_rows - rows,
-           .context = rows == 0 ? 0 : context / rows};
+           .context = rows == 0 ? 0 : context / rows, .decoupled = decoupled_};
   if (rows == 0) return;
   const Stopwatch deciding;
   try {
@@ -273,6 +289,7 @@ void Speculator::note_outcome(const Sequence& s, const Forest& forest, std::span
 }
 
 void Speculator::end_tick(TickOutcome outcome) {
+  if (remote_ != nullptr) remote_->ring();
   if (chooser_ == nullptr || offered_.empty()) return;
   verified_.clear();
   for (const size_t run : run_of_) verified_.push_back(&forests_[run]);

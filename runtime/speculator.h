@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/cost_calibration.h"
+#include "runtime/remote_drafter.h"
 #include "runtime/profile_file.h"
 #include "runtime/request.h"
 #include "runtime/device.h"
@@ -49,6 +50,8 @@ struct SpeculatorOptions {
   std::string profile;     // a file of measured costs; empty: none
   std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
   const class Speculator* share = nullptr;  // another worker's, for create(): its costs and its drafters' weights are this one's too
+  DraftLink* link = nullptr;  // to a worker that drafts; null: there is none
+  std::string decoupled;      // the drafter's name that drafts there
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together
@@ -59,6 +62,23 @@ class Speculator {
   // `live`: the worker's sequences by slot. It and `device` outlive the speculator.
   static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Device& device,
                                                     const std::vector<std::unique_ptr<Sequence>>& live);
+
+  // Whether the drafter on another worker drafts for sequences that begin to. Set while there are none.
+  void set_decoupled(bool decoupled) {
+    decoupled_ = decoupled;
+    if (remote_ != nullptr) remote_->set_open(decoupled);
+  }
+  // See RemoteDrafter; without one nobody waits.
+  void exchange() {
+    if (remote_ != nullptr) remote_->exchange();
+  }
+  bool waits(int32_t slot) const { return remote_ != nullptr && remote_->waits(slot); }
+  bool owes() const { return remote_ != nullptr && remote_->owes(); }
+  int64_t num_impatient() const { return remote_ == nullptr ? 0 : remote_->num_impatient(); }
+  const std::vector<CostModel>& costs() const { return costs_; }
+  size_t number_of(const std::string& drafter) const;  // that of none: as many as there are
+  // A drafter's model; null if it has none of its own here.
+  const ModelRunner* model_of(const std::string& drafter) const;
 
   bool on() const { return options_.policy.kind != PolicyKind::kOff; }
   const Policy& policy() const { return options_.policy; }
@@ -106,6 +126,7 @@ class Speculator {
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Device& device, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
   bool is_model(const std::string& name) const;
+  bool is_remote(const std::string& name) const { return options_.link != nullptr && name == options_.decoupled; }
   DraftSequence view(const Sequence& s) const;
   void note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
 
@@ -114,6 +135,8 @@ class Speculator {
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<DrafterTraits> traits_;               // likewise
   std::vector<std::optional<TimedProgram>> programs_;  // likewise; none of a drafter without a model
+  RemoteDrafter* remote_ = nullptr;  // of drafters_
+  bool decoupled_ = false;
   std::vector<CostModel> costs_;                    // by drafter; empty where the policy needs none
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick

@@ -29,6 +29,13 @@ RowLimits row_limits(const WorkerOptions& o, const ModelRunner& target) {
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options, std::unique_ptr<Device> device) {
   std::unique_ptr<Worker> w(new Worker(options, std::move(device)));
   OTR_ASSIGN_OR_RETURN(w->speculator_, Speculator::create(options.speculation, *w->device_, w->live_));
+  if (options.serves.empty()) return w;
+  DraftServerOptions server = options.server;
+  const ModelRunner* const own = w->speculator_->model_of(server.name);
+  if (own != nullptr && !w->speculator_->costs().empty()) server.costs = {w->speculator_->costs()[w->speculator_->number_of(server.name)]};
+  OTR_ASSIGN_OR_RETURN(w->server_,
+                       DraftServer::create(server, *w->device_, own != nullptr ? own : options.share_server_model));
+  for (DraftLink* link : options.serves) w->server_->add_link(link);
   return w;
 }
 
@@ -70,22 +77,43 @@ void Worker::join() {
 void Worker::loop() {
   pin_fp_environment();
   device_->pool().pin_caller();
-  while (mailbox_.take(!batcher_.empty() || orders_.pending(), &orders_, [this] { options_.host->rested(); })) {
+  while (mailbox_.take(busy(), &orders_, [this] { options_.host->rested(); })) {
     bool ticks = false;
+    const bool has_served = std::exchange(served_, false);
     try {
       follow_orders();
+      speculator_->exchange();
+      served_ = server_ != nullptr && server_->tick();
       ticks = !batcher_.empty();
       if (ticks && !step()) fail_all("the scheduler found nothing to run among live requests");
     } catch (const std::exception& e) {
       fail_all(e.what());
     }
-    if (ticks || report_.pending()) report();
+    if (ticks || report_.pending() || (has_served && !served_)) report();
   }
+}
+
+bool Worker::busy() const {
+  return !batcher_.empty() || orders_.pending() || speculator_->owes() || (server_ != nullptr && (served_ || server_->busy()));
+}
+
+// All that run wait for their drafts: so does the worker, unless it has something else to do. False: nobody waits.
+bool Worker::await_drafts() {
+  bool waits = false;
+  for (int32_t i = 0; i < batcher_.num_running(); ++i) waits |= speculator_->waits(batcher_.running_slot(i));
+  if (waits && !speculator_->owes() && !served_) mailbox_.await(RemoteDrafter::kPatience);
+  return waits;
 }
 
 // ---- Orders --------------------------------------------------------------------------------------------------------------
 
 void Worker::follow_orders() {
+  orders_.rung = false;
+  if (orders_.roles) {
+    speculator_->set_decoupled(orders_.roles->decoupled);
+    if (server_ != nullptr) server_->set(orders_.roles->setting);
+    orders_.roles.reset();
+  }
   if (std::exchange(orders_.end_step, false)) speculator_->end_step();
   start_arrived();
   if (std::exchange(orders_.cancelled, false)) abort_cancelled();
@@ -266,6 +294,8 @@ WorkerLoad Worker::load() const {
 void Worker::report() {
   stats_.kv_pages_in_use = target().page_pool().num_in_use();
   stats_.spec = speculator_->counts();
+  stats_.impatient = speculator_->num_impatient();
+  if (server_ != nullptr) stats_.drafting = server_->stats();
   stats_.decide_seconds = speculator_->decide_seconds();
   report_.finished.for_each([this](const Sequence& s) {
     if (s.group->is_score) return;

@@ -39,6 +39,7 @@ class Worker final : private BatchHost {
   ModelRunner& target() { return device_->target(); }
   const ModelRunner& target() const { return device_->target(); }
   const Speculator& speculator() const { return *speculator_; }
+  const DraftServer* server() const { return server_.get(); }  // null: it drafts for nobody
   WorkerLoad load() const;
 
  private:
@@ -46,6 +47,7 @@ class Worker final : private BatchHost {
 
   // ---- Between ticks ----
   void loop();
+  bool busy() const;
   void follow_orders();
   void start_arrived();
   void start(std::unique_ptr<Sequence>* s);
@@ -57,6 +59,7 @@ class Worker final : private BatchHost {
   void give(const Move& move);
   void give(Sequence* s, int32_t to);
   void migrate_at_random();
+  bool await_drafts();
   Sequence* cheapest_running() const;
   void fail_all(const std::string& why);
   void report();
@@ -122,6 +125,8 @@ class Worker final : private BatchHost {
   int64_t num_blocked_ = 0;
   int64_t num_arrived_ = 0;                 // samples
   std::unique_ptr<Speculator> speculator_;  // set by create()
+  std::unique_ptr<DraftServer> server_;     // likewise; may be null
+  bool served_ = false;                     // in this round it has drafted for others
   std::mt19937 random_;                     // for proofs
   std::thread thread_;
 

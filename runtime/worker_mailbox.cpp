@@ -28,9 +28,22 @@ void WorkerMailbox::end_step() {
   posted_.notify_one();
 }
 
+void WorkerMailbox::ring() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.rung = true;
+  posted_.notify_one();
+}
+
+void WorkerMailbox::set_roles(const DraftRoles& roles) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.roles = roles;
+  posted_.notify_one();
+}
+
 void WorkerMailbox::pause() {
   const std::lock_guard<std::mutex> lock(mutex_);
   paused_ = true;
+  posted_.notify_one();  // it may be in await()
 }
 
 void WorkerMailbox::resume() {

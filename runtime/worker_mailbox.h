@@ -1,8 +1,9 @@
 // WorkerMailbox: what a worker is told, and whether it is at rest.
 //
-// Thread safety: all functions may be called from any thread, but take() from the worker's alone. Posting never allocates.
+// Thread safety: all functions may be called from any thread, but take() and await() from the worker's alone. Posting never allocates.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -10,8 +11,15 @@
 
 #include "runtime/sequence_queue.h"
 #include "sched/placement.h"
+#include "sched/window.h"
 
 namespace otr {
+
+// Who drafts, decided while nothing runs.
+struct DraftRoles {
+  bool decoupled = false;
+  WindowSetting setting;
+};
 
 // What a worker is to do before its next tick.
 struct WorkerOrders {
@@ -19,8 +27,10 @@ struct WorkerOrders {
   bool cancelled = false;    // groups were: see Group::cancelled
   std::optional<Move> move;  // to give, and to answer
   bool end_step = false;     // the engine has run dry
+  bool rung = false;         // messages have come on a DraftLink
+  std::optional<DraftRoles> roles;
 
-  bool pending() const { return !arrived.empty() || cancelled || move.has_value() || end_step; }
+  bool pending() const { return !arrived.empty() || cancelled || move || end_step || rung || roles; }
 };
 
 class WorkerMailbox {
@@ -29,6 +39,8 @@ class WorkerMailbox {
   void cancel();
   void give(const Move& move);  // REQUIRES: the one before was answered
   void end_step();
+  void ring();
+  void set_roles(const DraftRoles& roles);
 
   // Between pause() and resume() take() does not return. Whoever has paused the worker waits for at_rest().
   void pause();
@@ -54,9 +66,17 @@ class WorkerMailbox {
     orders->cancelled |= orders_.cancelled;
     orders->end_step |= orders_.end_step;
     if (orders_.move) orders->move = orders_.move;
-    orders_.cancelled = orders_.end_step = false;
+    orders->rung |= orders_.rung;
+    if (orders_.roles) orders->roles = orders_.roles;
+    orders_.roles.reset();
+    orders_.cancelled = orders_.end_step = orders_.rung = false;
     orders_.move.reset();
     return true;
+  }
+  // Waits until there is something to take(), at most `limit`. Of the worker, which goes on being busy.
+  void await(std::chrono::milliseconds limit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    posted_.wait_for(lock, limit, [this] { return stop_ || paused_ || orders_.pending(); });
   }
 
  private:

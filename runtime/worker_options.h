@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "runtime/draft_server.h"
 #include "runtime/speculator.h"
 
 namespace otr {
@@ -17,6 +18,7 @@ struct WorkerProofs {
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not
   int32_t migrate_every = 0;     // a random sequence goes to a random worker before one tick in so many; 0: none
   uint32_t migration_seed = 0;
+  uint32_t delay_seed = 0;  // not 0: messages between workers are seen late, at random
 };
 
 struct WorkerOptions {
@@ -26,6 +28,9 @@ struct WorkerOptions {
   int32_t prefill_chunk = 0;
   int32_t max_draft_rows = 0;  // of a tick
   SpeculatorOptions speculation;
+  DraftServerOptions server;       // of a worker that drafts for others
+  std::vector<DraftLink*> serves;  // whom it drafts for; none: nobody
+  const ModelRunner* share_server_model = nullptr;  // another worker's, whose weights its own uses; null: what speculation has, or none
   WorkerProofs proofs;
   // These outlive the worker.
   WorkerHost* host = nullptr;

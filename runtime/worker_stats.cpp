@@ -25,8 +25,10 @@ void WorkerStats::add(const WorkerStats& o) {
   kernel_seconds += o.kernel_seconds;
   draft_seconds += o.draft_seconds;
   decide_seconds += o.decide_seconds;
+  impatient += o.impatient;
   if (trace_error == 0) trace_error = o.trace_error;
   spec.add(o.spec);
+  drafting.add(o.drafting);
 }
 
 std::string WorkerStats::json() const {
@@ -45,6 +47,8 @@ std::string WorkerStats::json() const {
   put("kv_pages_peak", std::to_string(kv_pages_peak));
   put("busy_seconds", decimal(busy_seconds));
   put("kernel_seconds", decimal(kernel_seconds));
+  if (impatient > 0) put("impatient", std::to_string(impatient));
+  if (drafting.requests > 0) put("drafting", drafting.json());
   return text + "}";
 }
 

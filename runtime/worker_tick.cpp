@@ -28,7 +28,7 @@ bool Worker::step() {
   page_work_.clear();
   if (stats_.ticks == options_.proofs.preempt_at_tick) batcher_.preempt_one(this);
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
-  if (runs.empty()) return false;
+  if (runs.empty()) return await_drafts();
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
@@ -297,7 +297,7 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const Place& at) {
 SequenceView Worker::view(int32_t slot) const {
   const Sequence& s = live(slot);
   return {.num_target = s.num_target(), .num_computed = s.num_computed, .remaining = s.max_tokens - s.num_tokens(),
-          .logits_from = s.logits_from()};
+          .logits_from = s.logits_from(), .waits = s.num_target() - s.num_computed == 1 && speculator_->waits(slot)};
 }
 
 int32_t Worker::pages_to_write(int32_t slot, int32_t begin, int32_t end) const {

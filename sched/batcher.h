@@ -21,6 +21,7 @@ struct SequenceView {
   int32_t num_computed;  // positions whose keys and values are in pages
   int32_t remaining;     // tokens it may still produce: what is left to do
   int32_t logits_from;   // positions from here on want logits (each takes a row of the logits buffer)
+  bool waits = false;    // for its draft: if it runs it keeps its place and has no rows. The same all through a schedule()
 };
 
 // Positions [begin, end) of sequence `slot` run in this tick.
@@ -71,7 +72,7 @@ class Batcher {
   // whose pages would come free. False if there is none.
   bool preempt_one(BatchHost* host);
 
-  // Plans one tick and takes its pages. Valid until the next call. Empty only if there is nothing to run.
+  // Plans one tick and takes its pages. Valid until the next call. Empty only if there is nothing to run, or what runs waits.
   const std::vector<RowRun>& schedule(BatchHost* host);
 
  private:

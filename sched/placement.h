@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace otr {
@@ -39,6 +40,9 @@ class Placement {
  public:
   explicit Placement(int32_t num_workers);
 
+  // The workers before this one draft for the others: they get nothing, and give what they have. REQUIRES: fewer than all.
+  void set_first(int32_t first) { first_ = static_cast<size_t>(first); }
+
   // The worker that a new group of so many samples is sent to.
   int32_t place(int32_t samples);
   // Samples that another worker gave are sent to this one.
@@ -62,12 +66,14 @@ class Placement {
     bool has_room() const { return !moves && unseen() == 0 && load.queued == 0 && load.free_places > 0; }
     bool is_dry() const { return !moves && samples() == 0; }
   };
+  std::span<State> takers() { return std::span(states_).subspan(first_); }
   State& state(int32_t worker) { return states_[static_cast<size_t>(worker)]; }
   bool move_queued();
   bool move_running();
   void order(State* from, State* to, int64_t count, bool running);
 
   std::vector<State> states_;
+  size_t first_ = 0;
   std::vector<Move> moves_;
 };
 

@@ -3,6 +3,8 @@
 //   off                                                     plain decoding, one token a row and tick
 //   auto[:<variant>…]                                       what pays most, tick by tick: spec/auto_chooser.h
 //   fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]   always the same strategy
+//   fixed:<drafter>[+<drafter>…]:<window>:decoupled         the one of them with a model of its own drafts on other workers, in
+//                                                           windows of so many tokens (sched/window.h)
 //   specactor, rhymerl, tlt, efficientrollout               as the papers of these names choose: see the choosers
 //
 // `depth`: of the deepest node. `top_k`: candidates a drafter may propose at one place; 1: a chain. `verify_tokens`: nodes of a
@@ -39,6 +41,7 @@ struct Policy {
   int32_t top_k = 1;
   int32_t verify_tokens = 0;
   bool by_q = false;
+  bool decoupled = false;
   bool uncoupled = false;
   bool untuned = false;
   bool stragglers = false;

@@ -29,6 +29,7 @@ void SpecactorChooser::make_plan(const TickView& view) {
   const size_t before = drafter_;
   WindowChoice best;
   for (size_t d = 0; d < records_.size(); ++d) {
+    if (options_.drafters[d].decoupled) continue;
     const WindowChoice window = best_window(d, records_[d].rate.value(), batch, batch, view.context);
     if (window.speed > best.speed) best = window, drafter_ = d;
   }
@@ -54,8 +55,19 @@ void SpecactorChooser::reconfigure(const TickView& view) {
   }
 }
 
+bool SpecactorChooser::take_decoupled(const TickView& view, TickPlan* plan) const {
+  for (size_t d = 0; view.decoupled && d < options_.drafters.size(); ++d) {
+    if (!options_.drafters[d].decoupled) continue;
+    plan->drafters = 1u << d;
+    plan->depth = plan->verify_tokens = options_.policy.depth;
+    return true;
+  }
+  return false;
+}
+
 void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
-  while (profiling_ < records_.size() && profiled(records_[profiling_])) ++profiling_;
+  if (take_decoupled(view, plan)) return;
+  while (profiling_ < records_.size() && profiled(profiling_)) ++profiling_;
   if (profiling_ < records_.size()) {
     plan->drafters = 1u << profiling_;
     plan->depth = plan->verify_tokens = std::min(kProfileWindow, options_.policy.depth);
@@ -84,6 +96,7 @@ void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
 void SpecactorChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
   size_t drafter = 0;
   while ((plan.drafters >> drafter & 1) == 0) ++drafter;
+  if (options_.drafters[drafter].decoupled) return;  // its worker looks after it
   ++records_[drafter].ticks;
   for (const RowOutcome& row : outcome.rows) {
     const bool found_nothing = row.drafted == 0;

@@ -1,0 +1,79 @@
+// Engines of several workers, and what comes out of them: for tests that compare ways to run the same requests.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "tests/runtime/mixed_requests.h"
+
+namespace otr {
+
+inline uint64_t submit_to(Engine* e, const Request& request, uint64_t tag) {
+  otr_group_request g;
+  otr_group_request_init(&g, sizeof g);
+  otr_sampling_params sampling = request.sampling;
+  sampling.stop_token_ids = request.stop_ids.data();
+  sampling.num_stop_token_ids = request.stop_ids.size();
+  g.prompt_token_ids = request.prompt.data();
+  g.num_prompt_tokens = request.prompt.size();
+  g.n = request.n;
+  g.first_sample = request.first_sample;
+  g.stream = request.stream;
+  g.tag = tag;
+  g.sampling = &sampling;
+  const Result<uint64_t> id = e->submit(g);
+  EXPECT_TRUE(id.ok()) << id.status().message();
+  return id.ok() ? id.value() : 0;
+}
+
+inline Outputs collect_from(Engine* e) {
+  Outputs outputs;
+  for (;;) {
+    const Result<std::unique_ptr<Sequence>> finished = e->wait(120'000);
+    if (!finished.ok()) {
+      EXPECT_EQ(finished.status().code(), StatusCode::kIdle) << finished.status().message();
+      return outputs;
+    }
+    const Sequence& s = *finished.value();
+    const size_t n = s.tokens.size() - static_cast<size_t>(s.num_prompt());
+    const Output output{{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
+                        bits_of(s.logprobs.data(), n),
+                        bits_of(s.raw_logprobs.data(), n),
+                        s.finish_reason,
+                        s.error};
+    EXPECT_TRUE(outputs.emplace(std::pair(s.group->tag, s.sample), output).second) << "a sample came twice";
+  }
+}
+
+// Waits, a bounded time, until the workers' last messages are through and no page is held.
+inline nlohmann::json settled_stats(const Engine& e) {
+  const auto held = [](const nlohmann::json& stats) {
+    int64_t pages = stats["kv_pages_in_use"].get<int64_t>();
+    for (const nlohmann::json& w : stats["workers"]) {
+      if (w.contains("drafting")) pages += w["drafting"]["kv_pages_in_use"].get<int64_t>();
+    }
+    return pages;
+  };
+  nlohmann::json stats = nlohmann::json::parse(e.stats_json());
+  for (int i = 0; i < 5000 && held(stats) > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stats = nlohmann::json::parse(e.stats_json());
+  }
+  EXPECT_EQ(held(stats), 0) << stats["workers"];
+  return stats;
+}
+
+// The sum over the workers that draft for others.
+inline int64_t drafting_sum(const nlohmann::json& stats, const char* key) {
+  int64_t sum = 0;
+  for (const nlohmann::json& w : stats["workers"]) {
+    if (w.contains("drafting")) sum += w["drafting"].at(key).get<int64_t>();
+  }
+  return sum;
+}
+
+}  // namespace otr
