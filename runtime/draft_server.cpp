@@ -23,6 +23,7 @@ void drop_penalty(const Sequence& s, int32_t token, std::vector<PenaltyEntry>* p
 void DraftStats::add(const DraftStats& o) {
   ticks += o.ticks;
   requests += o.requests;
+  ended_requests += o.ended_requests;
   drafted_tokens += o.drafted_tokens;
   kept_tokens += o.kept_tokens;
   wasted_tokens += o.wasted_tokens;
@@ -40,6 +41,7 @@ std::string DraftStats::json() const {
   };
   put("ticks", std::to_string(ticks));
   put("requests", std::to_string(requests));
+  put("ended_requests", std::to_string(ended_requests));
   put("drafted_tokens", std::to_string(drafted_tokens));
   put("kept_tokens", std::to_string(kept_tokens));
   put("wasted_tokens", std::to_string(wasted_tokens));
@@ -169,6 +171,7 @@ void DraftServer::finish(int32_t slot) {
   stats_.rollbacks += r.window->num_rollbacks();
   names_[static_cast<size_t>(slot)] = {};
   r.window.reset();
+  ++stats_.ended_requests;
   drafter_->leave(slot);
   live_[static_cast<size_t>(slot)].reset();
   free_slots_.push_back(slot);

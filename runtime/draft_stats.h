@@ -10,7 +10,7 @@ namespace otr {
 
 struct DraftStats {
   int64_t ticks = 0;
-  int64_t requests = 0;
+  int64_t requests = 0, ended_requests = 0;
   int64_t drafted_tokens = 0;
   int64_t kept_tokens = 0;    // of them, the target's own
   int64_t wasted_tokens = 0;  // drafted behind a wrong token: at most 2 w - 1 for each rollback

@@ -97,6 +97,7 @@ bool RemoteDrafter::send(Request* r) {
   if (r->copy != nullptr) {
     if (link_.opened.full()) return false;
     link_.opened.push(std::move(r->copy));
+    ++num_opened_;
     rings_ = true;
   }
   VerdictMessage verdict;

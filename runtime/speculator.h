@@ -74,7 +74,7 @@ class Speculator {
   }
   bool waits(int32_t slot) const { return remote_ != nullptr && remote_->waits(slot); }
   bool owes() const { return remote_ != nullptr && remote_->owes(); }
-  int64_t num_impatient() const { return remote_ == nullptr ? 0 : remote_->num_impatient(); }
+  const RemoteDrafter* remote() const { return remote_; }  // null: there is none
   const std::vector<CostModel>& costs() const { return costs_; }
   size_t number_of(const std::string& drafter) const;  // that of none: as many as there are
   // A drafter's model; null if it has none of its own here.

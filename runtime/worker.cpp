@@ -294,7 +294,10 @@ WorkerLoad Worker::load() const {
 void Worker::report() {
   stats_.kv_pages_in_use = target().page_pool().num_in_use();
   stats_.spec = speculator_->counts();
-  stats_.impatient = speculator_->num_impatient();
+  if (const RemoteDrafter* const remote = speculator_->remote(); remote != nullptr) {
+    stats_.drafts_elsewhere = remote->num_opened();
+    stats_.impatient = remote->num_impatient();
+  }
   if (server_ != nullptr) stats_.drafting = server_->stats();
   stats_.decide_seconds = speculator_->decide_seconds();
   report_.finished.for_each([this](const Sequence& s) {

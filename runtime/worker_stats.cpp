@@ -25,6 +25,7 @@ void WorkerStats::add(const WorkerStats& o) {
   kernel_seconds += o.kernel_seconds;
   draft_seconds += o.draft_seconds;
   decide_seconds += o.decide_seconds;
+  drafts_elsewhere += o.drafts_elsewhere;
   impatient += o.impatient;
   if (trace_error == 0) trace_error = o.trace_error;
   spec.add(o.spec);
@@ -47,7 +48,10 @@ std::string WorkerStats::json() const {
   put("kv_pages_peak", std::to_string(kv_pages_peak));
   put("busy_seconds", decimal(busy_seconds));
   put("kernel_seconds", decimal(kernel_seconds));
-  if (impatient > 0) put("impatient", std::to_string(impatient));
+  if (drafts_elsewhere > 0) {
+    put("drafts_elsewhere", std::to_string(drafts_elsewhere));
+    put("impatient", std::to_string(impatient));
+  }
   if (drafting.requests > 0) put("drafting", drafting.json());
   return text + "}";
 }

@@ -49,24 +49,6 @@ inline Outputs collect_from(Engine* e) {
   }
 }
 
-// Waits, a bounded time, until the workers' last messages are through and no page is held.
-inline nlohmann::json settled_stats(const Engine& e) {
-  const auto held = [](const nlohmann::json& stats) {
-    int64_t pages = stats["kv_pages_in_use"].get<int64_t>();
-    for (const nlohmann::json& w : stats["workers"]) {
-      if (w.contains("drafting")) pages += w["drafting"]["kv_pages_in_use"].get<int64_t>();
-    }
-    return pages;
-  };
-  nlohmann::json stats = nlohmann::json::parse(e.stats_json());
-  for (int i = 0; i < 5000 && held(stats) > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    stats = nlohmann::json::parse(e.stats_json());
-  }
-  EXPECT_EQ(held(stats), 0) << stats["workers"];
-  return stats;
-}
-
 // The sum over the workers that draft for others.
 inline int64_t drafting_sum(const nlohmann::json& stats, const char* key) {
   int64_t sum = 0;
@@ -74,6 +56,24 @@ inline int64_t drafting_sum(const nlohmann::json& stats, const char* key) {
     if (w.contains("drafting")) sum += w["drafting"].at(key).get<int64_t>();
   }
   return sum;
+}
+
+// Waits, a bounded time, until the workers' last messages are through. Then no page is held.
+inline nlohmann::json settled_stats(const Engine& e) {
+  const auto open = [](const nlohmann::json& stats) {
+    int64_t opened = 0;
+    for (const nlohmann::json& w : stats["workers"]) opened += w.value("drafts_elsewhere", int64_t{0});
+    return opened - drafting_sum(stats, "ended_requests");
+  };
+  nlohmann::json stats = nlohmann::json::parse(e.stats_json());
+  for (int i = 0; i < 5000 && open(stats) > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stats = nlohmann::json::parse(e.stats_json());
+  }
+  EXPECT_EQ(open(stats), 0) << stats["workers"];
+  EXPECT_EQ(stats["kv_pages_in_use"], 0) << stats["workers"];
+  EXPECT_EQ(drafting_sum(stats, "kv_pages_in_use"), 0) << stats["workers"];
+  return stats;
 }
 
 }  // namespace otr
