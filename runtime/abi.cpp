@@ -142,7 +142,7 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "auto",
     .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
-    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1};
+    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1, .num_draft_workers = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -210,6 +210,7 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.max_batch = c.max_batch;
   o.prefill_chunk = c.prefill_chunk;
   o.num_workers = c.num_workers;
+  o.num_draft_workers = c.num_draft_workers;
   return o;
 }
 

@@ -50,6 +50,12 @@ RequestLimits request_limits(const Device& d) {
           .eos_ids = config.eos_ids};
 }
 
+RaceMode race_mode(RaceMode asked, const Policy& policy) {
+  if (asked != RaceMode::kByPolicy) return asked;
+  if (policy.kind == PolicyKind::kSpecactor) return RaceMode::kFastestOfN;
+  return policy.leapfrog ? RaceMode::kLeapfrog : RaceMode::kOff;
+}
+
 // What the i-th of `parts` gets of a whole.
 int32_t share_of(int32_t whole, int32_t i, int32_t parts) { return whole / parts + (i < whole % parts ? 1 : 0); }
 
@@ -107,6 +113,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                    .max_batch = 0,
                    .prefill_chunk = o.prefill_chunk,
                    .max_draft_rows = 0};
+  engine->race_ = race_mode(o.race, policy);
   OTR_RETURN_IF_ERROR(engine->name_decoupled(w.speculation.models, &w.speculation.policy, &w));
   OTR_RETURN_IF_ERROR(engine->add_workers(w));
   int32_t num_threads = 0;
@@ -123,7 +130,8 @@ Engine::Engine(const EngineOptions& options)
     : options_(options),
       unavailable_paths_(unavailable_paths_json()),
       placement_(options.num_workers),
-      stats_(static_cast<size_t>(options.num_workers)) {}
+      stats_(static_cast<size_t>(options.num_workers)),
+      lending_(static_cast<size_t>(options.num_workers)) {}
 
 // The workers split batch, threads, CPUs and pages among them; the first one loads the weights, of the target and of drafters,
 // and measures what passes cost.
@@ -328,17 +336,28 @@ void Engine::report(int32_t from, const WorkerStats& stats, const WorkerLoad& lo
   while (std::unique_ptr<Sequence> s = report->finished.pop()) publish(std::move(s));
   while (std::unique_ptr<Sequence> s = report->given.pop()) {
     const int32_t to = s->goes_to;
+    if (s->rung > 0) s->age = next_age_++;
     placement_.sent(to, 1 + static_cast<int32_t>(s->group->blocked.size()));
     worker(to).mailbox().start(std::move(s));
   }
   if (workers_.size() == 1) return;
   if (report->answered) placement_.answered(*report->answered);
   placement_.report(from, load);
+  if (report->lent) {
+    constexpr int32_t kRest = 64;
+    Lending& lending = lending_[static_cast<size_t>(report->lent->to)];
+    lending.asked = false;
+    lending.rest = report->lent->most > 0 ? 0 : kRest;
+  }
   for (const Move& move : placement_.rebalance()) worker(move.from).mailbox().give(move);
+  if (race_ != RaceMode::kOff) start_races();
 }
 
 void Engine::publish(std::unique_ptr<Sequence> s) {
   const auto it = unfinished_.find(s->group->id);
+  if (s->race != nullptr) {
+    for (const auto& worker : workers_) worker->mailbox().cancel();  // the other replicas have lost
+  }
   outbox_.push(std::move(s));
   if (--it->second.samples > 0) return;
   unfinished_.erase(it);

@@ -17,11 +17,15 @@
 
 namespace otr {
 
+// Whether workers that have nothing to run race with replicas of what others run (runtime/race.h).
+enum class RaceMode { kByPolicy, kOff, kFastestOfN, kLeapfrog };
+
 struct EngineOptions {
   DeviceOptions device;  // threads and pages: of all workers together
   int32_t num_workers = 1;
   int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
   std::string policy = "auto";
+  RaceMode race = RaceMode::kByPolicy;
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
   std::string profile;           // a file of measured costs; empty: none
@@ -72,6 +76,7 @@ class Engine final : private WorkerHost {
   void connect_links();
   void plan_roles();
   std::string plan_json() const;
+  void start_races();
   int32_t server_of(int32_t worker) const;
   Status check_updating(bool expected) const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
@@ -104,6 +109,13 @@ class Engine final : private WorkerHost {
   int64_t outstanding_ = 0;                              // samples not yet taken by wait()
   uint64_t next_group_ = 1, next_age_ = 0;
   std::vector<WorkerStats> stats_;  // by worker
+  struct Lending {
+    bool asked = false;   // for replicas, and not answered
+    int32_t rest = 0;     // times to go without asking: there was nothing to lend
+    int32_t rung = 0;     // of those that it has
+  };
+  std::vector<Lending> lending_;    // by worker
+  RaceMode race_ = RaceMode::kOff;  // set by create()
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work

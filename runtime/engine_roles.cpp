@@ -141,6 +141,22 @@ void Engine::plan_roles() {
   for (const auto& worker : workers_) worker->mailbox().set_roles(roles);
 }
 
+// A worker that has nothing to run gets replicas of the busiest one's samples, with the drafter of the ladder's next rung.
+void Engine::start_races() {
+  constexpr int32_t kMostReplicas = 16;  // of a worker, b_max
+  for (int32_t to = 0; to < options_.num_workers; ++to) {
+    Lending& lending = lending_[static_cast<size_t>(to)];
+    if (!placement_.is_idle(to) || lending.rest-- > 0) continue;
+    const int32_t from = placement_.busiest();
+    if (from < 0 || lending.asked || std::any_of(lending_.begin(), lending_.end(), [](const Lending& l) { return l.asked; })) continue;
+    lending = {.asked = true, .rest = 0, .rung = 1};
+    for (int32_t w = 0; w < options_.num_workers; ++w) {
+      if (w != to && !placement_.is_idle(w)) lending.rung = std::max(lending.rung, lending_[static_cast<size_t>(w)].rung + 1);
+    }
+    worker(from).mailbox().lend({.to = to, .rung = lending.rung, .most = kMostReplicas, .leaps = race_ == RaceMode::kLeapfrog});
+  }
+}
+
 // ,"num_draft_workers":1,"decoupled":true,"plan":"…": nothing where no worker may draft for others.
 std::string Engine::plan_json() const {
   if (links_.empty()) return "";

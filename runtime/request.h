@@ -46,6 +46,7 @@ struct RequestLimits {
 };
 
 struct Sequence;
+class Race;
 
 // Records that `token` is now part of the history that penalties look at.
 void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties);
@@ -80,6 +81,10 @@ struct Sequence {
   PageTable pages;
   int32_t num_computed = 0;     // positions whose keys and values are in `pages`
   int32_t prefix_hit = 0;       // of these, what the prefix cache gave
+
+  std::shared_ptr<Race> race;  // with the sample's replicas at other workers; null: there are none
+  int32_t rung = 0;            // which replica it is; 0: the first
+  int64_t raced_tokens = 0;    // that this replica has found since the race began
 
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on

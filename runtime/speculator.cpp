@@ -189,7 +189,7 @@ void Speculator::begin_tick(size_t num_runs) {
 }
 
 void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
-  offered_.push_back({.sequence = s.age, .slot = s.slot, .context = s.num_tokens(), .generated = s.num_tokens() - s.num_prompt(), .max_depth = max_depth});
+  offered_.push_back({.sequence = s.age, .slot = s.slot, .context = s.num_tokens(), .generated = s.num_tokens() - s.num_prompt(), .max_depth = max_depth, .rung = s.rung});
   run_of_.push_back(run);
 }
 
@@ -273,6 +273,11 @@ void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int3
   note_outcome(*s, forest, accepted, num_new, ended);
   const DraftVerdict verdict{.sequence = view(*s), .num_new = num_new, .forest = &forest, .accepted = accepted};
   for (const auto& drafter : drafters_) drafter->observe(verdict);
+}
+
+void Speculator::adopt(const Sequence& s, int32_t num_new) {
+  const Forest none;
+  for (const auto& drafter : drafters_) drafter->observe({.sequence = view(s), .num_new = num_new, .forest = &none, .accepted = {}});
 }
 
 // Rows are observed in the order they were offered in; samples that begin in this tick were not.

@@ -113,6 +113,8 @@ class Speculator {
 
   // Sequence `s` has `num_new` more tokens; `forest` was verified and these nodes of it were kept; `ended`: no more will come.
   void observe(Sequence* s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
+  // Sequence `s` has `num_new` tokens more that another worker has found.
+  void adopt(const Sequence& s, int32_t num_new);
   // The tick is over. `outcome`: its times and the rows of its passes; the rest is known here.
   void end_tick(TickOutcome outcome);
   // Nothing is left to run.

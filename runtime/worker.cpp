@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/fp_env.h"
+#include "runtime/race.h"
 
 namespace otr {
 namespace {
@@ -121,6 +122,11 @@ void Worker::follow_orders() {
     give(*orders_.move);
     report_.answered = std::exchange(orders_.move, std::nullopt);
   }
+  if (orders_.lend) {
+    lend(&*orders_.lend);
+    report_.lent = std::exchange(orders_.lend, std::nullopt);
+  }
+  adopt_tokens();
   if (options_.proofs.migrate_every > 0) migrate_at_random();
 }
 
@@ -143,8 +149,8 @@ void Worker::start_arrived() {
       conclude(std::move(s), OTR_FINISH_ERROR, error);
       continue;
     }
-    // It was cancelled on its way from one worker to another.
-    if (sequence->group->cancelled) finish(sequence, OTR_FINISH_ABORT);
+    // It was cancelled, or its race was decided, on its way from one worker to another.
+    if (sequence->group->cancelled || is_decided(*sequence)) finish(sequence, OTR_FINISH_ABORT);
     // A score of one token without a prompt has nothing to run.
     else if (sequence->group->is_score && sequence->num_target() == 0)
       finish(sequence, OTR_FINISH_SCORE);
@@ -153,7 +159,7 @@ void Worker::start_arrived() {
 
 void Worker::abort_cancelled() {
   for (const auto& s : live_) {
-    if (s != nullptr && s->group->cancelled) finish(s.get(), OTR_FINISH_ABORT);
+    if (s != nullptr && (s->group->cancelled || is_decided(*s))) finish(s.get(), OTR_FINISH_ABORT);
   }
 }
 
@@ -235,6 +241,7 @@ std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
 void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error) {
   // How far a score had come when it failed depends on the chunks it ran in.
   if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
+  if (s->race != nullptr && lose(*s, reason)) return;
   s->finish_reason = reason;
   try {
     s->error = error;
@@ -316,6 +323,7 @@ void Worker::report() {
   }
   options_.host->report(options_.index, stats_, load(), &report_);
   report_.answered.reset();
+  report_.lent.reset();
 }
 
 }  // namespace otr

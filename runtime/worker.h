@@ -58,6 +58,9 @@ class Worker final : private BatchHost {
   void abort_cancelled();
   void give(const Move& move);
   void give(Sequence* s, int32_t to);
+  void lend(Lend* order);
+  bool lose(const Sequence& s, otr_finish_reason reason);
+  void adopt_tokens();
   void migrate_at_random();
   bool await_drafts();
   Sequence* cheapest_running() const;

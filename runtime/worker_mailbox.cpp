@@ -40,6 +40,12 @@ void WorkerMailbox::set_roles(const DraftRoles& roles) {
   posted_.notify_one();
 }
 
+void WorkerMailbox::lend(const Lend& lend) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.lend = lend;
+  posted_.notify_one();
+}
+
 void WorkerMailbox::pause() {
   const std::lock_guard<std::mutex> lock(mutex_);
   paused_ = true;

@@ -21,6 +21,14 @@ struct DraftRoles {
   WindowSetting setting;
 };
 
+// A worker that has nothing to run gets replicas of what this one runs, to race with it.
+struct Lend {
+  int32_t to = 0;
+  int32_t rung = 1;    // of the replicas: how far down the ladder their drafter is
+  int32_t most = 0;    // replicas
+  bool leaps = false;  // they exchange what they find
+};
+
 // What a worker is to do before its next tick.
 struct WorkerOrders {
   SequenceQueue arrived;     // to start
@@ -29,8 +37,9 @@ struct WorkerOrders {
   bool end_step = false;     // the engine has run dry
   bool rung = false;         // messages have come on a DraftLink
   std::optional<DraftRoles> roles;
+  std::optional<Lend> lend;  // to lend, and to answer
 
-  bool pending() const { return !arrived.empty() || cancelled || move || end_step || rung || roles; }
+  bool pending() const { return !arrived.empty() || cancelled || move || end_step || rung || roles || lend; }
 };
 
 class WorkerMailbox {
@@ -41,6 +50,7 @@ class WorkerMailbox {
   void end_step();
   void ring();
   void set_roles(const DraftRoles& roles);
+  void lend(const Lend& lend);  // REQUIRES: as give()
 
   // Between pause() and resume() take() does not return. Whoever has paused the worker waits for at_rest().
   void pause();
@@ -69,6 +79,8 @@ class WorkerMailbox {
     orders->rung |= orders_.rung;
     if (orders_.roles) orders->roles = orders_.roles;
     orders_.roles.reset();
+    if (orders_.lend) orders->lend = orders_.lend;
+    orders_.lend.reset();
     orders_.cancelled = orders_.end_step = orders_.rung = false;
     orders_.move.reset();
     return true;

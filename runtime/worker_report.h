@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "runtime/sequence_queue.h"
+#include "runtime/worker_mailbox.h"
 #include "runtime/worker_stats.h"
 #include "sched/placement.h"
 
@@ -14,8 +15,9 @@ struct WorkerReport {
   SequenceQueue finished;
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
+  std::optional<Lend> lent;      // likewise: `most` is what was lent
 
-  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value(); }
+  bool pending() const { return !finished.empty() || !given.empty() || answered || lent; }
 };
 
 // Whom workers report to. Called by their threads.

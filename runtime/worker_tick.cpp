@@ -4,6 +4,7 @@
 #include <new>
 
 #include "kernels/base/clock.h"
+#include "runtime/race.h"
 #include "runtime/worker.h"
 #include "spec/verify.h"
 
@@ -245,6 +246,10 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
   }
   const size_t kept = std::min(accepted_.size(), static_cast<size_t>(num_new));
   speculator_->observe(s, forest, {accepted_.data(), kept}, num_new, ending.ended);
+  if (s->race != nullptr) {
+    s->race->publish(*s, num_new);
+    s->raced_tokens += num_new;
+  }
   if (ending.ended) return finish(s, ending.reason, ending.error);
   if (!accepted_.empty()) {
     const int32_t path = forest.run_of(accepted_.back());

@@ -32,6 +32,7 @@ class Leapfrog {
   // What is known behind the replica's length: certain drafts. They are its own from then on.
   std::span<const int32_t> take(int32_t replica);
 
+  std::span<const int32_t> known() const { return tokens_; }  // from `begin` on
   int32_t length() const { return begin_ + static_cast<int32_t>(tokens_.size()); }
   int32_t length(int32_t replica) const { return lengths_[static_cast<size_t>(replica)]; }
   bool ended() const { return ended_; }

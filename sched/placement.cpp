@@ -28,6 +28,14 @@ void Placement::answered(const Move& move) {
   }
 }
 
+int32_t Placement::busiest() const {
+  const State* most = nullptr;
+  for (const State& s : states_) {
+    if (!s.moves && s.load.running > (most == nullptr ? 0 : most->load.running)) most = &s;
+  }
+  return most == nullptr ? -1 : static_cast<int32_t>(most - states_.data());
+}
+
 const std::vector<Move>& Placement::rebalance() {
   moves_.clear();
   while (move_queued()) {

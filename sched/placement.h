@@ -50,6 +50,11 @@ class Placement {
   void report(int32_t worker, const WorkerLoad& load) { state(worker).load = load; }
   void answered(const Move& move);
 
+  // The worker has no sample, and none is to come. REQUIRES: it may get some
+  bool is_idle(int32_t worker) const { return static_cast<size_t>(worker) >= first_ && states_[static_cast<size_t>(worker)].is_dry(); }
+  // The worker that runs the most, and takes part in no move; -1: none runs anything.
+  int32_t busiest() const;
+
   // The moves to order now. Valid until the next call.
   const std::vector<Move>& rebalance();
 

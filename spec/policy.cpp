@@ -9,7 +9,7 @@ namespace otr {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "expected auto[:uncoupled][:chain][:q][:untuned][:stragglers], off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]] | :decoupled]";
+    "expected auto[:uncoupled][:chain][:q][:untuned][:stragglers][:leapfrog], off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]] | :decoupled]";
 
 struct Preset {
   std::string_view name;
@@ -77,6 +77,7 @@ class Parser {
     else if (variant == "q") p->by_q = true;
     else if (variant == "untuned") p->untuned = true;
     else if (variant == "stragglers") p->stragglers = true;
+    else if (variant == "leapfrog") p->leapfrog = true;
     else return false;
     return true;
   }

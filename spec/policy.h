@@ -14,7 +14,8 @@
 // Of the papers' policies these are the most that their choosers ask for.
 //
 // Variants of auto show what its parts are worth: `uncoupled`: drafters draw with noise of their own, and a draft is kept if it
-// happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts, without the tuner; `stragglers`: rows
+// happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts, without the tuner; `leapfrog`: workers
+// that have nothing to run race with replicas that exchange what they find (sched/leapfrog.h); `stragglers`: rows
 // count by the tokens that samples of their length still have to come (spec/length_hazard.h).
 //
 // Thread safety: values.
@@ -45,6 +46,7 @@ struct Policy {
   bool uncoupled = false;
   bool untuned = false;
   bool stragglers = false;
+  bool leapfrog = false;
 };
 
 // kInvalidArgument, with the reason, for what is not in the grammar or out of range.

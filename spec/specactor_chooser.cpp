@@ -23,17 +23,19 @@ SpecactorChooser::Sample& SpecactorChooser::sample(const TickRow& row) {
   return s;
 }
 
-// The top of the ladder for this batch.
+// The top of the ladder for this batch; for replicas, so far down as their rung says (algorithm 3).
 void SpecactorChooser::make_plan(const TickView& view) {
   const double batch = static_cast<double>(view.rows.size());
   const size_t before = drafter_;
-  WindowChoice best;
+  ladder_.clear();
   for (size_t d = 0; d < records_.size(); ++d) {
     if (options_.drafters[d].decoupled) continue;
-    const WindowChoice window = best_window(d, records_[d].rate.value(), batch, batch, view.context);
-    if (window.speed > best.speed) best = window, drafter_ = d;
+    ladder_.emplace_back(-best_window(d, records_[d].rate.value(), batch, batch, view.context).speed, d);
   }
-  window_ = std::max(1, best.window);
+  std::sort(ladder_.begin(), ladder_.end());
+  rung_ = view.rows[0].rung;
+  drafter_ = ladder_[std::min(static_cast<size_t>(rung_), ladder_.size() - 1)].second;
+  window_ = std::max(1, best_window(drafter_, records_[drafter_].rate.value(), batch, batch, view.context).window);
   planned_batch_ = static_cast<int32_t>(view.rows.size());
   if (drafter_ == before) return;
   for (Sample& s : samples_) s.known = false;  // what was seen of them was another drafter's
@@ -73,6 +75,7 @@ void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
     plan->depth = plan->verify_tokens = std::min(kProfileWindow, options_.policy.depth);
     return;
   }
+  if (view.rows[0].rung != rung_) planned_batch_ = 0;
   if (static_cast<int32_t>(view.rows.size()) > planned_batch_) make_plan(view);
   if (++iterations_ % kReconfigure == 0) reconfigure(view);
   plan->drafters = 1u << drafter_;

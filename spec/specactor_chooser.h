@@ -61,8 +61,10 @@ class SpecactorChooser final : public Chooser {
   const ChooserOptions options_;
   std::vector<Record> records_;  // by drafter
   std::vector<Sample> samples_;  // by slot
+  std::vector<std::pair<double, size_t>> ladder_;  // less their speed, drafters: the fastest first
   size_t profiling_ = 0;         // the drafter whose turn it is; all: done
   size_t drafter_ = 0;           // the plan
+  int32_t rung_ = 0;             // what it is for
   int32_t window_ = 1;
   int32_t planned_batch_ = 0;  // 0: there is none
   int64_t iterations_ = 0;

@@ -66,7 +66,7 @@ inline nlohmann::json settled_stats(const Engine& e) {
     return opened - drafting_sum(stats, "ended_requests");
   };
   nlohmann::json stats = nlohmann::json::parse(e.stats_json());
-  for (int i = 0; i < 5000 && open(stats) > 0; ++i) {
+  for (int i = 0; i < 5000 && (open(stats) > 0 || stats["kv_pages_in_use"] > 0); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     stats = nlohmann::json::parse(e.stats_json());
   }

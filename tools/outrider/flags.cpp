@@ -162,6 +162,7 @@ const std::vector<Flag> kEngineFlagTable = {
     {"threads", "N", "default: one per CPU that the process may use"},
     {"pin-threads", nullptr, "keep each thread on one CPU"},
     {"workers", "N", "threads that decode on their own, with shares of batch, pages and threads (default 1)"},
+    {"draft-workers", "N", "of the workers, how many may draft for the others (default 0)"},
     {"device", "NAME", "auto, cpu or cuda:N (default auto)"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
     {"profile", "FILE.json", "what passes cost on this machine, as 'outrider profile' measured it"},
@@ -178,6 +179,7 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   set_int("chunk", &options.prefill_chunk);
   set_int("threads", &options.num_threads);
   set_int("workers", &options.num_workers);
+  if (flags.given("draft-workers")) options.num_draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
   options.pin_threads = flags.given("pin-threads");
   policy = flags.text("policy", default_policy);
   drafters = flags.all("drafter");
@@ -209,6 +211,7 @@ nlohmann::ordered_json EngineFlags::settings() const {
           {"threads", options.num_threads},
           {"pin_threads", options.pin_threads == 1},
           {"workers", options.num_workers},
+          {"draft_workers", options.num_draft_workers},
           {"kv_bytes", options.kv_bytes}};
   if (!trace.empty()) settings["trace"] = trace;
   return settings;
