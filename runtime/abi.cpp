@@ -144,7 +144,8 @@ constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "auto",
     .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
     .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1,
-    .worker_processes = 0, .worker_executable = nullptr, .worker_timeout_ms = 300'000, .max_worker_restarts = 3};
+    .worker_processes = 0, .worker_executable = nullptr, .worker_timeout_ms = 300'000, .max_worker_restarts = 3,
+    .num_draft_workers = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -217,6 +218,7 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.worker_executable = text(c.worker_executable, "");
   o.worker_timeout_ms = c.worker_timeout_ms;
   o.max_worker_restarts = c.max_worker_restarts;
+  o.num_draft_workers = c.num_draft_workers;
   return o;
 }
 

@@ -44,6 +44,12 @@ RequestLimits request_limits(const Device& d) {
           .eos_ids = config.eos_ids};
 }
 
+RaceMode race_mode(RaceMode asked, const Policy& policy) {
+  if (asked != RaceMode::kByPolicy) return asked;
+  if (policy.kind == PolicyKind::kSpecactor) return RaceMode::kFastestOfN;
+  return policy.leapfrog ? RaceMode::kLeapfrog : RaceMode::kOff;
+}
+
 // {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
 std::string unavailable_paths_json() {
   std::string text = "{";
@@ -83,6 +89,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   WorkerOptions w{.num_workers = o.num_workers,
                   .prefill_chunk = o.prefill_chunk,
                   .speculation = {},
+                  .server = {},
+                  .serves = {},
                   .proofs = o.proofs,
                   .host = engine.get(),
                   .trace = engine->trace_.get()};
@@ -92,9 +100,12 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                    .history = {},
                    .profile = o.profile,
                    .costs = o.costs,
+                   .decoupled = {},
                    .max_batch = 0,
                    .prefill_chunk = o.prefill_chunk,
                    .max_draft_rows = 0};
+  if (!o.worker_processes) engine->race_ = race_mode(o.race, policy);  // no order to lend reaches a process
+  OTR_RETURN_IF_ERROR(engine->name_decoupled(w.speculation.models, &w.speculation.policy, &w));
   OTR_RETURN_IF_ERROR(engine->add_workers(w));
   if (o.worker_processes) {
     OTR_RETURN_IF_ERROR(engine->add_processes(w));
@@ -104,7 +115,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   for (const auto& worker : engine->workers_) num_threads += worker->device().num_threads();
   if (engine->trace_ != nullptr) {
     OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->first_worker().device().isa(), o.num_workers, num_threads, o.max_batch,
-                                              o.policy, policy.drafters));
+                                              o.policy, engine->first_worker().speculator().policy().drafters));
   }
   for (const auto& worker : engine->workers_) worker->begin();
   return engine;
@@ -116,13 +127,15 @@ Engine::Engine(const EngineOptions& options)
       placement_(options.num_workers),
       stats_(static_cast<size_t>(options.num_workers)),
       counted_before_(stats_.size()),
-      facts_(stats_.size()) {}
+      facts_(stats_.size()),
+      lending_(stats_.size()) {}
 
 // The workers split batch, threads, CPUs and pages among them; the first one loads the weights, of the target and of drafters,
 // and measures what passes cost.
 Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t num_here = options_.worker_processes ? 1 : num_workers;
+  add_links();
   for (w.index = 0; w.index < num_here; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
     const WorkerShare share(options_, w.speculation.policy, w.index);
@@ -149,18 +162,23 @@ Status Engine::add_workers(WorkerOptions w) {
     } else {
       w.speculation.share = &first->speculator();
     }
+    link_worker(&w);
+    if (first != nullptr && first->server() != nullptr) w.share_server_model = &first->server()->model();
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(w, std::move(device)));
     if (!options_.worker_processes) {
       const ModelRunner& target = worker->target();
       facts_[workers_.size()] = {.num_threads = worker->device().num_threads(),
                                  .num_pages = target.page_pool().num_pages(),
-                                 .activation_bytes = target.activation_bytes() + worker->speculator().drafter_activation_bytes()};
+                                 .activation_bytes = target.activation_bytes() + worker->speculator().drafter_activation_bytes() +
+                                                     (worker->server() != nullptr ? worker->server()->model().activation_bytes() : 0)};
       placement_.report(w.index, worker->load());
       ports_.push_back(&worker->mailbox());
     }
     workers_.push_back(std::move(worker));
   }
   quantize_seconds_ = first_worker().target().quantize_seconds();
+  connect_links();
+  plan_roles();
   return {};
 }
 
@@ -318,7 +336,7 @@ std::string Engine::stats_json() const {
       static_cast<long long>(s.migrations), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak, num_pages,
       s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
       static_cast<unsigned long long>(weight_version), static_cast<long long>(model.weight_bytes()),
-      static_cast<long long>(first.speculator().drafter_weight_bytes()), static_cast<long long>(model.converted_tensors()),
+      static_cast<long long>(first.speculator().drafter_weight_bytes() + (first.server() != nullptr ? first.server()->own_weight_bytes() : 0)), static_cast<long long>(model.converted_tensors()),
       static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
       decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
@@ -328,7 +346,7 @@ std::string Engine::stats_json() const {
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued);
-  return std::string(text) + moved + trace + processes + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  return std::string(text) + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 
@@ -345,22 +363,34 @@ void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* repor
   while (std::unique_ptr<Sequence> s = report->finished.pop()) publish(std::move(s));
   while (std::unique_ptr<Sequence> s = report->given.pop()) {
     const int32_t to = s->goes_to;
+    if (s->rung > 0) s->age = next_age_++;
     placement_.sent(to, 1 + static_cast<int32_t>(s->group->blocked.size()));
     port(to).start(std::move(s));
   }
   if (ports_.size() == 1) return;
   if (report->answered) placement_.answered(*report->answered);
   placement_.report(from, load);
+  if (report->lent) {
+    constexpr int32_t kRest = 64;
+    Lending& lending = lending_[static_cast<size_t>(report->lent->to)];
+    lending.asked = false;
+    lending.rest = report->lent->most > 0 ? 0 : kRest;
+  }
   for (const Move& move : placement_.rebalance()) port(move.from).give(move);
+  if (race_ != RaceMode::kOff) start_races();
 }
 
 void Engine::publish(std::unique_ptr<Sequence> s) {
   const auto it = unfinished_.find(s->group->id);
   ledger_.close(s->group->id, s->sample);
+  if (s->race != nullptr) {  // the other replicas have lost
+    for (WorkerPort* port : ports_) port->cancel(s->group->id);
+  }
   outbox_.push(std::move(s));
   if (--it->second.samples > 0) return;
   unfinished_.erase(it);
   if (!unfinished_.empty()) return;
+  plan_roles();
   for (WorkerPort* port : ports_) port->end_step();
 }
 

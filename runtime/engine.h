@@ -25,10 +25,15 @@
 
 namespace otr {
 
+// Whether workers that have nothing to run race with replicas of what others run (runtime/race.h).
+enum class RaceMode { kByPolicy, kOff, kFastestOfN, kLeapfrog };
+
 struct EngineOptions {
   DeviceOptions device;  // threads and pages: of all workers together
   int32_t num_workers = 1;
+  int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
   std::string policy = "auto";
+  RaceMode race = RaceMode::kByPolicy;
   std::vector<std::string> drafters;  // "NAME=model:PATH"
   std::vector<CustomDrafter> custom_drafters;
   std::string profile;           // a file of measured costs; empty: none
@@ -84,11 +89,24 @@ class Engine final : private WorkerHost, private ProcessHost {
     std::shared_ptr<Group> group;
   };
 
+  struct Lending {
+    bool asked = false;   // for replicas, and not answered
+    int32_t rest = 0;     // times to go without asking: there was nothing to lend
+    int32_t rung = 0;     // of those that it has
+  };
   class Standstill;
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
   Status add_processes(const WorkerOptions& w);
+  Status name_decoupled(std::span<const DrafterModel> models, Policy* policy, WorkerOptions* w);
+  void add_links();
+  void link_worker(WorkerOptions* w) const;
+  void connect_links();
+  void plan_roles();
+  std::string plan_json() const;
+  void start_races();
+  int32_t server_of(int32_t worker) const;
   Status check_updating(bool expected) const;
   Status check_not_updating() const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
@@ -115,17 +133,20 @@ class Engine final : private WorkerHost, private ProcessHost {
   void send(std::unique_ptr<Sequence> s, const Status& why);
   void publish(std::unique_ptr<Sequence> s);
 
+  Worker& worker(int32_t index) { return *workers_[static_cast<size_t>(index)]; }
   WorkerPort& port(int32_t index) { return *ports_[static_cast<size_t>(index)]; }
   const Worker& first_worker() const { return *workers_.front(); }
 
   const EngineOptions options_;
   const std::string unavailable_paths_;           // JSON: path -> why it cannot run here
+  std::string draft_model_;                       // the drafter that draft workers run; "": there are none
   RequestLimits limits_;                          // from here on set by create()
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
   std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's; one, at rest, where they are processes
   std::vector<std::unique_ptr<ProcessWorker>> processes_;
   std::vector<WorkerPort*> ports_;                // to the threads or the processes
+  std::vector<std::unique_ptr<DraftLink>> links_;  // by worker, to the one that drafts for it; none if nobody does
 
   std::mutex weights_mutex_;  // of calls that change the weights, or need them to stay; taken before mutex_
   std::optional<uint64_t> weights_digest_;  // once somebody has asked; guarded by weights_mutex_
@@ -146,6 +167,10 @@ class Engine final : private WorkerHost, private ProcessHost {
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work
   int32_t standstills_ = 0;
+  std::vector<Lending> lending_;    // by worker
+  RaceMode race_ = RaceMode::kOff;  // set by create()
+  bool decoupled_ = false;  // the first num_draft_workers draft for the others
+  std::string plan_text_;   // why; "": there was no choice
   bool paused_ = false;
   bool stop_ = false;
 };

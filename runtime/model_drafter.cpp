@@ -99,6 +99,12 @@ void ModelDrafter::keep_drafted(int32_t slot, int32_t count) {
   c.pages.truncate(&model_.page_pool(), c.num_computed);
 }
 
+void ModelDrafter::rewind(int32_t slot, int32_t num_tokens) {
+  Cache& c = cache(slot);
+  c.num_computed = std::min(c.num_computed, num_tokens);
+  c.pages.truncate(&model_.page_pool(), c.num_computed);
+}
+
 void ModelDrafter::leave(int32_t slot) {
   TreeDrafter::leave(slot);
   if (static_cast<size_t>(slot) >= caches_.size()) return;

@@ -123,7 +123,8 @@ typedef struct otr_engine_options {
                               what passes cost is measured at create, by some 40 of them. "off": nothing; no memory for drafters.
                               "specactor", "rhymerl", "tlt", "efficientrollout": as the papers of these names choose.
                               "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]": always the same; with "q", drafters do
-                              without the noise that samples are drawn with: for comparison */
+                              without the noise that samples are drawn with: for comparison. "fixed:…:<window>:decoupled": see
+                              num_draft_workers */
   int32_t max_batch;       /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
   int32_t prefill_chunk;   /* prompt tokens a tick, 1 … 1048576; default 512 */
   int32_t num_threads;     /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
@@ -154,6 +155,11 @@ typedef struct otr_engine_options {
                               the longest tick; default 300000 */
   int32_t max_worker_restarts; /* processes that may take a worker's place one after the other without one of them finishing a sample;
                               then the worker is given up; default 3 */
+  int32_t num_draft_workers; /* 0 (default) … half of num_workers: workers that may draft for the others ("decoupled"), with the first of
+                              the policy's drafters that has a model of its own. Policies "specactor" and "auto" decide whenever
+                              nothing runs whether that pays, by what passes cost and how many drafts were kept (otr_stats:
+                              decoupled, plan); if not, these workers decode like the others.
+                              "fixed:<drafter>[+<drafter>…]:<window>:decoupled" always does. Other policies must have 0 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);

@@ -47,6 +47,7 @@ struct RequestLimits {
 
 class KvLease;
 struct Sequence;
+class Race;
 
 // Records that `token` is now part of the history that penalties look at.
 void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties);
@@ -88,6 +89,10 @@ struct Sequence {
   int32_t runs_to = kEverything;
   static constexpr int32_t kEverything = INT32_MAX;
   int32_t prefix_hit = 0;       // of these, what the prefix cache gave
+
+  std::shared_ptr<Race> race;  // with the sample's replicas at other workers; null: there are none
+  int32_t rung = 0;            // which replica it is; 0: the first
+  int64_t raced_tokens = 0;    // that this replica has found since the race began
 
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on

@@ -55,7 +55,8 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, device, live));
     s->drafters_.push_back(std::move(drafter));
     s->programs_.resize(s->drafters_.size());  // one that looks up has added none
-    s->traits_.push_back({.name = name, .has_model = name == "self" || s->is_model(name), .needs_prefill = s->is_model(name)});
+    const bool remote = s->is_remote(name), model = s->is_model(name) && !remote;
+    s->traits_.push_back({.name = name, .has_model = name == "self" || model, .decoupled = remote, .needs_prefill = model});
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
@@ -88,6 +89,11 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
                                 .max_batch = options_.max_batch, .max_draft_rows = options_.max_draft_rows, .chunk = options_.prefill_chunk,
                                 .by_q = policy.by_q, .uncoupled = policy.uncoupled};
   const auto named = [&name](const auto& d) { return d.name == name; };
+  if (is_remote(name)) {
+    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live);
+    remote_ = remote.get();
+    return std::unique_ptr<Drafter>(std::move(remote));
+  }
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
   if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));
   if (name == "self") {
@@ -138,6 +144,16 @@ std::vector<DrafterModel> Speculator::shared_models() const {
   return models;
 }
 
+const ModelRunner* Speculator::model_of(const std::string& drafter) const {
+  const size_t number = number_of(drafter);
+  return number < traits_.size() && traits_[number].needs_prefill ? programs_[number]->model : nullptr;
+}
+
+size_t Speculator::number_of(const std::string& drafter) const {
+  const auto at = std::find_if(traits_.begin(), traits_.end(), [&drafter](const DrafterTraits& t) { return t.name == drafter; });
+  return static_cast<size_t>(at - traits_.begin());
+}
+
 bool Speculator::is_model(const std::string& name) const {
   return std::any_of(options_.models.begin(), options_.models.end(), [&name](const DrafterModel& m) { return m.name == name; });
 }
@@ -167,7 +183,7 @@ void Speculator::begin_tick(size_t num_runs) {
 }
 
 void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
-  offered_.push_back({.sequence = s.age, .slot = s.slot, .context = s.num_tokens(), .generated = s.num_tokens() - s.num_prompt(), .max_depth = max_depth});
+  offered_.push_back({.sequence = s.age, .slot = s.slot, .context = s.num_tokens(), .generated = s.num_tokens() - s.num_prompt(), .max_depth = max_depth, .rung = s.rung});
   run_of_.push_back(run);
 }
 
@@ -177,7 +193,7 @@ void Speculator::choose(int32_t num_rows) {
   for (const TickRow& row : offered_) context += row.context;
   const int32_t rows = static_cast<int32_t>(offered_.size());
   view_ = {.rows = offered_, .batch = static_cast<int32_t>(depths_.size()), .other_rows = num_rows - rows,
-           .context = rows == 0 ? 0 : context / rows};
+           .context = rows == 0 ? 0 : context / rows, .decoupled = decoupled_};
   if (rows == 0) return;
   const Stopwatch deciding;
   try {
@@ -253,6 +269,11 @@ void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int3
   for (const auto& drafter : drafters_) drafter->observe(verdict);
 }
 
+void Speculator::adopt(const Sequence& s, int32_t num_new) {
+  const Forest none;
+  for (const auto& drafter : drafters_) drafter->observe({.sequence = view(s), .num_new = num_new, .forest = &none, .accepted = {}});
+}
+
 // Rows are observed in the order they were offered in; samples that begin in this tick were not.
 void Speculator::note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended) {
   const size_t first = outcomes_.empty() ? 0 : static_cast<size_t>(outcomes_.back().row) + 1;
@@ -267,6 +288,7 @@ void Speculator::note_outcome(const Sequence& s, const Forest& forest, std::span
 }
 
 void Speculator::end_tick(TickOutcome outcome) {
+  if (remote_ != nullptr) remote_->ring();
   if (chooser_ == nullptr || offered_.empty()) return;
   verified_.clear();
   for (const size_t run : run_of_) verified_.push_back(&forests_[run]);

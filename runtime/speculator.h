@@ -15,6 +15,7 @@
 
 #include "runtime/cost_calibration.h"
 #include "runtime/drafter_model.h"
+#include "runtime/remote_drafter.h"
 #include "runtime/profile_file.h"
 #include "runtime/request.h"
 #include "runtime/device.h"
@@ -41,6 +42,8 @@ struct SpeculatorOptions {
   std::string profile;     // a file of measured costs; empty: none
   std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
   const class Speculator* share = nullptr;  // another worker's, for create(): its costs and its drafters' weights are this one's too
+  DraftLink* link = nullptr;  // to a worker that drafts; null: there is none
+  std::string decoupled = {};  // the drafter's name that drafts there
   int32_t max_batch;
   int32_t prefill_chunk;
   int32_t max_draft_rows;  // nodes of a tick, all forests together
@@ -51,6 +54,22 @@ class Speculator {
   // `live`: the worker's sequences by slot. It and `device` outlive the speculator.
   static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Device& device,
                                                     const std::vector<std::unique_ptr<Sequence>>& live);
+
+  // Whether the drafter on another worker drafts for sequences that begin to. Set while there are none.
+  void set_decoupled(bool decoupled) {
+    decoupled_ = decoupled;
+    if (remote_ != nullptr) remote_->set_open(decoupled);
+  }
+  // See RemoteDrafter; without one nobody waits.
+  void exchange() {
+    if (remote_ != nullptr) remote_->exchange();
+  }
+  bool waits(int32_t slot) const { return remote_ != nullptr && remote_->waits(slot); }
+  bool owes() const { return remote_ != nullptr && remote_->owes(); }
+  const RemoteDrafter* remote() const { return remote_; }  // null: there is none
+  size_t number_of(const std::string& drafter) const;  // that of none: as many as there are
+  // A drafter's model; null if it has none of its own here.
+  const ModelRunner* model_of(const std::string& drafter) const;
 
   bool on() const { return options_.policy.kind != PolicyKind::kOff; }
   const Policy& policy() const { return options_.policy; }
@@ -88,6 +107,8 @@ class Speculator {
 
   // Sequence `s` has `num_new` more tokens; `forest` was verified and these nodes of it were kept; `ended`: no more will come.
   void observe(Sequence* s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
+  // Sequence `s` has `num_new` tokens more that another worker has found.
+  void adopt(const Sequence& s, int32_t num_new);
   // The tick is over. `outcome`: its times and the rows of its passes; the rest is known here.
   void end_tick(TickOutcome outcome);
   // Nothing is left to run.
@@ -101,6 +122,7 @@ class Speculator {
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Device& device, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
   bool is_model(const std::string& name) const;
+  bool is_remote(const std::string& name) const { return options_.link != nullptr && name == options_.decoupled; }
   DraftSequence view(const Sequence& s) const;
   void note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
 
@@ -109,6 +131,8 @@ class Speculator {
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<DrafterTraits> traits_;               // likewise
   std::vector<std::optional<TimedProgram>> programs_;  // likewise; none of a drafter without a model
+  RemoteDrafter* remote_ = nullptr;  // of drafters_
+  bool decoupled_ = false;
   std::vector<CostModel> costs_;                    // by drafter; empty where the policy needs none
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick

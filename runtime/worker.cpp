@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/fp_env.h"
+#include "runtime/race.h"
 
 namespace otr {
 namespace {
@@ -29,6 +30,13 @@ RowLimits row_limits(const WorkerOptions& o, const ModelRunner& target) {
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options, std::unique_ptr<Device> device) {
   std::unique_ptr<Worker> w(new Worker(options, std::move(device)));
   OTR_ASSIGN_OR_RETURN(w->speculator_, Speculator::create(options.speculation, *w->device_, w->live_));
+  if (options.serves.empty()) return w;
+  DraftServerOptions server = options.server;
+  const ModelRunner* const own = w->speculator_->model_of(server.model.name);
+  if (own != nullptr && !w->speculator_->costs().empty()) server.costs = {w->speculator_->costs()[w->speculator_->number_of(server.model.name)]};
+  OTR_ASSIGN_OR_RETURN(w->server_,
+                       DraftServer::create(server, *w->device_, own != nullptr ? own : options.share_server_model));
+  for (DraftLink* link : options.serves) w->server_->add_link(link);
   return w;
 }
 
@@ -73,22 +81,43 @@ void Worker::join() {
 void Worker::loop() {
   pin_fp_environment();
   device_->pool().pin_caller();
-  while (mailbox_.take(!batcher_.empty() || orders_.pending(), &orders_, [this] { options_.host->rested(); })) {
+  while (mailbox_.take(busy(), &orders_, [this] { options_.host->rested(); })) {
     bool ticks = false;
+    const bool has_served = std::exchange(served_, false);
     try {
       follow_orders();
+      speculator_->exchange();
+      served_ = server_ != nullptr && server_->tick();
       ticks = !batcher_.empty();
       if (ticks && !step()) fail_all("the scheduler found nothing to run among live requests");
     } catch (const std::exception& e) {
       fail_all(e.what());
     }
-    if (ticks || report_.pending()) report();
+    if (ticks || report_.pending() || (has_served && !served_)) report();
   }
+}
+
+bool Worker::busy() const {
+  return !batcher_.empty() || orders_.pending() || speculator_->owes() || (server_ != nullptr && (served_ || server_->busy()));
+}
+
+// All that run wait for their drafts: so does the worker, unless it has something else to do. False: nobody waits.
+bool Worker::await_drafts() {
+  bool waits = false;
+  for (int32_t i = 0; i < batcher_.num_running(); ++i) waits |= speculator_->waits(batcher_.running_slot(i));
+  if (waits && !speculator_->owes() && !served_) mailbox_.await(RemoteDrafter::kPatience);
+  return waits;
 }
 
 // ---- Orders --------------------------------------------------------------------------------------------------------------
 
 void Worker::follow_orders() {
+  orders_.rung = false;
+  if (orders_.roles) {
+    speculator_->set_decoupled(orders_.roles->decoupled);
+    if (server_ != nullptr) server_->set(orders_.roles->setting);
+    orders_.roles.reset();
+  }
   if (std::exchange(orders_.end_step, false)) speculator_->end_step();
   start_arrived();
   if (std::exchange(orders_.cancelled, false)) abort_cancelled();
@@ -97,6 +126,11 @@ void Worker::follow_orders() {
     report_.answered = std::exchange(orders_.move, std::nullopt);
   }
   if (std::exchange(orders_.lease_ended, false)) report_.pages_returned |= rebuild_.take_back();
+  if (orders_.lend) {
+    lend(&*orders_.lend);
+    report_.lent = std::exchange(orders_.lend, std::nullopt);
+  }
+  adopt_tokens();
   if (options_.proofs.migrate_every > 0) migrate_at_random();
   if (options_.index == 0 && stats_.ticks == options_.proofs.migrate_at_tick && stats_.migrations == 0) {
     while (batcher_.num_running() > 0) give(&live(batcher_.running_slot(0)), 1 % options_.num_workers);
@@ -123,8 +157,8 @@ void Worker::start_arrived() {
       conclude(std::move(s), OTR_FINISH_ERROR, error);
       continue;
     }
-    // It was cancelled on its way from one worker to another.
-    if (sequence->group->cancelled) finish(sequence, OTR_FINISH_ABORT);
+    // It was cancelled, or its race was decided, on its way from one worker to another.
+    if (sequence->group->cancelled || is_decided(*sequence)) finish(sequence, OTR_FINISH_ABORT);
     // A score of one token without a prompt has nothing to run.
     else if (sequence->group->is_score && sequence->num_target() == 0)
       finish(sequence, OTR_FINISH_SCORE);
@@ -133,7 +167,7 @@ void Worker::start_arrived() {
 
 void Worker::abort_cancelled() {
   for (const auto& s : live_) {
-    if (s != nullptr && s->group->cancelled) finish(s.get(), OTR_FINISH_ABORT);
+    if (s != nullptr && (s->group->cancelled || is_decided(*s))) finish(s.get(), OTR_FINISH_ABORT);
   }
 }
 
@@ -219,6 +253,7 @@ void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, con
   rebuild_.drop(s.get());
   // How far a score had come when it failed depends on the chunks it ran in.
   if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
+  if (s->race != nullptr && lose(*s, reason)) return;
   s->finish_reason = reason;
   try {
     s->error = error;
@@ -280,6 +315,11 @@ void Worker::report() {
   stats_.kv_pages_in_use = target().page_pool().num_in_use();
   stats_.kv_pages_leased = target().page_pool().num_leased();
   stats_.spec = speculator_->counts();
+  if (const RemoteDrafter* const remote = speculator_->remote(); remote != nullptr) {
+    stats_.drafts_elsewhere = remote->num_opened();
+    stats_.impatient = remote->num_impatient();
+  }
+  if (server_ != nullptr) stats_.drafting = server_->stats();
   stats_.decide_seconds = speculator_->decide_seconds();
   report_.finished.for_each([this](const Sequence& s) {
     if (s.group->is_score) return;
@@ -298,6 +338,7 @@ void Worker::report() {
   options_.host->report(options_.index, stats_, load(), &report_);
   report_.answered.reset();
   report_.pages_returned = false;
+  report_.lent.reset();
 }
 
 }  // namespace otr

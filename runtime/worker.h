@@ -40,6 +40,7 @@ class Worker final : private BatchHost {
   ModelRunner& target() { return device_->target(); }
   const ModelRunner& target() const { return device_->target(); }
   const Speculator& speculator() const { return *speculator_; }
+  const DraftServer* server() const { return server_.get(); }  // null: it drafts for nobody
   WorkerLoad load() const;
 
  private:
@@ -47,6 +48,7 @@ class Worker final : private BatchHost {
 
   // ---- Between ticks ----
   void loop();
+  bool busy() const;
   void follow_orders();
   void start_arrived();
   void start(std::unique_ptr<Sequence>* s);
@@ -57,10 +59,14 @@ class Worker final : private BatchHost {
   void abort_cancelled();
   void give(const Move& move);
   void give(Sequence* s, int32_t to);
+  void lend(Lend* order);
+  bool lose(const Sequence& s, otr_finish_reason reason);
+  void adopt_tokens();
   void migrate_at_random();
   void advance_rebuilds();
   bool waits_for_sibling(const Sequence& s) const;
   bool wait_for_pages() const;
+  bool await_drafts();
   Sequence* cheapest_running() const;
   void fail_all(const std::string& why);
   void report();
@@ -130,6 +136,8 @@ class Worker final : private BatchHost {
   int64_t num_arrived_ = 0;                 // samples
   std::unique_ptr<Speculator> speculator_;  // set by create()
   KvRebuild rebuild_;
+  std::unique_ptr<DraftServer> server_;     // likewise; may be null
+  bool served_ = false;                     // in this round it has drafted for others
   std::mt19937 random_;                     // for proofs
   std::thread thread_;
 

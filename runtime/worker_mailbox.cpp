@@ -34,9 +34,28 @@ void WorkerMailbox::end_lease() {
   posted_.notify_one();
 }
 
+void WorkerMailbox::ring() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.rung = true;
+  posted_.notify_one();
+}
+
+void WorkerMailbox::set_roles(const DraftRoles& roles) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.roles = roles;
+  posted_.notify_one();
+}
+
+void WorkerMailbox::lend(const Lend& lend) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.lend = lend;
+  posted_.notify_one();
+}
+
 void WorkerMailbox::pause() {
   const std::lock_guard<std::mutex> lock(mutex_);
   paused_ = true;
+  posted_.notify_one();  // it may be in await()
 }
 
 void WorkerMailbox::resume() {

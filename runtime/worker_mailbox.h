@@ -1,8 +1,9 @@
 // WorkerMailbox: what a worker's thread is told, and whether it is at rest.
 //
-// Thread safety: all functions may be called from any thread, but take() from the worker's alone. Posting never allocates.
+// Thread safety: all functions may be called from any thread, but take() and await() from the worker's alone. Posting never allocates.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -10,8 +11,24 @@
 
 #include "runtime/sequence_queue.h"
 #include "runtime/worker_port.h"
+#include "sched/placement.h"
+#include "sched/window.h"
 
 namespace otr {
+
+// Who drafts, decided while nothing runs.
+struct DraftRoles {
+  bool decoupled = false;
+  WindowSetting setting;
+};
+
+// A worker that has nothing to run gets replicas of what this one runs, to race with it.
+struct Lend {
+  int32_t to = 0;
+  int32_t rung = 1;    // of the replicas: how far down the ladder their drafter is
+  int32_t most = 0;    // replicas
+  bool leaps = false;  // they exchange what they find
+};
 
 // What a worker is to do before its next tick.
 struct WorkerOrders {
@@ -20,8 +37,11 @@ struct WorkerOrders {
   std::optional<Move> move;  // to give, and to answer
   bool end_step = false;     // the engine has run dry
   bool lease_ended = false;  // pages that were lent may have come back
+  bool rung = false;         // messages have come on a DraftLink
+  std::optional<DraftRoles> roles;
+  std::optional<Lend> lend;  // to lend, and to answer
 
-  bool pending() const { return !arrived.empty() || cancelled || move.has_value() || end_step || lease_ended; }
+  bool pending() const { return !arrived.empty() || cancelled || move || end_step || lease_ended || rung || roles || lend; }
 };
 
 class WorkerMailbox final : public WorkerPort {
@@ -31,6 +51,9 @@ class WorkerMailbox final : public WorkerPort {
   void give(const Move& move) override;
   void end_step() override;
   void end_lease();
+  void ring();
+  void set_roles(const DraftRoles& roles);
+  void lend(const Lend& lend);  // REQUIRES: as give()
 
   // Between pause() and resume() take() does not return.
   void pause() override;
@@ -57,9 +80,19 @@ class WorkerMailbox final : public WorkerPort {
     orders->end_step |= orders_.end_step;
     orders->lease_ended |= orders_.lease_ended;
     if (orders_.move) orders->move = orders_.move;
-    orders_.cancelled = orders_.end_step = orders_.lease_ended = false;
+    orders->rung |= orders_.rung;
+    if (orders_.roles) orders->roles = orders_.roles;
+    orders_.roles.reset();
+    if (orders_.lend) orders->lend = orders_.lend;
+    orders_.lend.reset();
+    orders_.cancelled = orders_.end_step = orders_.lease_ended = orders_.rung = false;
     orders_.move.reset();
     return true;
+  }
+  // Waits until there is something to take(), at most `limit`. Of the worker, which goes on being busy.
+  void await(std::chrono::milliseconds limit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    posted_.wait_for(lock, limit, [this] { return stop_ || paused_ || orders_.pending(); });
   }
 
  private:

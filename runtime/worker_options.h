@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/draft_server.h"
 #include "runtime/speculator.h"
 #include "runtime/worker_fault.h"
 
@@ -35,6 +36,7 @@ struct WorkerProofs {
   int64_t migrate_at_tick = -1;  // all that the first worker runs goes to the next one before this tick of its own
   RebuildOptions rebuild = {};
   std::vector<WorkerFault> faults = {};  // of processes
+  uint32_t delay_seed = 0;  // not 0: messages between workers are seen late, at random
 };
 
 struct WorkerOptions {
@@ -44,6 +46,9 @@ struct WorkerOptions {
   int32_t prefill_chunk = 0;
   int32_t max_draft_rows = 0;  // of a tick
   SpeculatorOptions speculation;
+  DraftServerOptions server = {};  // of a worker that drafts for others
+  std::vector<DraftLink*> serves = {};  // whom it drafts for; none: nobody
+  const ModelRunner* share_server_model = nullptr;  // another worker's, whose weights its own uses; null: what speculation has, or none
   WorkerProofs proofs;
   bool reports_progress = false;
   // These outlive the worker.

@@ -6,6 +6,7 @@
 
 #include "runtime/ledger.h"
 #include "runtime/sequence_queue.h"
+#include "runtime/worker_mailbox.h"
 #include "runtime/worker_stats.h"
 #include "sched/placement.h"
 
@@ -16,9 +17,10 @@ struct WorkerReport {
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
   bool pages_returned = false;   // what was lent is back: the load has changed
+  std::optional<Lend> lent;      // likewise: `most` is what was lent
   Progress progress;             // of all its samples, those above too; empty unless the worker is to report it
 
-  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value() || pages_returned; }
+  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value() || pages_returned || lent.has_value(); }
 };
 
 // Whom workers report to. Called by their threads.

@@ -27,8 +27,15 @@ void WorkerStats::add(const WorkerStats& o) {
   kernel_seconds += o.kernel_seconds;
   draft_seconds += o.draft_seconds;
   decide_seconds += o.decide_seconds;
+  replicas += o.replicas;
+  lost_replicas += o.lost_replicas;
+  lost_tokens += o.lost_tokens;
+  adopted_tokens += o.adopted_tokens;
+  drafts_elsewhere += o.drafts_elsewhere;
+  impatient += o.impatient;
   if (trace_error == 0) trace_error = o.trace_error;
   spec.add(o.spec);
+  drafting.add(o.drafting);
 }
 
 std::string WorkerStats::json() const {
@@ -48,6 +55,15 @@ std::string WorkerStats::json() const {
   put("kv_pages_peak", std::to_string(kv_pages_peak));
   put("busy_seconds", decimal(busy_seconds));
   put("kernel_seconds", decimal(kernel_seconds));
+  put("replicas", std::to_string(replicas));
+  put("lost_replicas", std::to_string(lost_replicas));
+  put("lost_tokens", std::to_string(lost_tokens));
+  put("adopted_tokens", std::to_string(adopted_tokens));
+  if (drafts_elsewhere > 0) {
+    put("drafts_elsewhere", std::to_string(drafts_elsewhere));
+    put("impatient", std::to_string(impatient));
+  }
+  if (drafting.requests > 0) put("drafting", drafting.json());
   return text + "}";
 }
 

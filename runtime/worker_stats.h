@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/draft_stats.h"
 #include "spec/counts.h"
 
 namespace otr {
@@ -29,7 +30,14 @@ struct WorkerStats {
   double draft_seconds = 0;   // inside the drafters
   double decide_seconds = 0;  // inside the policy
   int32_t trace_error = 0;    // errno of the write that ended the trace
+  int64_t replicas = 0;        // that it lent to others
+  int64_t lost_replicas = 0;   // that it dropped, since another was first
+  int64_t lost_tokens = 0;     // that those had found here themselves
+  int64_t adopted_tokens = 0;  // that another replica has found
+  int64_t drafts_elsewhere = 0;  // requests that it has opened at a worker that drafts for it
+  int64_t impatient = 0;      // times that a sequence has waited in vain for a draft of another worker
   SpecCounts spec;
+  DraftStats drafting;  // for other workers
 
   // Of peaks the sum too: no more than that was there at once.
   void add(const WorkerStats& other);

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "kernels/base/clock.h"
+#include "runtime/race.h"
 #include "runtime/worker.h"
 #include "spec/verify.h"
 
@@ -29,7 +30,7 @@ bool Worker::step() {
   if (stats_.ticks == options_.proofs.preempt_at_tick) batcher_.preempt_one(this);
   advance_rebuilds();
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
-  if (runs.empty()) return wait_for_pages();
+  if (runs.empty()) return wait_for_pages() || await_drafts();
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
@@ -247,6 +248,10 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
   }
   const size_t kept = std::min(accepted_.size(), static_cast<size_t>(num_new));
   speculator_->observe(s, forest, {accepted_.data(), kept}, num_new, ending.ended);
+  if (s->race != nullptr) {
+    s->race->publish(*s, num_new);
+    s->raced_tokens += num_new;
+  }
   if (ending.ended) return finish(s, ending.reason, ending.error);
   if (!accepted_.empty()) {
     const int32_t path = forest.run_of(accepted_.back());
@@ -301,7 +306,8 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const Place& at) {
 SequenceView Worker::view(int32_t slot) const {
   const Sequence& s = live(slot);
   return {.num_target = s.num_target(), .num_computed = s.num_computed, .remaining = s.max_tokens - s.num_tokens(),
-          .logits_from = s.logits_from(), .runs_to = s.runs_to};
+          .logits_from = s.logits_from(), .runs_to = s.runs_to,
+          .waits = s.num_target() - s.num_computed == 1 && speculator_->waits(slot)};
 }
 
 int32_t Worker::pages_to_write(int32_t slot, int32_t begin, int32_t end) const {

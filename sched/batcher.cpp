@@ -49,6 +49,7 @@ void Batcher::remove(int32_t slot) {
 }
 
 int32_t Batcher::rows_wanted(const SequenceView& v, int32_t chunk_left, int32_t logit_rows_left) const {
+  if (v.waits) return 0;
   const int32_t behind = v.num_target - v.num_computed;
   const int32_t runnable = std::max(0, std::min(v.num_target, v.runs_to) - v.num_computed);
   int32_t rows = behind == 1 ? runnable : std::min(runnable, chunk_left);

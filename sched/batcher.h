@@ -22,6 +22,7 @@ struct SequenceView {
   int32_t remaining;     // tokens it may still produce: what is left to do
   int32_t logits_from;   // positions from here on want logits (each takes a row of the logits buffer)
   int32_t runs_to = INT32_MAX;  // positions from here on are not to be run yet: their keys and values are on the way
+  bool waits = false;    // for its draft: if it runs it keeps its place and has no rows. The same all through a schedule()
 };
 
 // Positions [begin, end) of sequence `slot` run in this tick.
@@ -74,7 +75,7 @@ class Batcher {
   // whose pages would come free. False if there is none.
   bool preempt_one(BatchHost* host);
 
-  // Plans one tick and takes its pages. Valid until the next call. Empty only if there is nothing to run.
+  // Plans one tick and takes its pages. Valid until the next call. Empty only if there is nothing to run, or what runs waits.
   const std::vector<RowRun>& schedule(BatchHost* host);
 
  private:

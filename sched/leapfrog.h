@@ -2,7 +2,7 @@
 // found.
 //
 // All replicas produce the same response, so whatever one of them has found is certain for the others: they take it over
-// (VerifyWindow::adopt), run it with their next verification for its keys and values, and draft on behind it. A race is won by
+// (VerifyWindow::grow), run it with their next verification for its keys and values, and draft on behind it. A race is won by
 // the request; here each block of tokens is won by whoever's draft was kept longest.
 //
 //   replica a   |draft, verify: +7|adopts 0, draft …  |adopts 4 …
@@ -32,6 +32,7 @@ class Leapfrog {
   // What is known behind the replica's length: certain drafts. They are its own from then on.
   std::span<const int32_t> take(int32_t replica);
 
+  std::span<const int32_t> known() const { return tokens_; }  // from `begin` on
   int32_t length() const { return begin_ + static_cast<int32_t>(tokens_.size()); }
   int32_t length(int32_t replica) const { return lengths_[static_cast<size_t>(replica)]; }
   bool ended() const { return ended_; }

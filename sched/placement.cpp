@@ -16,10 +16,10 @@ Placement::Placement(int32_t num_workers) : states_(static_cast<size_t>(num_work
 
 int32_t Placement::place(int32_t samples) {
   const auto fewer = [](const State& a, const State& b) { return a.gone != b.gone ? b.gone : a.samples() < b.samples(); };
-  const auto least = std::min_element(states_.begin(), states_.end(), fewer);
+  const auto least = std::min_element(takers().begin(), takers().end(), fewer);
   if (least->gone) return kNobody;
   least->sent += samples;
-  return static_cast<int32_t>(least - states_.begin());
+  return static_cast<int32_t>(&*least - states_.data());
 }
 
 void Placement::answered(const Move& move) {
@@ -39,6 +39,14 @@ void Placement::lost(int32_t worker, bool comes_back) {
   s.load = {};
   s.sent = 0;
   s.gone = !comes_back;
+}
+
+int32_t Placement::busiest() const {
+  const State* most = nullptr;
+  for (const State& s : states_) {
+    if (!s.moves && s.load.running > (most == nullptr ? 0 : most->load.running)) most = &s;
+  }
+  return most == nullptr ? -1 : static_cast<int32_t>(most - states_.data());
 }
 
 const std::vector<Move>& Placement::rebalance() {
@@ -69,7 +77,7 @@ bool Placement::move_queued() {
   for (State& giver : states_) {
     if (!giver.gives_of_queue() || (from != nullptr && giver.samples() <= from->samples())) continue;
     State* best = nullptr;
-    for (State& taker : states_) {
+    for (State& taker : takers()) {
       const bool fits =
           taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + taker.load.running / kRunningPerSparePage;
       if (taker.has_room() && fits && (best == nullptr || taker.samples() < best->samples())) best = &taker;
@@ -86,8 +94,8 @@ bool Placement::move_queued() {
 }
 
 bool Placement::move_running() {
-  const auto dry = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.is_dry(); });
-  if (dry == states_.end()) return false;
+  const auto dry = std::find_if(takers().begin(), takers().end(), [](const State& s) { return s.is_dry(); });
+  if (dry == takers().end()) return false;
   State* from = nullptr;
   for (State& s : states_) {
     if (!s.moves && s.load.running >= 2 && (from == nullptr || s.load.running > from->load.running)) from = &s;

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace otr {
@@ -41,6 +42,10 @@ class Placement {
   explicit Placement(int32_t num_workers);
 
   static constexpr int32_t kNobody = -1;
+
+  // The workers before this one draft for the others: they get nothing, and give what they have. REQUIRES: fewer than all.
+  void set_first(int32_t first) { first_ = static_cast<size_t>(first); }
+
   // The worker that a new group of so many samples is sent to; kNobody if all are lost.
   int32_t place(int32_t samples);
   // Samples that another worker gave are sent to this one.
@@ -52,6 +57,11 @@ class Placement {
   // `comes_back`: an empty one takes its place.
   void lost(int32_t worker, bool comes_back);
   bool is_gone(int32_t worker) const { return states_[static_cast<size_t>(worker)].gone; }
+
+  // The worker has no sample, and none is to come. REQUIRES: it may get some
+  bool is_idle(int32_t worker) const { return static_cast<size_t>(worker) >= first_ && states_[static_cast<size_t>(worker)].is_dry(); }
+  // The worker that runs the most, and takes part in no move; -1: none runs anything.
+  int32_t busiest() const;
 
   // The moves to order now. Valid until the next call.
   const std::vector<Move>& rebalance();
@@ -71,12 +81,14 @@ class Placement {
     bool has_room() const { return !moves && !gone && unseen() == 0 && load.queued == 0 && load.free_places > 0; }
     bool is_dry() const { return !moves && !gone && samples() == 0; }
   };
+  std::span<State> takers() { return std::span(states_).subspan(first_); }
   State& state(int32_t worker) { return states_[static_cast<size_t>(worker)]; }
   bool move_queued();
   bool move_running();
   void order(State* from, State* to, int64_t count, bool running);
 
   std::vector<State> states_;
+  size_t first_ = 0;
   std::vector<Move> moves_;
 };
 

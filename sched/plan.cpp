@@ -58,6 +58,7 @@ Plan make_plan(const PlanQuestion& q, std::vector<Plan>* considered) {
     for (int32_t d = 0; d < static_cast<int32_t>(q.drafters.size()); ++d) {
       if (q.may_couple) consider({.drafter = d, .verifier = v, .setting = {.mode = DraftMode::kCoupled}});
       for (int32_t gpus = 1; q.may_decouple && gpus <= q.verifiers[v].gpus; ++gpus) {
+        if (q.draft_gpus != 0 && gpus != q.draft_gpus) continue;
         consider({.drafter = d, .verifier = v, .draft_gpus = gpus, .setting = {.mode = DraftMode::kDecoupled}});
       }
     }
@@ -67,7 +68,7 @@ Plan make_plan(const PlanQuestion& q, std::vector<Plan>* considered) {
 
 std::string explain(const PlanQuestion& q, const Plan& plan, std::span<const Plan> considered) {
   std::string text;
-  append_format(&text, "%g requests on %d GPUs, %g tokens of context. ", q.batch, q.gpus, q.context);
+  append_format(&text, "%g requests on %d %s, %g tokens of context. ", q.batch, q.gpus, q.unit, q.context);
   if (plan.speed <= 0) return text + "No verifier fits.\n";
   text += "Chosen: " + plan_name(q.drafters, plan);
   append_format(&text, ": %.1f tokens/s a request, %d groups of %g requests.\n", 1e3 * plan.speed, q.gpus / plan.gpus(), plan.batch);

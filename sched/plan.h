@@ -42,6 +42,8 @@ struct PlanQuestion {
   double context = 0;                        // tokens of a request
   int32_t most = 16;                         // the widest window
   WindowForm form = WindowForm::kDecoupled;  // or kPaperDecoupled
+  int32_t draft_gpus = 0;                    // of a group, if decoupled; 0: as many as are best
+  const char* unit = "GPUs";                 // what they are called in explain()
   bool may_be_plain = true, may_couple = true, may_decouple = true;
 };
 

@@ -65,6 +65,7 @@ DraftWindow::Effect DraftWindow::judge(const VerdictMessage& verdict) {
   int32_t matched = 0;
   while (matched < count && matched < num_drafted_ && own[matched] == tokens_[static_cast<size_t>(matched)]) ++matched;
   const bool wrong = matched < count && matched < num_drafted_;
+  num_kept_ += matched;
   if (wrong) {
     if (!verdict.ended) num_wasted_ += num_drafted_ - matched - 1;
     ++num_rollbacks_;
@@ -90,7 +91,8 @@ DraftWindow::Effect DraftWindow::judge(const VerdictMessage& verdict) {
 
 // ---- The verifier's half -------------------------------------------------------------------------------------------------
 
-VerifyWindow::VerifyWindow(uint64_t request, int32_t begin, int32_t limit) : request_(request), begin_(begin), limit_(limit) {
+VerifyWindow::VerifyWindow(uint64_t request, int32_t begin, int32_t limit)
+    : request_(request), begin_(begin), limit_(limit), told_length_(begin) {
   response_.reserve(static_cast<size_t>(std::max(0, limit - begin)));
 }
 
@@ -119,29 +121,35 @@ VerdictMessage VerifyWindow::judge(std::span<const int32_t> own, int32_t stop) {
   assert(draft != nullptr && static_cast<int32_t>(own.size()) == rows(*draft));
   int32_t kept = 0;
   while (kept < draft->num_tokens && own[static_cast<size_t>(kept)] == draft->tokens[static_cast<size_t>(kept)]) ++kept;
-  const bool wrong = kept < draft->num_tokens;
-  int32_t count = wrong ? kept + 1 : rows(*draft);
-  if (stop < count) count = stop + 1, ended_ = true;
-  if (length() + count >= limit_) count = limit_ - length(), ended_ = true;
+  int32_t count = kept < draft->num_tokens ? kept + 1 : rows(*draft);
+  const bool stops = stop < count;
+  if (stops) count = stop + 1;
   const int32_t begin = length();
-  response_.insert(response_.end(), own.begin(), own.begin() + count);
-  if (wrong) {
-    replace_drafter();  // what it drafted behind the wrong token is void
-  } else if (draft == &waiting_[0]) {
-    waiting_[0] = waiting_[1];
-    --num_waiting_;
-  } else {
-    --num_waiting_;
-  }
+  grow(own.first(static_cast<size_t>(count)), stops);
   return since(begin);
 }
 
-VerdictMessage VerifyWindow::adopt(std::span<const int32_t> tokens, bool ended) {
-  const int32_t begin = length();
-  response_.insert(response_.end(), tokens.begin(), tokens.end());
+void VerifyWindow::grow(std::span<const int32_t> tokens, bool ended) {
+  const DraftMessage* const draft = next();
+  const bool whole = draft != nullptr && static_cast<int32_t>(tokens.size()) == rows(*draft) &&
+                     std::equal(draft->view().begin(), draft->view().end(), tokens.begin());
+  const int32_t room = limit_ - length();
+  response_.insert(response_.end(), tokens.begin(), tokens.begin() + std::min(room, static_cast<int32_t>(tokens.size())));
   ended_ = ended || length() >= limit_;
-  replace_drafter();
-  return since(begin);
+  if (!whole) return replace_drafter();  // what it has drafted behind is void, or begins elsewhere
+  if (draft == &waiting_[0]) waiting_[0] = waiting_[1];
+  --num_waiting_;
+}
+
+bool VerifyWindow::report(VerdictMessage* verdict) {
+  if (told_length_ == length() && told_epoch_ == epoch_ && told_end_ == ended_) return false;
+  *verdict = since(told_length_);
+  told_length_ = verdict->end();
+  told_epoch_ = verdict->epoch;
+  told_end_ = verdict->ended;
+  // A drafter that is told the rest later drafts from here meanwhile: in an epoch of its own.
+  if (told_length_ < length()) replace_drafter();
+  return true;
 }
 
 VerdictMessage VerifyWindow::since(int32_t begin) const {

@@ -10,12 +10,11 @@
 // that is kept whole. Coupled speculation is that every window closes: pausing is all that switching takes. Window and mode may
 // be set at any time.
 //
-// The verifier owns the epoch, and raises it with every mismatch: drafts of an older epoch were drawn behind a token that is
-// gone. Messages are recognised by epoch and position, so that duplicates, late and early ones do nothing. What was lost is
-// sent again on demand.
+// The verifier owns the epoch, and raises it with every mismatch, and whenever it goes on without the draft: what is on its way
+// begins elsewhere. Messages are recognised by epoch and position: duplicates, late and early ones do nothing. What was lost is
+// sent again on demand. Nothing here can change a response: a verdict holds the target's own tokens.
 //
-// Nothing here can change a response: a verdict holds the target's own tokens. Thread safety: each half belongs to one thread;
-// messages are values. Nothing is allocated after construction.
+// Thread safety: each half belongs to one thread; messages are values. Nothing is allocated after construction.
 #pragma once
 
 #include <array>
@@ -28,7 +27,6 @@
 namespace otr {
 
 enum class DraftMode { kCoupled, kDecoupled };
-
 struct WindowSetting {
   int32_t window = 1;  // 1 to kMaxDraftDepth
   DraftMode mode = DraftMode::kDecoupled;
@@ -66,8 +64,7 @@ class DraftWindow {
   // The next token is wanted: the one at position next().
   bool may_draft() const;
   int32_t next() const { return judged_ + num_drafted_; }
-  // REQUIRES: may_draft()
-  void add(int32_t token);
+  void add(int32_t token);  // REQUIRES: may_draft()
   // The drafter finds no more: what it has goes to the verifier as it is, also if that is nothing.
   void close() { closing_ = true; }
   // The next message that is due. Ask until there is none.
@@ -75,21 +72,17 @@ class DraftWindow {
   // The messages that wait for a verdict, once more; from the first on until false.
   bool resend(int32_t index, DraftMessage* message) const;
 
-  enum class Effect {
-    kNone,
-    kKept,
-    kRolledBack,
-    kEnded
-  };  // kNone: known before, or another request's, or tokens before it are missing
+  enum class Effect { kNone, kKept, kRolledBack, kEnded };  // kNone: known before, another request's, or tokens before it miss
   Effect judge(const VerdictMessage& verdict);
 
   int32_t judged() const { return judged_; }  // tokens that are the target's
   bool ended() const { return ended_; }
   uint32_t epoch() const { return epoch_; }
-  // Drafted and not judged, from position judged() on.
+  // Drafted and not judged, from judged() on.
   std::span<const int32_t> drafted() const { return {tokens_.data(), static_cast<size_t>(num_drafted_)}; }
-  int64_t num_wasted() const { return num_wasted_; }  // thrown away, without the wrong ones that a verdict replaced
   int64_t num_rollbacks() const { return num_rollbacks_; }
+  int64_t num_wasted() const { return num_wasted_; }  // thrown away, without the wrong ones that a verdict replaced
+  int64_t num_kept() const { return num_kept_; }  // drafted, and the target's
 
  private:
   struct Sent {
@@ -108,7 +101,7 @@ class DraftWindow {
   int32_t num_drafted_ = 0, num_sent_ = 0, num_messages_ = 0;
   std::array<int32_t, 2 * kMaxDraftDepth> tokens_;
   std::array<Sent, 2> messages_;  // of this epoch and without a verdict, oldest first
-  int64_t num_wasted_ = 0, num_rollbacks_ = 0;
+  int64_t num_wasted_ = 0, num_rollbacks_ = 0, num_kept_ = 0;
 };
 
 // The verifier's half.
@@ -123,10 +116,15 @@ class VerifyWindow {
   static int32_t rows(const DraftMessage& draft) { return draft.num_tokens + (draft.closes ? 1 : 0); }
 
   // The target's own tokens behind each row of next(), as many as rows(). `stop`: the index among them of a token that ends the
-  // response if it is reached, or rows(). REQUIRES: next() is not null
+  // response if it is reached, or rows(). Returns what grow() made of them. REQUIRES: next() is not null
   VerdictMessage judge(std::span<const int32_t> own, int32_t stop);
-  // Tokens behind length() that another verifier of this request has found: they are the target's own. A new epoch.
-  VerdictMessage adopt(std::span<const int32_t> tokens, bool ended);
+  // The target's own tokens behind length(), however they were found: by running next(), a part or nothing of it, or by another
+  // verifier. What keeps all of next() and ends with it keeps the epoch; else a new one begins, in which the drafter sends again
+  // what it had right.
+  void grow(std::span<const int32_t> tokens, bool ended);
+  void abandon() { ended_ = true; }  // the request leaves this verifier: its drafter may forget it
+  // The next verdict that is due: what the drafter has not been told. Ask until there is none.
+  bool report(VerdictMessage* verdict);
   // Whatever is known from position `begin` on: for a draft that was sent again, or a new drafter.
   VerdictMessage since(int32_t begin) const;
   // Another drafter takes over. A new epoch, which since() tells it.
@@ -141,7 +139,9 @@ class VerifyWindow {
   const uint64_t request_;
   const int32_t begin_, limit_;
   uint32_t epoch_ = 0;
-  bool ended_ = false;
+  int32_t told_length_;  // what the drafter was told, with told_epoch_ and told_end_
+  uint32_t told_epoch_ = 0;
+  bool ended_ = false, told_end_ = false;
   int32_t num_waiting_ = 0;
   std::array<DraftMessage, 2> waiting_;  // of this epoch and not judged, in any order
   std::vector<int32_t> response_;

@@ -222,7 +222,8 @@ void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, Tick
   // Depth takes pages, and these are cleared: what looks up gets as much as it has needed of late.
   for (size_t r = 0; r < depth_.size(); ++r) {
     const float lately = acceptance_.known(view.rows[r].slot, view.rows[r].sequence);
-    plan->row_depth.push_back(std::min(most, std::max(depth_[r], kLookupDepth + static_cast<int32_t>(3 * lately))));
+    const int32_t looked_up = view.decoupled ? most : kLookupDepth + static_cast<int32_t>(3 * lately);
+    plan->row_depth.push_back(std::min(most, std::max(depth_[r], looked_up)));
   }
   plan->top_k = options_.policy.top_k;
   plan->verify_tokens = options_.policy.verify_tokens;

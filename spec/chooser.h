@@ -23,6 +23,7 @@ struct TickRow {
   int32_t context;    // tokens it has: prompt and response
   int32_t generated;  // of them, the response's
   int32_t max_depth;  // of its draft: tokens it may still produce, pages to spare; >= 1
+  int32_t rung = 0;   // not 0: a replica, which races with a drafter so far down the ladder
 };
 
 struct TickView {
@@ -30,6 +31,7 @@ struct TickView {
   int32_t batch = 0;              // sequences that take part in the tick
   int32_t other_rows = 0;         // rows of the target's pass beside one for each of `rows`: prefill, scores, sequences that may not draft
   double context = 0;             // mean of `rows`; 0 without any
+  bool decoupled = false;         // the drafter on other workers drafts for them
 
   // A prompt runs: some sequence has more rows than one.
   bool prefills() const { return other_rows > batch - static_cast<int32_t>(rows.size()); }

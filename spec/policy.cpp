@@ -9,7 +9,7 @@ namespace otr {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "expected auto[:uncoupled][:chain][:q][:untuned][:stragglers], off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]";
+    "expected auto[:uncoupled][:chain][:q][:untuned][:stragglers][:leapfrog], off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]] | :decoupled]";
 
 struct Preset {
   std::string_view name;
@@ -51,7 +51,8 @@ class Parser {
     }
     Policy p;
     p.by_q = parts.size() == 6 && parts.back() == "q";
-    if (p.by_q) parts.pop_back();
+    p.decoupled = parts.size() == 4 && parts.back() == "decoupled";
+    if (p.by_q || p.decoupled) parts.pop_back();
     if (parts[0] != "fixed" || parts.size() < 3 || parts.size() > 5) return fail(std::string(kGrammar));
     p.kind = PolicyKind::kFixed;
     for (const std::string_view name : split(parts[1], '+')) {
@@ -76,6 +77,7 @@ class Parser {
     else if (variant == "q") p->by_q = true;
     else if (variant == "untuned") p->untuned = true;
     else if (variant == "stragglers") p->stragglers = true;
+    else if (variant == "leapfrog") p->leapfrog = true;
     else return false;
     return true;
   }

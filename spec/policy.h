@@ -3,6 +3,8 @@
 //   off                                                     plain decoding, one token a row and tick
 //   auto[:<variant>…]                                       what pays most, tick by tick: spec/auto_chooser.h
 //   fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]   always the same strategy
+//   fixed:<drafter>[+<drafter>…]:<window>:decoupled         the one of them with a model of its own drafts on other workers, in
+//                                                           windows of so many tokens (sched/window.h)
 //   specactor, rhymerl, tlt, efficientrollout               as the papers of these names choose: see the choosers
 //
 // `depth`: of the deepest node. `top_k`: candidates a drafter may propose at one place; 1: a chain. `verify_tokens`: nodes of a
@@ -12,7 +14,8 @@
 // Of the papers' policies these are the most that their choosers ask for.
 //
 // Variants of auto show what its parts are worth: `uncoupled`: drafters draw with noise of their own, and a draft is kept if it
-// happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts, without the tuner; `stragglers`: rows
+// happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts, without the tuner; `leapfrog`: workers
+// that have nothing to run race with replicas that exchange what they find (sched/leapfrog.h); `stragglers`: rows
 // count by the tokens that samples of their length still have to come (spec/length_hazard.h).
 //
 // Thread safety: values.
@@ -39,9 +42,11 @@ struct Policy {
   int32_t top_k = 1;
   int32_t verify_tokens = 0;
   bool by_q = false;
+  bool decoupled = false;
   bool uncoupled = false;
   bool untuned = false;
   bool stragglers = false;
+  bool leapfrog = false;
 };
 
 // kInvalidArgument, with the reason, for what is not in the grammar or out of range.

@@ -23,16 +23,19 @@ SpecactorChooser::Sample& SpecactorChooser::sample(const TickRow& row) {
   return s;
 }
 
-// The top of the ladder for this batch.
+// The top of the ladder for this batch; for replicas, so far down as their rung says (algorithm 3).
 void SpecactorChooser::make_plan(const TickView& view) {
   const double batch = static_cast<double>(view.rows.size());
   const size_t before = drafter_;
-  WindowChoice best;
+  ladder_.clear();
   for (size_t d = 0; d < records_.size(); ++d) {
-    const WindowChoice window = best_window(d, records_[d].rate.value(), batch, batch, view.context);
-    if (window.speed > best.speed) best = window, drafter_ = d;
+    if (options_.drafters[d].decoupled) continue;
+    ladder_.emplace_back(-best_window(d, records_[d].rate.value(), batch, batch, view.context).speed, d);
   }
-  window_ = std::max(1, best.window);
+  std::sort(ladder_.begin(), ladder_.end());
+  rung_ = view.rows[0].rung;
+  drafter_ = ladder_[std::min(static_cast<size_t>(rung_), ladder_.size() - 1)].second;
+  window_ = std::max(1, best_window(drafter_, records_[drafter_].rate.value(), batch, batch, view.context).window);
   planned_batch_ = static_cast<int32_t>(view.rows.size());
   if (drafter_ == before) return;
   for (Sample& s : samples_) s.known = false;  // what was seen of them was another drafter's
@@ -54,13 +57,25 @@ void SpecactorChooser::reconfigure(const TickView& view) {
   }
 }
 
+bool SpecactorChooser::take_decoupled(const TickView& view, TickPlan* plan) const {
+  for (size_t d = 0; view.decoupled && d < options_.drafters.size(); ++d) {
+    if (!options_.drafters[d].decoupled) continue;
+    plan->drafters = 1u << d;
+    plan->depth = plan->verify_tokens = options_.policy.depth;
+    return true;
+  }
+  return false;
+}
+
 void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
-  while (profiling_ < records_.size() && profiled(records_[profiling_])) ++profiling_;
+  if (take_decoupled(view, plan)) return;
+  while (profiling_ < records_.size() && profiled(profiling_)) ++profiling_;
   if (profiling_ < records_.size()) {
     plan->drafters = 1u << profiling_;
     plan->depth = plan->verify_tokens = std::min(kProfileWindow, options_.policy.depth);
     return;
   }
+  if (view.rows[0].rung != rung_) planned_batch_ = 0;
   if (static_cast<int32_t>(view.rows.size()) > planned_batch_) make_plan(view);
   if (++iterations_ % kReconfigure == 0) reconfigure(view);
   plan->drafters = 1u << drafter_;
@@ -84,6 +99,7 @@ void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
 void SpecactorChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
   size_t drafter = 0;
   while ((plan.drafters >> drafter & 1) == 0) ++drafter;
+  if (options_.drafters[drafter].decoupled) return;  // its worker looks after it
   ++records_[drafter].ticks;
   for (const RowOutcome& row : outcome.rows) {
     const bool found_nothing = row.drafted == 0;

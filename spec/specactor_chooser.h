@@ -8,6 +8,8 @@
 // prompts still join. Every 1,000 iterations each sample with p below the samples' mean gets the window that is best for its
 // own p at b = 1 (algorithm 2); the others keep theirs. There is no plain decoding: a window is at least 1.
 //
+// Where a drafter on other workers drafts (sched/plan.h has decided so), it is taken alone, in the windows in which it sends.
+//
 // p is measured on all steps so far. The first step begins with a profile: each drafter in turn, for kProfileTicks ticks or
 // kProfileTokens verdicts. A lookup that finds nothing counts as a wrong token.
 //
@@ -48,7 +50,10 @@ class SpecactorChooser final : public Chooser {
     int32_t window = 0;  // 0: the plan's
   };
   WindowCosts costs(size_t drafter, double context) const;
-  bool profiled(const Record& r) const { return r.ticks >= kProfileTicks || r.rate.tried >= kProfileTokens; }
+  bool profiled(size_t d) const {
+    return options_.drafters[d].decoupled || records_[d].ticks >= kProfileTicks || records_[d].rate.tried >= kProfileTokens;
+  }
+  bool take_decoupled(const TickView& view, TickPlan* plan) const;
   void make_plan(const TickView& view);
   void reconfigure(const TickView& view);
   Sample& sample(const TickRow& row);
@@ -56,8 +61,10 @@ class SpecactorChooser final : public Chooser {
   const ChooserOptions options_;
   std::vector<Record> records_;  // by drafter
   std::vector<Sample> samples_;  // by slot
+  std::vector<std::pair<double, size_t>> ladder_;  // less their speed, drafters: the fastest first
   size_t profiling_ = 0;         // the drafter whose turn it is; all: done
   size_t drafter_ = 0;           // the plan
+  int32_t rung_ = 0;             // what it is for
   int32_t window_ = 1;
   int32_t planned_batch_ = 0;  // 0: there is none
   int64_t iterations_ = 0;

@@ -1,7 +1,14 @@
 // Requests to an Engine, and what comes of them: for tests that need options which the C ABI does not have.
 #pragma once
 
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "runtime/engine.h"
+#include "tests/runtime/mixed_requests.h"
 #include "tests/runtime/rollouts.h"
 
 namespace otr {
@@ -48,5 +55,35 @@ inline Outputs collect(Engine* e) {
     EXPECT_TRUE(outputs.emplace(std::pair(s.group->tag, s.sample), output).second) << "a sample came twice";
   }
 }
+
+// The sum over the workers that draft for others.
+inline int64_t drafting_sum(const nlohmann::json& stats, const char* key) {
+  int64_t sum = 0;
+  for (const nlohmann::json& w : stats["workers"]) {
+    if (w.contains("drafting")) sum += w["drafting"].at(key).get<int64_t>();
+  }
+  return sum;
+}
+
+// Waits, a bounded time, until the workers' last messages are through. Then no page is held.
+inline nlohmann::json settled_stats(const Engine& e) {
+  const auto open = [](const nlohmann::json& stats) {
+    int64_t opened = 0;
+    for (const nlohmann::json& w : stats["workers"]) opened += w.value("drafts_elsewhere", int64_t{0});
+    return opened - drafting_sum(stats, "ended_requests");
+  };
+  nlohmann::json stats = nlohmann::json::parse(e.stats_json());
+  for (int i = 0; i < 5000 && (open(stats) > 0 || stats["kv_pages_in_use"] > 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stats = nlohmann::json::parse(e.stats_json());
+  }
+  EXPECT_EQ(open(stats), 0) << stats["workers"];
+  EXPECT_EQ(stats["kv_pages_in_use"], 0) << stats["workers"];
+  EXPECT_EQ(drafting_sum(stats, "kv_pages_in_use"), 0) << stats["workers"];
+  return stats;
+}
+
+inline uint64_t submit_to(Engine* e, const Request& request, uint64_t tag) { return submit(e, request, tag); }
+inline Outputs collect_from(Engine* e) { return collect(e); }
 
 }  // namespace otr

@@ -119,7 +119,9 @@ double tokens_a_verify(const Complementary& drafters, int32_t window, int32_t li
       const auto certain = leapfrog.take(static_cast<int32_t>(r));
       const int32_t ahead = leapfrog.length() - replica.verifier.length();
       if (ahead <= 0) continue;  // it has gone on by itself meanwhile
-      replica.drafter.judge(replica.verifier.adopt(certain.last(static_cast<size_t>(ahead)), false));
+      const int32_t begin = replica.verifier.length();
+      replica.verifier.grow(certain.last(static_cast<size_t>(ahead)), false);
+      replica.drafter.judge(replica.verifier.since(begin));
     }
   }
 }

@@ -169,7 +169,8 @@ TEST(Window, AdoptedTokensKeepWhatWasDraftedRight) {
   const std::vector<DraftMessage> old = sent(&d);
   std::vector<int32_t> found;
   for (int32_t i = 0; i < 3; ++i) found.push_back(target_token(1, i));
-  EXPECT_EQ(d.judge(v.adopt(found, false)), Effect::kKept);
+  v.grow(found, false);
+  EXPECT_EQ(d.judge(v.since(0)), Effect::kKept);
   for (const DraftMessage& m : old) EXPECT_EQ(v.offer(m), Receipt::kStale);
   EXPECT_EQ(d.judged(), 3);
   EXPECT_EQ(d.drafted().size(), 5u);
@@ -219,10 +220,12 @@ class World {
   struct Faults {
     double repeated = 0, lost = 0;
     bool in_order = true;  // of one request and direction
+    double alone = 0;      // verifications without the draft, or of a part of it
+    bool in_reports = false;  // verdicts wait until there is room, and go together
   };
   World(uint32_t seed, int32_t num_requests, const Faults& faults) : rng_(seed), faults_(faults) {
     for (int32_t i = 0; i < num_requests; ++i) {
-      const int32_t begin = below(20), limit = begin + 1 + below(120);
+      const int32_t begin = below(20), limit = begin + 1 + below(faults_.alone > 0 ? 600 : 120);
       requests_.emplace_back(static_cast<uint64_t>(i + 1), begin, limit, random_setting());
       requests_.back().p = 0.3 + 0.7 * unit();
       requests_.back().stop = below(4) == 0 ? begin + below(limit - begin) : kNoStop;
@@ -289,7 +292,7 @@ class World {
 
   void step() {
     Request& r = requests_[static_cast<size_t>(below(static_cast<int32_t>(requests_.size())))];
-    if (++r.quiet > 300) resend(&r);
+    if (!faults_.in_reports && ++r.quiet > 300) resend(&r);  // reports need nothing sent again
     switch (below(5)) {
       case 0:
       case 1:
@@ -301,9 +304,14 @@ class World {
         }
         return;
       case 3:
+        // Not to the end: it would repair what goes wrong.
+        if (unit() < faults_.alone && 2 * r.verify.length() < r.begin + r.limit && !r.verify.ended()) return verify_alone(&r);
         if (r.verify.next() != nullptr) verify_one(&r);
         return;
       default:
+        if (faults_.in_reports && r.verdicts.size() < 2 && below(3) == 0) {
+          if (VerdictMessage m; r.verify.report(&m)) r.verdicts.push_back(m);
+        }
         if (!r.verdicts.empty()) judge(&r, take(&r.verdicts));
     }
   }
@@ -324,11 +332,24 @@ class World {
     ASSERT_LE(r->draft.drafted().size(), static_cast<size_t>(2 * r->widest));
     if (r->draft.drafted().empty()) r->widest = r->draft.setting().window;
   }
+  // Without the draft, whether there is one or not: some tokens, as if others had found them, or one.
+  void verify_alone(Request* r) {
+    const int32_t end = std::min(r->limit, r->stop == kNoStop ? r->limit : r->stop + 1), begin = r->verify.length();
+    const int32_t count = std::min(end - begin, 1 + (below(3) == 0 ? below(200) : 0));
+    std::vector<int32_t> own;
+    for (int32_t i = 0; i < count; ++i) own.push_back(target_token(r->name, begin + i));
+    r->verify.grow(own, begin + count == end);
+    for (int32_t at = begin; !faults_.in_reports && at < r->verify.length();) {
+      post(&r->verdicts, r->verify.since(at));
+      at = r->verify.since(at).end();
+    }
+  }
   void verify_one(Request* r) {
     std::vector<int32_t> own;
     for (int32_t i = 0; i < VerifyWindow::rows(*r->verify.next()); ++i)
       own.push_back(target_token(r->name, r->verify.length() + i));
-    post(&r->verdicts, r->verify.judge(own, r->stop == kNoStop ? kNoStop : r->stop - r->verify.length()));
+    const VerdictMessage verdict = r->verify.judge(own, r->stop == kNoStop ? kNoStop : r->stop - r->verify.length());
+    if (!faults_.in_reports) post(&r->verdicts, verdict);
   }
   void judge(Request* r, const VerdictMessage& verdict) {
     const int64_t wasted = r->draft.num_wasted();
@@ -362,6 +383,8 @@ TEST_P(Worlds, TheResponseIsTheTargets) {
 INSTANTIATE_TEST_SUITE_P(Window, Worlds,
                          testing::Values(World::Faults{}, World::Faults{.repeated = 0.3},
                                          World::Faults{.repeated = 0.2, .in_order = false},
+                                         World::Faults{.alone = 0.2, .in_reports = true}, World::Faults{.in_reports = true},
+                                         World::Faults{.repeated = 0.2, .alone = 0.1},
                                          World::Faults{.repeated = 0.2, .lost = 0.1, .in_order = false}));
 
 // ---- Speed -----------------------------------------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ const std::vector<Flag> kEngineFlagTable = {
     {"workers", "N", "threads that decode on their own, with shares of batch, pages and threads (default 1)"},
     {"worker-processes", nullptr, "each worker is a process; one that dies or hangs is replaced, and its samples go on"},
     {"worker-timeout", "SECONDS", "a worker process that comes no further for so long has hung (default 300)"},
+    {"draft-workers", "N", "of the workers, how many may draft for the others (default 0)"},
     {"device", "NAME", "auto, cpu or cuda:N (default auto)"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
     {"profile", "FILE.json", "what passes cost on this machine, as 'outrider profile' measured it"},
@@ -189,6 +190,7 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   set_int("chunk", &options.prefill_chunk);
   set_int("threads", &options.num_threads);
   set_int("workers", &options.num_workers);
+  if (flags.given("draft-workers")) options.num_draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
   options.pin_threads = flags.given("pin-threads");
   options.worker_processes = flags.given("worker-processes");
   if (options.worker_processes == 1) executable = own_executable();
@@ -231,6 +233,7 @@ nlohmann::ordered_json EngineFlags::settings() const {
           {"pin_threads", options.pin_threads == 1},
           {"workers", options.num_workers},
           {"worker_processes", options.worker_processes == 1},
+          {"draft_workers", options.num_draft_workers},
           {"kv_bytes", options.kv_bytes}};
   if (!trace.empty()) settings["trace"] = trace;
   return settings;

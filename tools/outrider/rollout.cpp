@@ -120,6 +120,12 @@ void load_history(otr_engine* engine, const std::string& path) {
   if (status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", otr_last_error(engine));
 }
 
+void explain_plan(const EngineHandle& engine) {
+  const nlohmann::json stats = nlohmann::json::parse(engine.stats());
+  const std::string plan = stats.value("plan", "");
+  std::fprintf(stderr, "%s", plan.empty() ? "outrider: there is no plan: no worker may draft for others, or the policy is fixed\n" : plan.c_str());
+}
+
 // A trace that could not be written to its end costs no sample.
 void report_trace_error(const EngineHandle& engine) {
   const nlohmann::json stats = nlohmann::json::parse(engine.stats());
@@ -140,10 +146,11 @@ std::vector<Flag> flag_table() {
       {"step", "K", "the RL step: another step, other noise (default 0)"},
       {"policy", "POLICY",
        "what is speculated: auto (default), off, specactor, rhymerl, tlt, efficientrollout, or "
-       "fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]]]"},
+       "fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]] | :decoupled]"},
       {"drafter", "NAME=model:PATH", "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated (self, ngram and history are always there)"},
       {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
       {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
+      {"explain", nullptr, "say on stderr which workers draft for others, and why"},
       {"trace", "FILE.json", "write what every tick chose, expected and did: for 'outrider report' and Perfetto"},
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
   };
@@ -175,6 +182,8 @@ int rollout_command(int argc, char** argv) {
   const auto load_start = std::chrono::steady_clock::now();
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   EngineHandle engine(engine_flags.options);
+  if (flags.given("explain")) explain_plan(engine);
+  if (flags.given("explain")) explain_plan(engine);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
 
   if (!history.empty()) load_history(engine.get(), history);

@@ -1,0 +1,163 @@
+#include "runtime/remote_drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace otr {
+namespace {
+
+// What a drafter needs to know of a sequence; it is sent before the drafter's worker sees it.
+std::unique_ptr<Sequence> copy_for_drafter(const Sequence& s) {
+  auto copy = std::make_unique<Sequence>();
+  copy->group = s.group;
+  copy->sample = s.sample;
+  copy->noise = s.noise;
+  copy->max_tokens = s.max_tokens;
+  copy->tokens.reserve(static_cast<size_t>(s.max_tokens) + 1);
+  copy->tokens = s.tokens;
+  if (s.group->sampling.penalised()) {
+    copy->penalties.reserve(static_cast<size_t>(s.max_tokens) + 1);
+    copy->penalties = s.penalties;
+  }
+  return copy;
+}
+
+}  // namespace
+
+RemoteDrafter::Request* RemoteDrafter::request(int32_t slot) {
+  const int32_t at = static_cast<size_t>(slot) < request_of_.size() ? request_of_[static_cast<size_t>(slot)] : kNone;
+  return at == kNone ? nullptr : &requests_[static_cast<size_t>(at)];
+}
+
+void RemoteDrafter::join(const DraftSequence& sequence) {
+  const size_t slot = static_cast<size_t>(sequence.slot);
+  if (request_of_.size() <= slot) request_of_.resize(slot + 1, kNone);
+  if (free_.empty()) {
+    requests_.emplace_back();
+    free_.reserve(requests_.size());
+    open_.reserve(requests_.size());
+    free_.push_back(static_cast<int32_t>(requests_.size()) - 1);
+  }
+  const int32_t at = free_.back();
+  const Sequence& s = *live_[slot];
+  Request fresh;
+  fresh.name = uint64_t{next_name_++} << 32 | static_cast<uint32_t>(at);
+  fresh.window = std::make_unique<VerifyWindow>(fresh.name, s.num_tokens(), s.max_tokens);
+  fresh.copy = copy_for_drafter(s);
+  fresh.copy->age = fresh.name;
+  fresh.slot = sequence.slot;
+  requests_[static_cast<size_t>(at)] = std::move(fresh);
+  free_.pop_back();
+  request_of_[slot] = at;
+}
+
+bool RemoteDrafter::waits(int32_t slot) const {
+  const Request* r = request(slot);
+  return r != nullptr && r->wanted && !r->alone && r->window->next() == nullptr;
+}
+
+void RemoteDrafter::exchange() {
+  receive();
+  owes_ = !link_.drafts.empty();
+  const Clock::time_point now = Clock::now();
+  for (size_t i = 0; i < open_.size();) {
+    const int32_t at = open_[i];
+    Request& r = requests_[static_cast<size_t>(at)];
+    const bool told = send(&r);
+    owes_ |= !told;
+    if (r.slot == kNone && told) {  // its drafter knows
+      r.window.reset();
+      free_.push_back(at);
+      open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    if (r.window->next() != nullptr) r.waits_since = now;
+    else if (!r.alone && now - r.waits_since > kPatience) r.alone = true, ++num_impatient_;
+    ++i;
+  }
+  ring();
+}
+
+void RemoteDrafter::ring() {
+  if (std::exchange(rings_, false)) link_.server->ring();
+}
+
+void RemoteDrafter::receive() {
+  for (const DraftMessage* m; (m = link_.drafts.front()) != nullptr; link_.drafts.pop()) {
+    Request& r = requests_[static_cast<size_t>(static_cast<uint32_t>(m->request))];
+    if (r.window == nullptr || r.name != m->request) continue;
+    (void)r.window->offer(*m);  // a stale one too shows that the drafter lives
+    if (r.alone) r.waits_since = Clock::now();
+    r.alone = false;
+  }
+}
+
+// The request itself first, then its verdicts. False: there was no room for all.
+bool RemoteDrafter::send(Request* r) {
+  if (r->copy != nullptr) {
+    if (link_.opened.full()) return false;
+    link_.opened.push(std::move(r->copy));
+    ++num_opened_;
+    rings_ = true;
+  }
+  VerdictMessage verdict;
+  while (!link_.verdicts.full()) {
+    if (!r->window->report(&verdict)) return true;
+    link_.verdicts.push(verdict);
+    rings_ = true;
+  }
+  return false;
+}
+
+DraftWork RemoteDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
+  for (const DraftRow& row : rows) {
+    Request* const r = request(row.sequence.slot);
+    if (r == nullptr) continue;
+    if (!r->wanted && opens_) {
+      r->wanted = true;
+      open_.push_back(request_of_[static_cast<size_t>(row.sequence.slot)]);
+      owes_ |= !send(r);
+    }
+    const DraftMessage* const draft = r->window->next();
+    if (draft == nullptr) continue;
+    const int32_t nodes = std::min({VerifyWindow::rows(*draft) - 1, row.max_depth, limits.max_nodes});
+    int32_t parent = Forest::kRoot;
+    float acceptance = 1;
+    for (int32_t i = 0; i < nodes; ++i) {
+      parent = row.forest->add(parent, draft->tokens[static_cast<size_t>(i)], acceptance *= rate_.value(), number_, 0);
+    }
+  }
+  ring();
+  return {};
+}
+
+void RemoteDrafter::observe(const DraftVerdict& v) {
+  Request* const r = request(v.sequence.slot);
+  if (r == nullptr) return;
+  if (const DraftMessage* const draft = r->window->next(); draft != nullptr) {
+    const auto found = v.sequence.tokens.last(static_cast<size_t>(v.num_new));
+    const int32_t judged = std::min(draft->num_tokens, v.num_new);
+    int32_t kept = 0;
+    while (kept < judged && draft->tokens[static_cast<size_t>(kept)] == found[static_cast<size_t>(kept)]) ++kept;
+    rate_.add_chain(judged, kept);
+  }
+  r->window->grow(v.sequence.tokens.last(static_cast<size_t>(v.num_new)), false);
+  if (r->wanted) owes_ |= !send(r);
+}
+
+void RemoteDrafter::leave(int32_t slot) {
+  Request* const r = request(slot);
+  if (r == nullptr) return;  // memory ran out
+  const int32_t at = std::exchange(request_of_[static_cast<size_t>(slot)], kNone);
+  r->slot = kNone;
+  if (r->copy != nullptr) {  // nobody knows of it
+    std::erase(open_, at);
+    *r = Request{};
+    free_.push_back(at);
+    return;
+  }
+  r->window->abandon();
+  owes_ = true;  // that is to be told
+}
+
+}  // namespace otr

@@ -1,0 +1,80 @@
+// RemoteDrafter: the drafter whose drafts come from another worker (decoupled speculation): the verifier's half of sched/window.h
+// for each sequence.
+//
+// A sequence is opened at the drafting worker when it may draft for the first time. From then on it waits for each window: it has
+// no row in the ticks until that has come, while others have theirs. It waits for kPatience at most. Whoever has waited longer,
+// and whoever has not had a draft yet, decodes plainly and does not wait, until a message shows that its drafter lives. Each
+// token found without the draft begins a new epoch (VerifyWindow::grow).
+//
+// A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another.
+//
+// Thread safety: used by the worker's thread. Errors: none.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "runtime/draft_link.h"
+#include "spec/drafter.h"
+#include "spec/keep_rate.h"
+
+namespace otr {
+
+class RemoteDrafter final : public Drafter {
+ public:
+  static constexpr std::chrono::milliseconds kPatience{100};
+
+  // `link` and `live`, the worker's sequences by slot, outlive the drafter.
+  RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live)
+      : number_(number), link_(*link), live_(live) {}
+  // Whether sequences are opened. At first they are not.
+  void set_open(bool open) { opens_ = open; }
+
+  void join(const DraftSequence& sequence) override;
+  DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override;
+  void observe(const DraftVerdict& verdict) override;
+  void leave(int32_t slot) override;
+
+  // Takes the drafts that have come and sends what is due. Before each tick.
+  void exchange();
+  // The verdicts of the tick are out: wakes the drafting worker.
+  void ring();
+  // The sequence's draft will come: it should have no row until then. The same between two calls of exchange().
+  bool waits(int32_t slot) const;
+  // Something found no room, or has not been seen yet: exchange() is to be called again soon.
+  bool owes() const { return owes_; }
+  int64_t num_opened() const { return num_opened_; }        // requests
+  int64_t num_impatient() const { return num_impatient_; }  // times that a sequence has waited in vain
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr int32_t kNone = -1;
+  struct Request {
+    std::unique_ptr<VerifyWindow> window;  // null: the entry is free
+    std::unique_ptr<Sequence> copy;        // the drafter's, until it is sent
+    uint64_t name = 0;                     // its number in requests_ in the lower half
+    int32_t slot = kNone;                  // kNone: it has left
+    bool wanted = false;                   // it may draft
+    bool alone = true;                     // it does not wait
+    Clock::time_point waits_since;
+  };
+  Request* request(int32_t slot);
+  const Request* request(int32_t slot) const { return const_cast<RemoteDrafter*>(this)->request(slot); }
+  void receive();
+  bool send(Request* r);
+
+  const int number_;
+  DraftLink& link_;
+  const std::vector<std::unique_ptr<Sequence>>& live_;
+  std::vector<Request> requests_;
+  std::vector<int32_t> free_;        // of requests_
+  std::vector<int32_t> request_of_;  // by slot
+  std::vector<int32_t> open_;        // of requests_: wanted, or left and not told yet
+  uint32_t next_name_ = 0;
+  bool opens_ = false, owes_ = false, rings_ = false;
+  int64_t num_opened_ = 0, num_impatient_ = 0;
+  KeepRate rate_;
+};
+
+}  // namespace otr
