@@ -19,7 +19,7 @@ struct WorkerProofs {
   int64_t preempt_at_tick = -1;  // a sequence is preempted before this tick, need or not
   int32_t migrate_every = 0;     // a random sequence goes to a random worker before one tick in so many; 0: none
   uint32_t migration_seed = 0;
-  std::vector<WorkerFault> faults;  // of processes
+  std::vector<WorkerFault> faults = {};  // of processes
 };
 
 struct WorkerOptions {
