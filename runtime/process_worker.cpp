@@ -298,10 +298,13 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
     case WireType::kReady: {
       OTR_ASSIGN_OR_RETURN(const ReadyMessage ready, decode_ready(frame.payload));
       options_.host->process_ready(worker, ready);
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (state_ == State::kReady) return bad_input("it says twice that it is ready");
-      state_ = State::kReady;
-      last_order_ = rested_after_ = 1;  // the setup
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (state_ == State::kReady) return bad_input("it says twice that it is ready");
+        state_ = State::kReady;
+        last_order_ = rested_after_ = 1;  // the setup
+      }
+      options_.host->process_rested();  // unless orders wait
       return {};
     }
     case WireType::kReport: {

@@ -75,7 +75,7 @@ class WorkerServer final : private WorkerHost {
   ProcessReport pending_;
   WorkerStats stats_;
   WireBytes bytes_;
-  bool has_news_ = false, stats_due_ = false;
+  bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
   Clock::time_point reported_ = Clock::now(), counted_ = reported_;
   uint64_t followed_ = 0, announced_ = 0;
 };
@@ -334,11 +334,11 @@ void WorkerServer::send_report() {
   if (std::exchange(stats_due_, false)) {
     pending_.stats = stats_;
     counted_ = reported_;
+    has_news_ = false;
   }
   bytes_.clear();
   encode_report(pending_, &bytes_);
   pending_.clear();
-  has_news_ = false;
   if (!send(WireType::kReport, bytes_).ok()) worker_->mailbox().stop();  // nobody is there to work for
   pass(ProtocolStep::kReported);
 }

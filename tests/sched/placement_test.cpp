@@ -127,6 +127,44 @@ void expect_no_idle_worker(FakeWorkers* workers) {
   }
 }
 
+TEST(Placement, WhoIsLostHasNothing) {
+  Placement p = placement_of({loaded(8, 6), idle(), idle()});
+  const Move move = p.rebalance().at(0);
+  EXPECT_EQ(move.from, 0);
+  EXPECT_TRUE(p.is_ordered(move));
+  EXPECT_FALSE(p.is_ordered({.from = 2, .to = 1, .count = 1, .running = false}));
+  p.lost(0, true);  // it will never answer
+  EXPECT_FALSE(p.is_ordered(move));
+  EXPECT_EQ(p.rebalance().size(), 0u);  // an empty one is in its place
+  p.sent(0, 14);
+  p.report(0, loaded(8, 6));
+  EXPECT_NE(text_of(p.rebalance()), "");  // and whoever was to take something is free again
+}
+
+TEST(Placement, WhoWasToTakeFromOneThatIsThereHearsOfIt) {
+  Placement p = placement_of({loaded(8, 6), idle()});
+  const Move move = p.rebalance().at(0);
+  p.lost(move.to, true);
+  EXPECT_TRUE(p.is_ordered(move));
+  EXPECT_EQ(p.rebalance().size(), 0u);  // one order at a time
+  p.answered(move);
+  p.report(move.to, idle());
+  EXPECT_EQ(p.rebalance().size(), 1u);
+}
+
+TEST(Placement, NothingGoesToWhoIsGone) {
+  Placement p = placement_of({loaded(2, 0), loaded(8, 6), idle()});
+  p.lost(2, false);
+  EXPECT_TRUE(p.is_gone(2));
+  EXPECT_EQ(text_of(p.rebalance()).find(">2"), std::string::npos);
+  for (int i = 0; i < 30; ++i) EXPECT_NE(p.place(1), 2);
+  p.lost(0, false);
+  EXPECT_EQ(p.place(5), 1);
+  EXPECT_EQ(p.rebalance().size(), 0u);
+  p.lost(1, false);
+  EXPECT_EQ(p.place(5), Placement::kNobody);
+}
+
 TEST(Placement, NothingIsLostAndNobodyIdlesBesideAQueue) {
   int64_t moves = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
