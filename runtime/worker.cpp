@@ -324,6 +324,7 @@ void Worker::report() {
   options_.host->report(options_.index, stats_, load(), &report_);
   report_.answered.reset();
   report_.lent.reset();
+  report_.lost = false;
 }
 
 }  // namespace otr

@@ -16,8 +16,9 @@ struct WorkerReport {
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
   std::optional<Lend> lent;      // likewise: `most` is what was lent
+  bool lost = false;             // a replica was dropped: there is room
 
-  bool pending() const { return !finished.empty() || !given.empty() || answered || lent; }
+  bool pending() const { return !finished.empty() || !given.empty() || answered || lent || lost; }
 };
 
 // Whom workers report to. Called by their threads.
