@@ -23,7 +23,7 @@ namespace otr {
 
 class RemoteDrafter final : public Drafter {
  public:
-  static constexpr std::chrono::milliseconds kPatience{100};
+  static constexpr std::chrono::milliseconds kPatience{1000};  // several windows of a large drafter
 
   // `link` and `live`, the worker's sequences by slot, outlive the drafter.
   RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live)

@@ -339,6 +339,7 @@ void Worker::report() {
   report_.answered.reset();
   report_.pages_returned = false;
   report_.lent.reset();
+  report_.lost = false;
 }
 
 }  // namespace otr

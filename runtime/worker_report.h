@@ -18,9 +18,10 @@ struct WorkerReport {
   std::optional<Move> answered;  // the order that is over
   bool pages_returned = false;   // what was lent is back: the load has changed
   std::optional<Lend> lent;      // likewise: `most` is what was lent
+  bool lost = false;             // a replica was dropped: there is room
   Progress progress;             // of all its samples, those above too; empty unless the worker is to report it
 
-  bool pending() const { return !finished.empty() || !given.empty() || answered.has_value() || pages_returned || lent.has_value(); }
+  bool pending() const { return !finished.empty() || !given.empty() || answered || pages_returned || lent || lost; }
 };
 
 // Whom workers report to. Called by their threads.

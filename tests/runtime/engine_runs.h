@@ -69,11 +69,13 @@ inline int64_t drafting_sum(const nlohmann::json& stats, const char* key) {
 inline nlohmann::json settled_stats(const Engine& e) {
   const auto open = [](const nlohmann::json& stats) {
     int64_t opened = 0;
-    for (const nlohmann::json& w : stats["workers"]) opened += w.value("drafts_elsewhere", int64_t{0});
+    for (const nlohmann::json& w : stats["workers"]) {
+      opened += w.value("drafts_elsewhere", int64_t{0}) + w["replicas"].get<int64_t>() - w["lost_replicas"].get<int64_t>();
+    }
     return opened - drafting_sum(stats, "ended_requests");
   };
   nlohmann::json stats = nlohmann::json::parse(e.stats_json());
-  for (int i = 0; i < 5000 && (open(stats) > 0 || stats["kv_pages_in_use"] > 0); ++i) {
+  for (int i = 0; i < 5000 && open(stats) > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     stats = nlohmann::json::parse(e.stats_json());
   }

@@ -183,7 +183,6 @@ int rollout_command(int argc, char** argv) {
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   EngineHandle engine(engine_flags.options);
   if (flags.given("explain")) explain_plan(engine);
-  if (flags.given("explain")) explain_plan(engine);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
 
   if (!history.empty()) load_history(engine.get(), history);
