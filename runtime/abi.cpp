@@ -142,7 +142,7 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
 constexpr otr_engine_options kEngineDefaults = {
     .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "auto",
     .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
-    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1};
+    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1, .keep_checkpoints = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -210,6 +210,8 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.max_batch = c.max_batch;
   o.prefill_chunk = c.prefill_chunk;
   o.num_workers = c.num_workers;
+  if (c.keep_checkpoints != 0 && c.keep_checkpoints != 1) return invalid_argument("options.keep_checkpoints must be 0 or 1");
+  o.keeps_checkpoints = c.keep_checkpoints == 1;
   return o;
 }
 
@@ -440,6 +442,33 @@ otr_status otr_kv_import(otr_engine* engine, const void* data, size_t size, size
   return on_engine(engine, [&](Engine& e) -> Status {
     if (data == nullptr || num_covered == nullptr) return invalid_argument("data or num_covered is NULL");
     OTR_ASSIGN_OR_RETURN(*num_covered, e.import_kv({static_cast<const std::byte*>(data), size}));
+    return {};
+  });
+}
+
+otr_status otr_checkpoint_save(otr_engine* engine, const char* path, const void* user_data, size_t user_size) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (path == nullptr || *path == '\0') return invalid_argument("the path is missing");
+    if (user_data == nullptr && user_size > 0) return invalid_argument("user_data is NULL");
+    return e.save_checkpoint(path, {static_cast<const std::byte*>(user_data), user_size});
+  });
+}
+
+otr_status otr_checkpoint_load(otr_engine* engine, const char* path) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (path == nullptr || *path == '\0') return invalid_argument("the path is missing");
+    return e.load_checkpoint(path);
+  });
+}
+
+otr_status otr_checkpoint_user_data(const char* path, void* buffer, size_t capacity, size_t* size) {
+  return guarded(nullptr, [&]() -> Status {
+    if (path == nullptr || *path == '\0') return invalid_argument("the path is missing");
+    if (size == nullptr || (buffer == nullptr && capacity > 0)) return invalid_argument("buffer or size is NULL");
+    OTR_ASSIGN_OR_RETURN(const CheckpointFile file, CheckpointFile::read(path));
+    *size = file.user().size();
+    if (capacity < *size) return invalid_argument("the buffer is too small: " + std::to_string(*size) + " bytes are needed");
+    if (*size > 0) std::memcpy(buffer, file.user().data(), *size);
     return {};
   });
 }

@@ -93,6 +93,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                   .prefill_chunk = o.prefill_chunk,
                   .speculation = {},
                   .proofs = o.proofs,
+                  .reports_progress = o.keeps_checkpoints,
                   .host = engine.get(),
                   .trace = engine->trace_.get()};
   w.speculation = {.policy = policy,
@@ -195,15 +196,25 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   const uint64_t id = next_group_;
   group->blocked.reserve(sequences.size() - 1);
   unfinished_.emplace(id, Unfinished{count, group});
+  const int32_t to = placement_.place(count);
+  group->id = id;
+  if (options_.keeps_checkpoints) {
+    try {
+      ledger_.open(sequences, to);
+    } catch (...) {
+      unfinished_.erase(id);
+      placement_.sent(to, -count);
+      throw;
+    }
+  }
   // From here on nothing throws: a call that runs out of memory has queued nothing.
   ++next_group_;
-  group->id = id;
   group->weight_version = weight_version_;
   for (auto& s : sequences) s->age = next_age_++;
   for (size_t i = 1; i < sequences.size(); ++i) group->blocked.push_back(std::move(sequences[i]));
   outstanding_ += count;
   at_rest_changed_.notify_all();  // an update of the weights that waits for rest need not
-  worker(placement_.place(count)).mailbox().start(std::move(sequences.front()));
+  worker(to).mailbox().start(std::move(sequences.front()));
   return id;
 }
 
@@ -254,6 +265,7 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   if (outbox_.empty()) return Status(StatusCode::kIdle, "nothing is outstanding");
   std::unique_ptr<Sequence> s = outbox_.pop();
+  ledger_.close(s->group->id, s->sample);
   if (--outstanding_ == 0) result_arrived_.notify_all();
   return s;
 }
@@ -318,6 +330,8 @@ std::string Engine::stats_json() const {
 void Engine::report(int32_t from, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) {
   std::lock_guard<std::mutex> lock(mutex_);
   stats_[static_cast<size_t>(from)] = stats;
+  if (options_.keeps_checkpoints) record(from, *report);
+  report->progress.clear();
   if (!report->finished.empty()) result_arrived_.notify_all();
   while (std::unique_ptr<Sequence> s = report->finished.pop()) publish(std::move(s));
   while (std::unique_ptr<Sequence> s = report->given.pop()) {

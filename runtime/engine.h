@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/checkpoint_file.h"
 #include "runtime/history_store.h"
 #include "runtime/kv_export.h"
 #include "runtime/worker.h"
@@ -33,6 +34,7 @@ struct EngineOptions {
   std::string trace_path;                          // "": no trace
   int32_t max_batch = 256;                         // of all workers together
   int32_t prefill_chunk = 512;
+  bool keeps_checkpoints = false;  // what save_checkpoint() needs: 12 bytes a token of every sample's limit
 };
 
 class Engine final : private WorkerHost {
@@ -57,6 +59,10 @@ class Engine final : private WorkerHost {
   Result<size_t> export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size);
   // Into every worker's prefix cache. Returns the tokens that all of them have then. Errors: as open_kv.
   Result<size_t> import_kv(std::span<const std::byte> bytes);
+  // What is unfinished, or finished and not taken, with `user` bytes of the caller's, to a file; and into an engine that has nothing.
+  // Errors: kInvalidArgument: it keeps none; kIoError; kBusy; as CheckpointFile.
+  Status save_checkpoint(const std::string& path, std::span<const std::byte> user);
+  Status load_checkpoint(const std::string& path);
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
@@ -80,7 +86,11 @@ class Engine final : private WorkerHost {
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
   void resume_workers();
+  uint64_t weights_digest();
   KvIdentity kv_identity();
+  Result<CheckpointIdentity> checkpoint_identity();
+  void record(int32_t worker, const WorkerReport& report);
+  void resubmit(std::vector<CheckpointFile::Sample> samples);
   static size_t import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
 
   // ---- WorkerHost ----
@@ -109,6 +119,8 @@ class Engine final : private WorkerHost {
   int64_t outstanding_ = 0;                              // samples not yet taken by wait()
   uint64_t next_group_ = 1, next_age_ = 0;
   std::vector<WorkerStats> stats_;  // by worker
+  Ledger ledger_;                   // empty unless checkpoints are kept
+  Status ledger_status_;            // what was wrong with a report
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work

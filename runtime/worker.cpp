@@ -52,6 +52,7 @@ Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
   fork_work_.copy_from.reserve(draft_rows);
   fork_work_.copy_to.reserve(draft_rows);
   fork_work_.zero.reserve(2 * draft_rows);
+  if (options_.reports_progress) report_.progress.reserve(batch, batch + draft_rows + chunk);
 }
 
 Worker::~Worker() {
@@ -205,6 +206,7 @@ void Worker::start(std::unique_ptr<Sequence>* s) {
 // Takes a live sequence out of the batch, its pages and its slot.
 std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
   batcher_.remove(s->slot);
+  if (options_.reports_progress) report_.progress.add(s);
   if (!s->group->is_score) speculator_->leave(*s);
   s->pages.release_all(&target().page_pool());
   free_slots_.push_back(s->slot);

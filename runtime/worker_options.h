@@ -42,6 +42,7 @@ struct WorkerOptions {
   int32_t max_draft_rows = 0;  // of a tick
   SpeculatorOptions speculation;
   WorkerProofs proofs;
+  bool reports_progress = false;
   // These outlive the worker.
   WorkerHost* host = nullptr;
   HistoryStore* history = nullptr;  // may be null

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "runtime/ledger.h"
 #include "runtime/sequence_queue.h"
 #include "runtime/worker_stats.h"
 #include "sched/placement.h"
@@ -14,6 +15,7 @@ struct WorkerReport {
   SequenceQueue finished;
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
+  Progress progress;             // of all its samples, those above too; empty unless the worker is to report it
   bool pages_returned = false;   // what was lent is back: the load has changed
 
   bool pending() const { return !finished.empty() || !given.empty() || answered.has_value() || pages_returned; }

@@ -253,6 +253,7 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
     if (path > 0) paths_.keep(at.first_path + path - 1, &s->pages, &target().page_pool());
   }
   s->pages.truncate(&target().page_pool(), s->num_tokens());
+  if (options_.reports_progress) report_.progress.add(s);
 }
 
 // Appends what the target drew after the sequence's newest token.
@@ -292,6 +293,7 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const Place& at) {
   }
   if (!s->error.empty()) finish(s, OTR_FINISH_ERROR, s->error);
   else if (run.end == s->num_target()) finish(s, OTR_FINISH_SCORE);
+  else if (options_.reports_progress) report_.progress.add(s);
 }
 
 // ---- What the batcher may ask and do -------------------------------------------------------------------------------------
