@@ -48,6 +48,13 @@ def save(target, name, contents):
     (folder / f"seed-{name}").write_bytes(contents if isinstance(contents, bytes) else contents.encode())
 
 
+def exported_pages(size, isa=b"cpu-avx2", token=5, num_tokens=None):
+    """KV pages of so many tokens, of one layer and head of 8; the target makes the checksums fit."""
+    header = struct.pack("<8s2I4i16s16s5Q", b"OTRPAGES", 1, 2, 1, 1, 8, 64, isa, b"0.1.0", 7, 0, size if num_tokens is None else num_tokens,
+                         0, 0)
+    return header + struct.pack(f"<{size}i", *[token] * size) + b"\x3f" * (size // 64 * 2 * 64 * 8 * 2)
+
+
 def run_checkpoint(groups, user=b"", isa=b"cpu-avx2", digest=7):
     """A run's checkpoint; the target makes its checksums fit."""
     body = user
@@ -164,6 +171,12 @@ def main():
         "raw_logprobs": [-0.5, -1],
         "text": "x", "finish_reason": "stop", "temperature": 0, "top_k": 4, "error": "e"}))
     save("score_line", "short", '{"token_ids":[1]}')
+    save("kv_export", "empty", exported_pages(0))
+    save("kv_export", "two-pages", exported_pages(128))
+    save("kv_export", "cut", exported_pages(128)[:-1])
+    save("kv_export", "other-path", exported_pages(64, isa=b"cpu-scalar"))
+    save("kv_export", "outside-vocabulary", exported_pages(64, token=97))
+    save("kv_export", "endless", exported_pages(0, num_tokens=1 << 62))
     group = ([5, 6, 7], [], [(0, [8, 9]), (3, [])], False)
     save("run_checkpoint", "empty", run_checkpoint([]))
     save("run_checkpoint", "running", run_checkpoint([group, ([4], [5, 6], [(0, [])], False)], user=b"mine"))
