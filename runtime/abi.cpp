@@ -145,7 +145,7 @@ constexpr otr_engine_options kEngineDefaults = {
     .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
     .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1,
     .worker_processes = 0, .worker_executable = nullptr, .worker_timeout_ms = 300'000, .max_worker_restarts = 3,
-    .num_draft_workers = 0};
+    .num_draft_workers = 0, .keep_checkpoints = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -219,6 +219,8 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.worker_timeout_ms = c.worker_timeout_ms;
   o.max_worker_restarts = c.max_worker_restarts;
   o.num_draft_workers = c.num_draft_workers;
+  if (c.keep_checkpoints != 0 && c.keep_checkpoints != 1) return invalid_argument("options.keep_checkpoints must be 0 or 1");
+  o.keeps_checkpoints = c.keep_checkpoints == 1;
   return o;
 }
 
@@ -453,6 +455,33 @@ otr_status otr_kv_import(otr_engine* engine, const void* data, size_t size, size
   return on_engine(engine, [&](Engine& e) -> Status {
     if (data == nullptr || num_covered == nullptr) return invalid_argument("data or num_covered is NULL");
     OTR_ASSIGN_OR_RETURN(*num_covered, e.import_kv({static_cast<const std::byte*>(data), size}));
+    return {};
+  });
+}
+
+otr_status otr_checkpoint_save(otr_engine* engine, const char* path, const void* user_data, size_t user_size) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (path == nullptr || *path == '\0') return invalid_argument("the path is missing");
+    if (user_data == nullptr && user_size > 0) return invalid_argument("user_data is NULL");
+    return e.save_checkpoint(path, {static_cast<const std::byte*>(user_data), user_size});
+  });
+}
+
+otr_status otr_checkpoint_load(otr_engine* engine, const char* path) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (path == nullptr || *path == '\0') return invalid_argument("the path is missing");
+    return e.load_checkpoint(path);
+  });
+}
+
+otr_status otr_checkpoint_user_data(const char* path, void* buffer, size_t capacity, size_t* size) {
+  return guarded(nullptr, [&]() -> Status {
+    if (path == nullptr || *path == '\0') return invalid_argument("the path is missing");
+    if (size == nullptr || (buffer == nullptr && capacity > 0)) return invalid_argument("buffer or size is NULL");
+    OTR_ASSIGN_OR_RETURN(const CheckpointFile file, CheckpointFile::read(path));
+    *size = file.user().size();
+    if (capacity < *size) return invalid_argument("the buffer is too small: " + std::to_string(*size) + " bytes are needed");
+    if (*size > 0) std::memcpy(buffer, file.user().data(), *size);
     return {};
   });
 }

@@ -92,6 +92,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                   .server = {},
                   .serves = {},
                   .proofs = o.proofs,
+                  .reports_progress = o.keeps_checkpoints,
                   .host = engine.get(),
                   .trace = engine->trace_.get()};
   w.speculation = {.policy = policy,
@@ -104,7 +105,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                    .max_batch = 0,
                    .prefill_chunk = o.prefill_chunk,
                    .max_draft_rows = 0};
-  if (!o.worker_processes) engine->race_ = race_mode(o.race, policy);  // no order to lend reaches a process
+  // No order to lend reaches a process, and the ledger has a sample at one worker.
+  if (!o.worker_processes && !o.keeps_checkpoints) engine->race_ = race_mode(o.race, policy);
   OTR_RETURN_IF_ERROR(engine->name_decoupled(w.speculation.models, &w.speculation.policy, &w));
   OTR_RETURN_IF_ERROR(engine->add_workers(w));
   if (o.worker_processes) {
@@ -224,7 +226,7 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   if (to == Placement::kNobody) return Status(StatusCode::kLost, "every worker process is lost");
   try {
     unfinished_.emplace(id, Unfinished{count, group});
-    if (options_.worker_processes) ledger_.open(sequences, to);
+    if (options_.worker_processes || options_.keeps_checkpoints) ledger_.open(sequences, to);
   } catch (...) {
     unfinished_.erase(id);
     placement_.sent(to, -count);
@@ -287,6 +289,7 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   if (outbox_.empty()) return Status(StatusCode::kIdle, "nothing is outstanding");
   std::unique_ptr<Sequence> s = outbox_.pop();
+  ledger_.close(s->group->id, s->sample);
   if (--outstanding_ == 0) result_arrived_.notify_all();
   return s;
 }
@@ -355,6 +358,8 @@ std::string Engine::stats_json() const {
 void Engine::report(int32_t from, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) {
   std::lock_guard<std::mutex> lock(mutex_);
   stats_[static_cast<size_t>(from)] = stats;
+  if (options_.keeps_checkpoints) record(from, *report);
+  report->progress.clear();
   follow_up(from, load, report);
 }
 
@@ -382,7 +387,7 @@ void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* repor
 
 void Engine::publish(std::unique_ptr<Sequence> s) {
   const auto it = unfinished_.find(s->group->id);
-  ledger_.close(s->group->id, s->sample);
+  if (!options_.keeps_checkpoints) ledger_.close(s->group->id, s->sample);
   if (s->race != nullptr) {  // the other replicas have lost
     for (WorkerPort* port : ports_) port->cancel(s->group->id);
   }

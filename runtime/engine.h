@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/checkpoint_file.h"
 #include "runtime/history_store.h"
 #include "runtime/kv_export.h"
 #include "runtime/ledger.h"
@@ -48,6 +49,7 @@ struct EngineOptions {
   int32_t worker_timeout_ms = 300'000;     // without a sign of a process, or of its worker's coming further
   int32_t worker_start_timeout_ms = 120'000;
   int32_t max_worker_restarts = 3;         // of a worker, in a row, without a finished sample
+  bool keeps_checkpoints = false;  // what save_checkpoint() needs: 12 bytes a token of every sample's limit
 };
 
 // What worker processes need, and what they do not do.
@@ -75,6 +77,10 @@ class Engine final : private WorkerHost, private ProcessHost {
   Result<size_t> export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size);
   // Into every worker's prefix cache. Returns the tokens that all of them have then. Errors: as open_kv.
   Result<size_t> import_kv(std::span<const std::byte> bytes);
+  // What is unfinished, or finished and not taken, with `user` bytes of the caller's, to a file; and into an engine that has nothing.
+  // Errors: kInvalidArgument: it keeps none; kIoError; kBusy; as CheckpointFile.
+  Status save_checkpoint(const std::string& path, std::span<const std::byte> user);
+  Status load_checkpoint(const std::string& path);
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
@@ -112,7 +118,11 @@ class Engine final : private WorkerHost, private ProcessHost {
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
   void resume_workers();
+  uint64_t weights_digest();
   KvIdentity kv_identity();
+  Result<CheckpointIdentity> checkpoint_identity();
+  void record(int32_t worker, const WorkerReport& report);
+  void resubmit(std::vector<CheckpointFile::Sample> samples);
   static size_t import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
 
   // ---- WorkerHost ----
@@ -161,7 +171,8 @@ class Engine final : private WorkerHost, private ProcessHost {
   std::vector<WorkerStats> stats_;  // by worker
   std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
   std::vector<WorkerFacts> facts_;           // by worker
-  Ledger ledger_;                            // of processes
+  Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
+  Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;

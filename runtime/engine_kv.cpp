@@ -31,14 +31,18 @@ class Engine::Standstill {
   bool stopped_ = false;
 };
 
+uint64_t Engine::weights_digest() {
+  if (!weights_digest_) weights_digest_ = first_worker().target().weights_digest();
+  return *weights_digest_;
+}
+
 KvIdentity Engine::kv_identity() {
-  const ModelRunner& target = first_worker().target();
-  if (!weights_digest_) weights_digest_ = target.weights_digest();
+  const uint64_t digest = weights_digest();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return {.layout = target.kv_layout(),
+  return {.layout = first_worker().target().kv_layout(),
           .isa = first_worker().device().isa(),
           .library = otr_version(),
-          .weights_digest = *weights_digest_,
+          .weights_digest = digest,
           .weight_version = weight_version_};
 }
 

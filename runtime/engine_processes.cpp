@@ -100,7 +100,7 @@ Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerRepor
     std::vector<std::unique_ptr<Sequence>> blocked;
     if (given.num_blocked > 0) {
       for (const LedgerSample& other : group->samples) {
-        const bool waits = !other.is_closed && other.worker == worker && other.num_accepted() == 0 && &other != sample;
+        const bool waits = !other.is_closed && !other.is_finished && other.worker == worker && other.num_accepted() == 0 && &other != sample;
         if (waits) blocked.push_back(restore(*group, other));
       }
     }

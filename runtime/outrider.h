@@ -160,6 +160,7 @@ typedef struct otr_engine_options {
                               nothing runs whether that pays, by what passes cost and how many drafts were kept (otr_stats:
                               decoupled, plan); if not, these workers decode like the others.
                               "fixed:<drafter>[+<drafter>…]:<window>:decoupled" always does. Other policies must have 0 */
+  int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's limit; default 0 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -369,6 +370,26 @@ OTR_API otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, s
  * that is. OTR_UNSUPPORTED: it is of another model shape, path, library version or of other weights. OTR_BAD_INPUT: it is damaged
  * or something else. The text says what. A checksum tells damage, not malice: import only what you trust. */
 OTR_API otr_status otr_kv_import(otr_engine* engine, const void* data, size_t size, size_t* num_covered);
+
+/* ---- Checkpoints ------------------------------------------------------------------------------------------------------- */
+
+/* A new process can go on where another was killed: samples end with the same bits, and what was drawn before is not drawn again. */
+
+/* Writes to a file what the engine owes: every group and score that is unfinished or of which results have not been taken by otr_wait, with
+ * the tokens accepted so far. `user_data` goes with it: what the caller needs to know of the results it has taken. The file appears when it
+ * is complete and durable, in place of the one before. The engine goes on meanwhile. OTR_INVALID_ARGUMENT: options.keep_checkpoints
+ * is 0. OTR_IO_ERROR: the old file is as it was. OTR_BUSY as otr_submit. */
+OTR_API otr_status otr_checkpoint_save(otr_engine* engine, const char* path, const void* user_data, size_t user_size);
+
+/* Into an engine that owes nothing (else OTR_BUSY): all goes on as if it had been submitted here, under new group ids and with the tags
+ * it had; finished samples arrive at once. Options that change no sample may differ: workers, batch, policy, pages. OTR_IO_ERROR,
+ * OTR_INVALID_ARGUMENT (it is no checkpoint), OTR_BAD_INPUT (torn or damaged), OTR_UNSUPPORTED (of other weights, another
+ * instruction-set path or library version), OTR_NEVER_FITS: nothing was taken; the text says what. */
+OTR_API otr_status otr_checkpoint_load(otr_engine* engine, const char* path);
+
+/* Writes the user data of a checkpoint to `buffer`, and its size to *size; too small a buffer is OTR_INVALID_ARGUMENT with *size set.
+ * Errors as otr_checkpoint_load: otr_last_error(NULL). */
+OTR_API otr_status otr_checkpoint_user_data(const char* path, void* buffer, size_t capacity, size_t* size);
 
 /* ---- History ----------------------------------------------------------------------------------------------------------- */
 

@@ -48,6 +48,26 @@ def save(target, name, contents):
     (folder / f"seed-{name}").write_bytes(contents if isinstance(contents, bytes) else contents.encode())
 
 
+def exported_pages(size, isa=b"cpu-avx2", token=5, num_tokens=None):
+    """KV pages of so many tokens, of one layer and head of 8; the target makes the checksums fit."""
+    header = struct.pack("<8s2I4i16s16s5Q", b"OTRPAGES", 1, 2, 1, 1, 8, 64, isa, b"0.1.0", 7, 0, size if num_tokens is None else num_tokens,
+                         0, 0)
+    return header + struct.pack(f"<{size}i", *[token] * size) + b"\x3f" * (size // 64 * 2 * 64 * 8 * 2)
+
+
+def run_checkpoint(groups, user=b"", isa=b"cpu-avx2", digest=7):
+    """A run's checkpoint; the target makes its checksums fit."""
+    body = user
+    for prompt, scored, samples, finished in groups:
+        body += struct.pack("<6Q6f6i", 5, 1, len(prompt), len(scored), 1, len(samples), 1.0, 1.0, 0.0, 1.2, 0.0, 0.0, 0, 20, 0,
+                            bool(scored), 1, 0)
+        body += struct.pack(f"<{len(prompt) + len(scored) + 1}i", *prompt, *scored, 11)
+        for index, tokens in samples:
+            body += struct.pack("<4I3QIIIiiI", 1, 2, 3, 4, 6, 5, 4, index, len(tokens), len(tokens), finished, 1, 3 * finished)
+            body += struct.pack(f"<{len(tokens)}i{2 * len(tokens)}f", *tokens, *[-0.5] * (2 * len(tokens))) + b"bad" * finished
+    return struct.pack("<8sQ16s16s7Q", b"OTRCHECK", 1, isa, b"0.1.0", digest, 0, len(user), len(groups), len(body), 0, 0) + body
+
+
 def compact(value):
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -176,6 +196,19 @@ def main():
         "raw_logprobs": [-0.5, -1],
         "text": "x", "finish_reason": "stop", "temperature": 0, "top_k": 4, "error": "e"}))
     save("score_line", "short", '{"token_ids":[1]}')
+    save("kv_export", "empty", exported_pages(0))
+    save("kv_export", "two-pages", exported_pages(128))
+    save("kv_export", "cut", exported_pages(128)[:-1])
+    save("kv_export", "other-path", exported_pages(64, isa=b"cpu-scalar"))
+    save("kv_export", "outside-vocabulary", exported_pages(64, token=97))
+    save("kv_export", "endless", exported_pages(0, num_tokens=1 << 62))
+    group = ([5, 6, 7], [], [(0, [8, 9]), (3, [])], False)
+    save("run_checkpoint", "empty", run_checkpoint([]))
+    save("run_checkpoint", "running", run_checkpoint([group, ([4], [5, 6], [(0, [])], False)], user=b"mine"))
+    save("run_checkpoint", "finished", run_checkpoint([([5], [], [(2, [1])], True)]))
+    save("run_checkpoint", "other-path", run_checkpoint([group], isa=b"cpu-scalar"))
+    save("run_checkpoint", "outside-vocabulary", run_checkpoint([([5, 97], [], [(0, [])], False)]))
+    save("run_checkpoint", "at-its-end", run_checkpoint([([5], [], [(0, [11])], False)]))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,21 @@ void OutputFile::start() {
   if (regular && ::ftruncate(fd_, 0) != 0) fail();
 }
 
+void OutputFile::start_behind(int64_t bytes) {
+  struct stat info;
+  if (::fstat(fd_, &info) != 0) fail();
+  if (!S_ISREG(info.st_mode) || info.st_size < bytes) {
+    throw Failure(kExitBadInput, name_ + " has " + std::to_string(info.st_size) + " bytes; the run to go on with had written " + std::to_string(bytes));
+  }
+  is_new_ = false;
+  if (::ftruncate(fd_, bytes) != 0 || ::lseek(fd_, bytes, SEEK_SET) < 0) fail();
+  written_ = bytes;
+}
+
+void OutputFile::sync() const {
+  if (::fdatasync(fd_) != 0) fail();
+}
+
 void OutputFile::write_line(std::string_view line) {
   buffer_.assign(line);
   buffer_ += '\n';
@@ -57,6 +72,7 @@ void OutputFile::write_line(std::string_view line) {
     if (put < 0 && errno != EINTR) fail();
     if (put > 0) done += static_cast<size_t>(put);
   }
+  written_ += static_cast<int64_t>(buffer_.size());
 }
 
 void OutputFile::close() {

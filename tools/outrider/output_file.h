@@ -18,6 +18,10 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void start();  // drops a file's old contents
+  // Goes on behind the first `bytes` of a file. Throws Failure (bad input) if it has fewer.
+  void start_behind(int64_t bytes);
+  int64_t written() const { return written_; }  // bytes, those that were there included
+  void sync() const;                            // what is written is on disk
   void write_line(std::string_view line);
   void close();  // reports what a file system only says at the end
 
@@ -27,6 +31,7 @@ class OutputFile {
   std::string name_;
   int fd_ = -1;
   bool is_new_ = false;  // made by us, and not started
+  int64_t written_ = 0;
   std::string buffer_;
 };
 

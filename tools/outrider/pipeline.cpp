@@ -1,7 +1,9 @@
 #include "tools/outrider/pipeline.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "tools/outrider/failure.h"
 
@@ -19,6 +21,8 @@ int PipelineCounts::exit_code() const {
   return num_bad_lines > 0 ? kExitBadInput : kExitOk;
 }
 
+PendingLine LineCommand::known(std::string_view, int64_t) { throw Failure(kExitUsage, "this command keeps no checkpoints"); }
+
 PipelineCounts Pipeline::run() {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
@@ -26,6 +30,10 @@ PipelineCounts Pipeline::run() {
     if (num_outstanding_ > 0) {
       take_result();
       write_finished();
+      if (checkpoint_ != nullptr && checkpoint_->is_due(counts_.num_samples)) {
+        output_->sync();
+        checkpoint_->save(engine_, state());
+      }
       progress_->update(fraction_done(), counts_.num_samples, counts_.num_tokens);
     } else if (input_ended_) {
       break;
@@ -40,7 +48,7 @@ PipelineCounts Pipeline::run() {
 void Pipeline::feed() {
   while (!input_ended_ && num_outstanding_ < max_outstanding_) {
     std::string_view text;
-    const LineReader::Next kind = input_->next(/*may_block=*/num_outstanding_ == 0, &text);
+    const LineReader::Next kind = read_line(/*may_block=*/num_outstanding_ == 0, &text);
     if (kind == LineReader::Next::kNotYet) return;
     if (kind == LineReader::Next::kEnd) {
       input_ended_ = true;
@@ -49,6 +57,90 @@ void Pipeline::feed() {
     }
   }
 }
+
+LineReader::Next Pipeline::read_line(bool may_block, std::string_view* text) {
+  const LineReader::Next kind = input_->next(may_block, text);
+  if (checkpoint_ != nullptr && kind == LineReader::Next::kLine) input_hash_ = hash_line(input_hash_, *text);
+  if (checkpoint_ != nullptr && kind == LineReader::Next::kTooLong) input_hash_ = hash_line(input_hash_, "");
+  return kind;
+}
+
+// ---- Checkpoints -----------------------------------------------------------------------------------------------------------
+
+RunState Pipeline::state() const {
+  RunState s{.lines_read = input_->line_number(),
+             .input_hash = input_hash_,
+             .bad_lines = bad_lines_,
+             .output_bytes = output_->written(),
+             .first_tag = first_tag_,
+             .num_written = pending_.empty() ? 0 : pending_.front().num_written,
+             .held = {},
+             .num_samples = counts_.num_samples,
+             .num_failed_samples = counts_.num_failed_samples,
+             .num_tokens = counts_.num_tokens};
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    for (size_t sample = 0; sample < pending_[i].lines.size(); ++sample) {
+      const std::string& text = pending_[i].lines[sample];
+      if (!text.empty()) s.held.push_back({first_tag_ + i, static_cast<uint32_t>(sample), text});
+    }
+  }
+  return s;
+}
+
+void Pipeline::resume(const RunState& state) {
+  const auto other = [this](const std::string& what) { return Failure(kExitBadInput, "checkpoint " + checkpoint_->path() + ": " + what); };
+  first_tag_ = state.first_tag;
+  bad_lines_ = state.bad_lines;
+  uint64_t next_tag = 0;
+  for (int64_t i = 0; i < state.lines_read; ++i) {
+    std::string_view text;
+    const LineReader::Next kind = read_line(/*may_block=*/true, &text);
+    if (kind == LineReader::Next::kEnd) {
+      throw other("of other prompts: it has read " + std::to_string(state.lines_read) + " lines, and " + input_->name() + " has " + std::to_string(i));
+    }
+    if (kind == LineReader::Next::kLine) restore_line(text, &next_tag, state.first_tag);
+  }
+  if (input_hash_ != state.input_hash) throw other("of other prompts: the first " + std::to_string(state.lines_read) + " lines of " + input_->name() + " are not those it has read");
+  for (const HeldLine& held : state.held) {
+    const size_t line = held.tag - first_tag_;
+    if (held.tag < first_tag_ || line >= pending_.size() || held.sample >= pending_[line].lines.size()) throw other("damaged: it holds a line of no prompt");
+    pending_[line].lines[held.sample] = held.text;
+    --num_outstanding_;
+    done_ += pending_[line].bytes_per_sample;
+  }
+  if (!pending_.empty()) {
+    pending_.front().num_written = state.num_written;
+    num_outstanding_ -= static_cast<int64_t>(state.num_written);
+  }
+  counts_.num_bad_lines = static_cast<int64_t>(bad_lines_.size());
+  counts_.num_samples = state.num_samples;
+  counts_.num_failed_samples = state.num_failed_samples;
+  counts_.num_tokens = state.num_tokens;
+}
+
+// A line that the earlier run has read: written, submitted, blank or bad.
+void Pipeline::restore_line(std::string_view text, uint64_t* next_tag, uint64_t first_tag) {
+  const double bytes = static_cast<double>(input_->consumed() - consumed_);
+  consumed_ = input_->consumed();
+  done_ += bytes;
+  const bool was_bad = std::find(bad_lines_.begin(), bad_lines_.end(), input_->line_number()) != bad_lines_.end();
+  if (was_bad || text.find_first_not_of(" \t\r") == std::string_view::npos) return;
+  PendingLine line;
+  try {
+    line = command_->known(text, input_->line_number());
+  } catch (const BadLine&) {
+    return;  // another input: its hash will show it
+  }
+  ++counts_.num_lines;
+  if ((*next_tag)++ < first_tag) return;
+  line.lines.resize(static_cast<size_t>(line.num_samples));
+  line.bytes_per_sample = bytes / line.num_samples;
+  done_ -= bytes;
+  num_outstanding_ += line.num_samples;
+  pending_.push_back(std::move(line));
+}
+
+// ---- Lines -----------------------------------------------------------------------------------------------------------------
 
 void Pipeline::take_line(LineReader::Next kind, std::string_view text) {
   const double bytes = static_cast<double>(input_->consumed() - consumed_);
@@ -66,6 +158,7 @@ void Pipeline::take_line(LineReader::Next kind, std::string_view text) {
     pending_.push_back(std::move(line));
   } catch (const BadLine& bad) {
     ++counts_.num_bad_lines;
+    bad_lines_.push_back(input_->line_number());
     progress_->clear();
     std::fprintf(stderr, "%s:%lld: %s\n", input_->name().c_str(), static_cast<long long>(input_->line_number()), bad.what());
   }

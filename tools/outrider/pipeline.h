@@ -15,6 +15,7 @@
 #include "tools/outrider/line_reader.h"
 #include "tools/outrider/output_file.h"
 #include "tools/outrider/progress_bar.h"
+#include "tools/outrider/run_checkpoint.h"
 
 namespace otr::cli {
 
@@ -34,6 +35,8 @@ class LineCommand {
   virtual ~LineCommand() = default;
   // Submits the request of a line under `tag`. Throws BadLine, or Failure.
   virtual PendingLine submit(std::string_view text, int64_t line_number, uint64_t tag) = 0;
+  // A line that an earlier run submitted, whose samples the engine has. Throws BadLine, or Failure.
+  virtual PendingLine known(std::string_view text, int64_t line_number);
   // The output line of a result.
   virtual std::string render(const PendingLine& pending, const otr_result_view& result) const = 0;
 };
@@ -61,10 +64,19 @@ class Pipeline {
         progress_(progress),
         max_outstanding_(max_outstanding) {}
 
+  // Keeps a checkpoint while it runs.
+  void keep(RunCheckpoint* checkpoint) { checkpoint_ = checkpoint; }
+  // Goes on where an earlier run was: reads its lines of the input again. Throws Failure (bad input) if they are others. To be called
+  // before run().
+  void resume(const RunState& state);
+
   PipelineCounts run();
 
  private:
   void feed();
+  LineReader::Next read_line(bool may_block, std::string_view* text);
+  void restore_line(std::string_view text, uint64_t* next_tag, uint64_t first_tag);
+  RunState state() const;
   void take_line(LineReader::Next kind, std::string_view text);
   void take_result();
   void store(const otr_result_view& result);
@@ -76,6 +88,7 @@ class Pipeline {
   OutputFile* output_;
   LineCommand* command_;
   ProgressBar* progress_;
+  RunCheckpoint* checkpoint_ = nullptr;  // may be null
   int64_t max_outstanding_;
 
   std::deque<PendingLine> pending_;  // in the order of the input; the first has tag first_tag_
@@ -85,6 +98,9 @@ class Pipeline {
   int64_t consumed_ = 0;  // bytes of the input that were looked at
   double done_ = 0;       // bytes of the input that are dealt with
   PipelineCounts counts_;
+  // Of the input so far, where a checkpoint is kept.
+  uint64_t input_hash_ = 0;
+  std::vector<int64_t> bad_lines_;
 };
 
 // The number of samples to keep queued so that an engine of this batch size never starves.

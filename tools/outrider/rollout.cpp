@@ -45,9 +45,12 @@ class Rollout : public LineCommand {
       : engine_(engine), tokenizer_(tokenizer), defaults_(defaults), step_(step) {}
 
   PendingLine submit(std::string_view text, int64_t line_number, uint64_t tag) override;
+  PendingLine known(std::string_view text, int64_t line_number) override;
   std::string render(const PendingLine& pending, const otr_result_view& result) const override;
 
  private:
+  RolloutLine parse(std::string_view text, int64_t line_number) const;
+  PendingLine accept(const RolloutLine& line);
   std::vector<int32_t> encode(const std::string& prompt) const;
   std::string text_of(const otr_result_view& result) const;
 
@@ -65,12 +68,28 @@ std::vector<int32_t> Rollout::encode(const std::string& prompt) const {
   return std::move(ids.value());
 }
 
-PendingLine Rollout::submit(std::string_view text, int64_t line_number, uint64_t tag) {
+RolloutLine Rollout::parse(std::string_view text, int64_t line_number) const {
   RolloutLine line = parse_rollout_line(text, line_number, defaults_);
   if (line.prompt) line.prompt_token_ids = encode(*line.prompt);
   if (!line.stream && ids_.contains(line.id.text)) {
     throw BadLine("id " + line.id.json + " was already given; lines that share an id need a stream each");
   }
+  return line;
+}
+
+PendingLine Rollout::accept(const RolloutLine& line) {
+  ids_.insert(line.id.text);
+  PendingLine pending;
+  pending.id_json = line.id.json;
+  append_json_array(&pending.prompt_json, line.prompt_token_ids);
+  pending.num_samples = line.sampling.n;
+  return pending;
+}
+
+PendingLine Rollout::known(std::string_view text, int64_t line_number) { return accept(parse(text, line_number)); }
+
+PendingLine Rollout::submit(std::string_view text, int64_t line_number, uint64_t tag) {
+  const RolloutLine line = parse(text, line_number);
   const otr_sampling_params sampling = line.sampling.abi();
   otr_group_request request;
   otr_group_request_init(&request, sizeof request);
@@ -83,12 +102,7 @@ PendingLine Rollout::submit(std::string_view text, int64_t line_number, uint64_t
   uint64_t group = 0;
   const otr_status status = otr_submit(engine_, &request, &group);
   if (status != OTR_OK) throw_refused(engine_, status);
-  ids_.insert(line.id.text);
-  PendingLine pending;
-  pending.id_json = line.id.json;
-  append_json_array(&pending.prompt_json, line.prompt_token_ids);
-  pending.num_samples = request.n;
-  return pending;
+  return accept(line);
 }
 
 // The decoded response without the stop token.
@@ -132,6 +146,13 @@ void report_trace_error(const EngineHandle& engine) {
   if (stats.contains("trace_error")) std::fprintf(stderr, "outrider: trace: %s\n", stats["trace_error"].get<std::string>().c_str());
 }
 
+// What a run that goes on must have in common with the one before, beside model, path and prompts.
+std::string what_shapes_samples(const SamplingSettings& defaults, uint64_t step) {
+  nlohmann::ordered_json settings = sampling_settings(defaults);
+  settings["step"] = step;
+  return settings.dump();
+}
+
 std::vector<Flag> flag_table() {
   std::vector<Flag> table = kEngineFlagTable;
   table.insert(table.begin() + 1, {"prompts", "FILE|-", "JSON lines; - is standard input (required)"});
@@ -151,6 +172,8 @@ std::vector<Flag> flag_table() {
       {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
       {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
       {"explain", nullptr, "say on stderr which workers draft for others, and why"},
+      {"checkpoint", "FILE", "written while the run goes on; the same command with this file there goes on where a killed one was (needs --out FILE)"},
+      {"checkpoint-seconds", "S", "at least every so often; finished samples are there sooner, as long as that costs under 1 % (default 10)"},
       {"trace", "FILE.json", "write what every tick chose, expected and did: for 'outrider report' and Perfetto"},
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
   };
@@ -176,6 +199,15 @@ int rollout_command(int argc, char** argv) {
   const std::string show_progress = flags.text("progress", "auto");
   choice_flag("progress", show_progress, {"auto", "always", "never"});
 
+  const std::string checkpoint_path = flags.text("checkpoint", "");
+  std::unique_ptr<RunCheckpoint> checkpoint;
+  if (!checkpoint_path.empty()) {
+    if (flags.text("out", "-") == "-") throw Failure(kExitUsage, "--checkpoint needs --out FILE");
+    const int32_t seconds = int_flag("checkpoint-seconds", flags.text("checkpoint-seconds", "10"), 1);
+    checkpoint = std::make_unique<RunCheckpoint>(checkpoint_path, seconds, what_shapes_samples(defaults, step));
+    engine_flags.options.keep_checkpoints = 1;
+  }
+
   LineReader input(flags.required("prompts"));
   OutputFile output(flags.text("out", "-"), input.fd());
   StatsFile stats(flags);
@@ -186,10 +218,17 @@ int rollout_command(int argc, char** argv) {
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
 
   if (!history.empty()) load_history(engine.get(), history);
-  output.start();
   ProgressBar progress(show_progress);
   Rollout command(engine.get(), tokenizer.get(), defaults, step);
   Pipeline pipeline(engine.get(), &input, &output, &command, &progress, outstanding_for(engine_flags.options.max_batch));
+  pipeline.keep(checkpoint.get());
+  const std::optional<RunState> earlier = checkpoint != nullptr ? checkpoint->resume(engine.get()) : std::nullopt;
+  if (earlier) {
+    pipeline.resume(*earlier);
+    output.start_behind(earlier->output_bytes);
+  } else {
+    output.start();
+  }
   const PipelineCounts counts = pipeline.run();
   output.close();
   if (!history.empty() && otr_history_save(engine.get(), history.c_str()) != OTR_OK) {
@@ -201,7 +240,11 @@ int rollout_command(int argc, char** argv) {
   settings.update(sampling_settings(defaults));
   settings["step"] = step;
   if (!history.empty()) settings.update({{"history", history}, {"history_content", content}});
+  if (checkpoint != nullptr) {
+    settings.update({{"checkpoint", checkpoint_path}, {"checkpoints_written", checkpoint->num_saved()}, {"checkpoint_seconds_spent", checkpoint->seconds()}});
+  }
   stats.write("rollout", engine, counts, load_seconds, settings);
+  if (checkpoint != nullptr) checkpoint->remove();
   return counts.exit_code();
 }
 

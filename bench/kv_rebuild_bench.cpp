@@ -1,0 +1,149 @@
+// What it costs to go on with a long request at another worker, by the rate of the link between the two: computing its keys and values
+// anew, copying them, or both from both ends until they meet; and how long an idle worker takes from an order to its first tick's
+// result.
+//
+//     kv_rebuild_bench MODEL [TOKENS]
+//
+// A request of so many prompt tokens runs at worker 0 and moves to worker 1, one thread each, after its first tokens; the cost is the
+// time to its end less that of a run without the move. Samples are compared bit for bit: a difference ends the program with 1.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "loader/model_config.h"
+#include "runtime/engine.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kChunk = 512, kNewTokens = 8, kRepeats = 3;
+
+struct Run {
+  double seconds = 0;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+};
+
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result.value());
+}
+
+class Bench {
+ public:
+  Bench(std::string model, int32_t num_tokens) : model_(std::move(model)), num_tokens_(num_tokens) {}
+
+  std::unique_ptr<Engine> engine(const WorkerProofs& proofs) const {
+    EngineOptions o;
+    o.device.target.path = model_;
+    o.device.target.kv_bytes = uint64_t{512} << 20;
+    o.device.num_threads = 2;
+    o.num_workers = 2;
+    o.max_batch = 8;
+    o.prefill_chunk = kChunk;
+    o.policy = "off";
+    o.proofs = proofs;
+    return value_of(Engine::create(o));
+  }
+
+  Run roll(Engine* e, int32_t prompt_tokens, int32_t new_tokens) {
+    const int32_t vocab = 256;  // every model has so many
+    std::vector<int32_t> prompt(static_cast<size_t>(prompt_tokens));
+    std::mt19937 random(static_cast<uint32_t>(prompt_tokens));
+    for (int32_t& t : prompt) t = static_cast<int32_t>(random() % vocab);
+    otr_sampling_params sampling;
+    otr_sampling_params_init(&sampling, sizeof sampling);
+    sampling.max_new_tokens = new_tokens;
+    sampling.ignore_eos = 1;
+    otr_group_request r;
+    otr_group_request_init(&r, sizeof r);
+    r.prompt_token_ids = prompt.data();
+    r.num_prompt_tokens = prompt.size();
+    r.sampling = &sampling;
+    const Stopwatch time;
+    value_of(e->submit(r));
+    const std::unique_ptr<Sequence> s = value_of(e->wait(-1));
+    return {.seconds = time.seconds(), .tokens = s->tokens, .logprobs = s->raw_logprobs};
+  }
+
+  // The best of some; `at_tick` < 0: it does not move.
+  Run moved(int64_t at_tick, const RebuildOptions& rebuild) {
+    Run best;
+    for (int32_t i = 0; i < kRepeats; ++i) {
+      const std::unique_ptr<Engine> e = engine({.migrate_at_tick = at_tick, .rebuild = rebuild});
+      Run run = roll(e.get(), num_tokens_, kNewTokens);
+      if (best.tokens.empty() || run.seconds < best.seconds) best = std::move(run);
+    }
+    return best;
+  }
+
+  int main() {
+    const int64_t at_tick = (num_tokens_ + kChunk - 1) / kChunk + 2;
+    const Run plain = moved(-1, {});
+    const ModelConfig config = value_of(load_model_config(model_));
+    const KvLayout layout{.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
+    const double page_bytes = static_cast<double>(layout.page_bytes());
+    const auto cost_ms = [&](const RebuildOptions& rebuild) {
+      const Run run = moved(at_tick, rebuild);
+      same_ = same_ && run.tokens == plain.tokens && run.logprobs == plain.logprobs;
+      return 1e3 * (run.seconds - plain.seconds);
+    };
+    const double recompute = cost_ms({.mode = RebuildMode::kRecompute});
+    const double computed = num_tokens_ / recompute * 1e3;  // tokens per second
+    std::printf("%s, a request of %d tokens: %.0f ms without a move; computed anew %.1f ms (%.0f tokens a second)\n\n", model_.c_str(),
+                num_tokens_, 1e3 * plain.seconds, recompute, computed);
+    std::printf("| link, MB/s | of the compute rate | recompute, ms | transfer, ms | both ends, ms | both against the better one |\n|---|---|---|---|---|---|\n");
+    for (const double share : {0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0}) {
+      const double rate = share * computed * page_bytes / kPageTokens;
+      const double transfer = cost_ms({.mode = RebuildMode::kTransfer, .link_bytes_per_second = rate});
+      const double both = cost_ms({.link_bytes_per_second = rate});
+      std::printf("| %.2f | %.2f | %.1f | %.1f | %.1f | %.2f |\n", rate / 1e6, share, recompute, transfer, both,
+                  both / std::min(transfer, recompute));
+    }
+    std::printf("| memory | | %.1f | %.1f | %.1f | |\n", recompute, cost_ms({.mode = RebuildMode::kTransfer}), cost_ms({}));
+    std::printf("\nsamples bit-equal: %s\n", same_ ? "yes" : "NO");
+    first_tick();
+    return same_ ? 0 : 1;
+  }
+
+ private:
+  // Orders to a worker that is asleep and has all it needs: the prompt of one token, and its result.
+  void first_tick() {
+    const std::unique_ptr<Engine> e = engine({});
+    std::vector<double> ms;
+    for (int32_t i = 0; i < 101; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      ms.push_back(1e3 * roll(e.get(), 1, 1).seconds);
+    }
+    std::sort(ms.begin(), ms.end());
+    std::printf("an order to an idle worker, its first tick and the result of that: median %.3f ms, slowest of %zu %.3f ms\n", ms[ms.size() / 2],
+                ms.size(), ms.back());
+  }
+
+  const std::string model_;
+  const int32_t num_tokens_;
+  bool same_ = true;
+};
+
+}  // namespace
+}  // namespace otr
+
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
+    std::fprintf(stderr, "Usage: kv_rebuild_bench MODEL [TOKENS]\n");
+    return 2;
+  }
+  try {
+    return otr::Bench(argv[1], argc == 3 ? std::atoi(argv[2]) : 4000).main();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "kv_rebuild_bench: %s\n", e.what());
+    return 4;
+  }
+}

@@ -1,0 +1,239 @@
+// What an engine owes goes to a file and comes back in another engine: the same bits, however far it had come. What is not whole, or of
+// another engine, is refused and nothing is taken.
+#include "runtime/checkpoint_file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "loader/xxh64.h"
+#include "runtime/engine.h"
+#include "tests/runtime/mixed_requests.h"
+
+namespace otr {
+namespace {
+
+class Checkpoints : public EveryPath {
+ protected:
+  static std::unique_ptr<Engine> engine(const TinyModel& model, const std::string& isa, int32_t num_workers = 1,
+                                        const std::string& policy = "off", bool keeps = true, int32_t migrate_every = 0) {
+    EngineOptions o;
+    o.device.isa = isa;
+    o.device.num_threads = num_workers;
+    o.device.target.path = model.path();
+    o.device.target.kv_bytes = model.kv_bytes(600 * num_workers);
+    o.num_workers = num_workers;
+    o.max_batch = 24;
+    o.prefill_chunk = 64;
+    o.policy = policy;
+    o.keeps_checkpoints = keeps;
+    o.proofs = {.migrate_every = migrate_every};
+    Result<std::unique_ptr<Engine>> created = Engine::create(o);
+    EXPECT_TRUE(created.ok()) << created.status().message();
+    return created.ok() ? std::move(created.value()) : nullptr;
+  }
+  std::unique_ptr<Engine> engine(int32_t num_workers = 1, const std::string& policy = "off", int32_t migrate_every = 0) const {
+    return engine(model_, GetParam(), num_workers, policy, true, migrate_every);
+  }
+
+  void submit_all(Engine* e) const {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      const Request& request = requests_[i];
+      otr_group_request g;
+      otr_group_request_init(&g, sizeof g);
+      otr_sampling_params sampling = request.sampling;
+      sampling.stop_token_ids = request.stop_ids.data();
+      sampling.num_stop_token_ids = request.stop_ids.size();
+      g.prompt_token_ids = request.prompt.data();
+      g.num_prompt_tokens = request.prompt.size();
+      g.n = request.n;
+      g.first_sample = request.first_sample;
+      g.stream = request.stream;
+      g.tag = i;
+      g.sampling = &sampling;
+      EXPECT_TRUE(e->submit(g).ok());
+    }
+    otr_score_request s;
+    otr_score_request_init(&s, sizeof s);
+    s.prompt_token_ids = requests_[5].prompt.data();
+    s.num_prompt_tokens = 20;
+    s.token_ids = requests_[5].prompt.data() + 20;
+    s.num_tokens = requests_[5].prompt.size() - 20;
+    s.tag = 1000;
+    s.sampling = &requests_[1].sampling;
+    EXPECT_TRUE(e->score(s).ok());
+  }
+  // At most `most` results.
+  static void collect(Engine* e, size_t most, Outputs* outputs) {
+    for (size_t i = 0; i < most; ++i) {
+      const Result<std::unique_ptr<Sequence>> finished = e->wait(120'000);
+      if (!finished.ok()) {
+        EXPECT_EQ(finished.status().code(), StatusCode::kIdle) << finished.status().message();
+        return;
+      }
+      const Sequence& s = *finished.value();
+      const size_t n = s.raw_logprobs.size();
+      const Output output{{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
+                          bits_of(s.logprobs.data(), n),
+                          bits_of(s.raw_logprobs.data(), n),
+                          s.finish_reason,
+                          s.error};
+      EXPECT_TRUE(outputs->emplace(std::pair(s.group->tag, s.sample), output).second) << "a sample came twice";
+    }
+  }
+  std::string path() const { return model_.path() + "/state"; }
+  std::vector<std::byte> bytes() const {
+    std::ifstream in(path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    std::vector<std::byte> bytes(text.size());
+    std::memcpy(bytes.data(), text.data(), text.size());
+    return bytes;
+  }
+  void write(const std::vector<std::byte>& bytes) const {
+    std::ofstream(path(), std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+
+  const TinyModel model_{{.num_layers = 2}};
+  const std::vector<Request> requests_ = mixed_requests(model_);
+};
+
+TEST_P(Checkpoints, GoOnWithTheSameBits) {
+  Outputs plain;
+  {
+    const auto e = engine();
+    submit_all(e.get());
+    collect(e.get(), SIZE_MAX, &plain);
+  }
+  int64_t gone_on = 0;
+  const size_t moments[] = {0, 1, 5, 11, 17, 23};
+  for (size_t i = 0; i < std::size(moments); ++i) {
+    Outputs outputs;
+    const std::byte user[] = {std::byte{1}, std::byte{2}};
+    int64_t generated = 0;
+    {
+      const auto e = engine(i % 2 == 0 ? 1 : 3, i % 3 == 0 ? "fixed:ngram:3" : "off", i % 2 == 0 ? 0 : 3);
+      submit_all(e.get());
+      collect(e.get(), moments[i], &outputs);
+      ASSERT_TRUE(e->save_checkpoint(path(), user).ok());
+    }
+    const auto e = engine(i % 2 == 0 ? 2 : 1);
+    const Status loaded = e->load_checkpoint(path());
+    ASSERT_TRUE(loaded.ok()) << loaded.message();
+    collect(e.get(), SIZE_MAX, &outputs);
+    EXPECT_EQ(difference(plain, outputs), "") << "after " << moments[i];
+    for (const auto& [key, output] : plain) generated += output.reason == OTR_FINISH_SCORE ? 0 : static_cast<int64_t>(output.tokens.size());
+    const nlohmann::json stats = nlohmann::json::parse(e->stats_json());
+    EXPECT_EQ(stats["kv_pages_in_use"], 0);
+    gone_on += generated - stats["generated_tokens"].get<int64_t>();
+    const Result<CheckpointFile> file = CheckpointFile::read(path());
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ(std::vector<std::byte>(file.value().user().begin(), file.value().user().end()), std::vector<std::byte>(user, user + 2));
+  }
+  EXPECT_GT(gone_on, 1000);  // what was accepted is not drawn again
+}
+
+// A checkpoint of what has gone on from a checkpoint.
+TEST_P(Checkpoints, AgainAndAgain) {
+  Outputs plain, outputs;
+  const auto first = engine();
+  submit_all(first.get());
+  collect(first.get(), SIZE_MAX, &plain);
+  {
+    const auto e = engine();
+    submit_all(e.get());
+    ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
+  }
+  for (int life = 0; life < 6; ++life) {
+    const auto e = engine(1 + life % 3, "fixed:ngram:2", 4);
+    ASSERT_TRUE(e->load_checkpoint(path()).ok());
+    collect(e.get(), 6, &outputs);
+    ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
+  }
+  ASSERT_TRUE(first->load_checkpoint(path()).ok());
+  collect(first.get(), SIZE_MAX, &outputs);
+  EXPECT_EQ(difference(plain, outputs), "");
+}
+
+TEST_P(Checkpoints, ACancelledGroupStaysSo) {
+  const auto e = engine();
+  ASSERT_TRUE(e->pause().ok());
+  submit_all(e.get());
+  ASSERT_TRUE(e->cancel(3).ok());
+  ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
+  const auto next = engine();
+  ASSERT_TRUE(next->load_checkpoint(path()).ok());
+  Outputs outputs;
+  collect(next.get(), SIZE_MAX, &outputs);
+  for (const auto& [key, output] : outputs) EXPECT_EQ(output.reason == OTR_FINISH_ABORT, key.first == 2) << key.first;
+}
+
+OTR_INSTANTIATE_EVERY_PATH(Checkpoints);
+
+class CheckpointRefusals : public Checkpoints {
+ protected:
+  void SetUp() override {
+    Checkpoints::SetUp();
+    if (IsSkipped()) return;
+    const auto e = engine();
+    submit_all(e.get());
+    Outputs outputs;
+    collect(e.get(), 12, &outputs);
+    ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
+  }
+  void expect_refused(Engine* e, StatusCode code, const std::string& reason) const {
+    const Status status = e->load_checkpoint(path());
+    EXPECT_EQ(status.code(), code) << status.message();
+    EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
+    EXPECT_EQ(nlohmann::json::parse(e->stats_json())["outstanding_samples"], 0);
+  }
+};
+
+TEST_P(CheckpointRefusals, EveryByteCounts) {
+  const std::vector<std::byte> good = bytes();
+  const auto e = engine();
+  for (size_t at = 0; at < good.size(); at += at < 110 ? 1 : good.size() / 40) {
+    std::vector<std::byte> bad = good;
+    bad[at] ^= std::byte{0x20};
+    write(bad);
+    expect_refused(e.get(), at < 8 ? StatusCode::kInvalidArgument : StatusCode::kBadInput, at < 8 ? "not a checkpoint" : "damaged");
+  }
+  for (const size_t size : {size_t{0}, size_t{40}, size_t{104}, good.size() / 2, good.size() - 1}) {
+    write({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)});
+    expect_refused(e.get(), StatusCode::kBadInput, "torn");
+  }
+  std::filesystem::remove(path());
+  expect_refused(e.get(), StatusCode::kIoError, path());
+}
+
+TEST_P(CheckpointRefusals, OtherEngines) {
+  const TinyModel other({.num_layers = 2, .seed = 5});
+  const auto another = engine(other, GetParam());
+  expect_refused(another.get(), StatusCode::kUnsupported, "another model");
+  const std::string path_name = GetParam();
+  if (path_name != "cpu-scalar") expect_refused(engine(model_, "cpu-scalar").get(), StatusCode::kUnsupported, "instruction-set path: " + path_name);
+  const auto without = engine(model_, GetParam(), 1, "off", false);
+  expect_refused(without.get(), StatusCode::kInvalidArgument, "keep_checkpoints");
+  EXPECT_EQ(without->save_checkpoint(path(), {}).code(), StatusCode::kInvalidArgument);
+  const auto e = engine();
+  ASSERT_TRUE(e->begin_weights(2).ok());
+  EXPECT_EQ(e->load_checkpoint(path()).code(), StatusCode::kBusy);
+  ASSERT_TRUE(e->commit_weights().ok());
+  expect_refused(e.get(), StatusCode::kUnsupported, "another version of the weights: 0; the engine's is 2");
+}
+
+TEST_P(CheckpointRefusals, WhoOwesSomethingTakesNone) {
+  const auto e = engine();
+  ASSERT_TRUE(e->load_checkpoint(path()).ok());
+  EXPECT_EQ(e->load_checkpoint(path()).code(), StatusCode::kBusy);
+  Outputs outputs;
+  collect(e.get(), SIZE_MAX, &outputs);
+  EXPECT_FALSE(e->save_checkpoint(model_.path() + "/no/such/folder", {}).ok());
+  EXPECT_TRUE(e->save_checkpoint(path(), {}).ok());
+  EXPECT_TRUE(e->load_checkpoint(path()).ok());  // which is empty
+}
+
+INSTANTIATE_TEST_SUITE_P(Path, CheckpointRefusals, testing::Values("cpu-avx2"), path_name);
+
+}  // namespace
+}  // namespace otr

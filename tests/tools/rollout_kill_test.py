@@ -1,0 +1,147 @@
+"""`outrider rollout --checkpoint` killed at any moment, again and again: the same command goes on, and its output is the same bytes."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import BIN, MODEL, TINYMATH, ProgramTest, outrider, problems, to_lines
+
+LONG = os.environ.get("OUTRIDER_LONG_TESTS") == "1"
+RUNS = 12 if LONG else 3
+MOST_KILLS = 8
+FLAGS = ["-n", "4", "--max-new-tokens", "400", "--temperature", "1.0", "--seed", "3", "--threads", "1", "--max-batch", "32", "--kv-bytes", "64M"]
+
+
+class RolloutKilled(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.prompts = self.folder / "prompts.jsonl"
+        lines = to_lines(problems(60)).split("\n")
+        lines.insert(7, '{"prompt": 3}')  # a bad line, a blank one
+        lines.insert(9, "")
+        self.prompts.write_text("\n".join(lines), encoding="utf-8")
+        self.out, self.checkpoint = self.folder / "out.jsonl", self.folder / "run.checkpoint"
+
+    def command(self, *flags, out=None):
+        return ["rollout", "--model", MODEL, "--prompts", str(self.prompts), "--out", str(out or self.out), *FLAGS, *map(str, flags)]
+
+    def undisturbed(self, *flags):
+        """The output of a run without a checkpoint, and how long it takes."""
+        out, start = self.folder / "plain.jsonl", time.monotonic()
+        self.assertEqual(outrider(*self.command(*flags, out=out))[0], 3)
+        return out.read_bytes(), time.monotonic() - start
+
+    def killed(self, seconds, *flags):
+        """Runs and kills; returns the exit code."""
+        with subprocess.Popen([BIN, *self.command("--checkpoint", self.checkpoint, *flags)], stderr=subprocess.DEVNULL) as program:
+            try:
+                return program.wait(seconds)
+            except subprocess.TimeoutExpired:
+                program.send_signal(signal.SIGKILL)
+                return program.wait(60)
+
+    def test_random_moments(self):
+        plain, seconds = self.undisturbed()
+        rng, kills, resumed = random.Random(5), 0, 0
+        for run in range(RUNS):
+            for _ in range(MOST_KILLS):
+                resumed += self.checkpoint.exists()
+                # What changes no sample may change between the two.
+                flags = rng.choice([(), ("--policy", "off"), ("--workers", "2"), ("--policy", "fixed:ngram:4", "--max-batch", "7")])
+                code = self.killed(seconds * rng.uniform(0.2, 0.9), *flags)
+                if code != -signal.SIGKILL:
+                    break
+                kills += 1
+            else:
+                code = outrider(*self.command("--checkpoint", self.checkpoint))[0]
+            self.assertEqual(code, 3)  # the bad line
+            self.assertTrue(self.out.read_bytes() == plain, f"run {run}")
+            self.assertFalse(self.checkpoint.exists())
+            for name in os.listdir(self.folder):
+                if name.startswith("run.checkpoint."):
+                    os.unlink(self.folder / name)  # of a kill while it was written
+        self.assertGreaterEqual(kills, RUNS)
+        self.assertGreaterEqual(resumed, RUNS)
+
+    def make_checkpoint(self):
+        """A checkpoint of a run in its middle."""
+        _, seconds = self.undisturbed()
+        for share in (0.6, 0.5, 0.7, 0.4, 0.8):
+            self.checkpoint.unlink(missing_ok=True)
+            if self.killed(seconds * share) == -signal.SIGKILL and self.checkpoint.exists():
+                return
+        self.fail("no run was killed in its middle")
+
+    def refused(self, reason, *flags, model=MODEL):
+        before = self.out.read_bytes()
+        args = self.command("--checkpoint", self.checkpoint, *flags)
+        args[args.index(MODEL)] = model
+        code, _, err = outrider(*args)
+        self.assertEqual(code, 3, err)
+        self.assertIn(reason, err)
+        self.assertIn(str(self.checkpoint), err)
+        self.assertTrue(self.out.read_bytes() == before, "the output was touched")
+
+    def test_refusals(self):
+        self.make_checkpoint()
+        good = self.checkpoint.read_bytes()
+        rng = random.Random(1)
+        for at in [0, 9, 30, 60, 100, len(good) - 1] + [rng.randrange(len(good)) for _ in range(3)]:
+            bad = bytearray(good)
+            bad[at] ^= 4
+            self.checkpoint.write_bytes(bad)
+            self.refused("damaged" if at > 7 else "not a checkpoint")
+        self.checkpoint.write_bytes(good[:-1])
+        self.refused("torn")
+        self.checkpoint.write_bytes(good[:50])
+        self.refused("torn")
+        self.checkpoint.write_bytes(b"")
+        self.refused("torn")
+        self.checkpoint.write_bytes(good)
+        self.refused("instruction-set path", "--isa", "cpu-scalar")
+        self.refused("another model", model=str(TINYMATH / "drafter"))
+        self.refused("other settings", "--seed", "4")
+        self.refused("other settings", "--step", "1")
+        kept = self.prompts.read_bytes()
+        self.prompts.write_bytes(kept.replace(b"+", b"-", 3))
+        self.refused("other prompts")
+        self.prompts.write_bytes(kept[:100])
+        self.refused("other prompts")
+        self.prompts.write_bytes(kept)
+        # What was refused is not lost: with the right command the run goes on.
+        self.assertEqual(outrider(*self.command("--checkpoint", self.checkpoint))[0], 3)
+        self.assertEqual(self.out.read_bytes(), (self.folder / "plain.jsonl").read_bytes())
+
+    def test_usage(self):
+        code, _, err = outrider("rollout", "--model", MODEL, "--prompts", "-", "--checkpoint", self.checkpoint)
+        self.assertEqual(code, 2)
+        self.assertIn("--checkpoint needs --out FILE", err)
+        self.out.write_bytes(b"")
+        self.make_checkpoint()
+        shutil.copy(self.out, self.folder / "kept")
+        self.out.write_bytes(b"short")
+        code, _, err = outrider(*self.command("--checkpoint", self.checkpoint))
+        if code == 3 and "bytes" in err:
+            self.assertEqual(self.out.read_bytes(), b"short")
+        else:  # nothing had been written then
+            self.assertEqual(code, 3, err)
+
+    def test_what_it_costs(self):
+        """A run without a kill: the file is gone at the end, and checkpoints have cost little."""
+        stats = self.folder / "stats.json"
+        self.assertEqual(outrider(*self.command("--checkpoint", self.checkpoint, "--stats", stats))[0], 3)
+        self.assertFalse(self.checkpoint.exists())
+        run = json.loads(stats.read_text(encoding="utf-8"))
+        settings = run["settings"]
+        self.assertGreater(settings["checkpoints_written"], 0)
+        # A hundredth, and one more: the first one's cost is not known before.
+        self.assertLess(settings["checkpoint_seconds_spent"], 0.05 * run["wall_seconds"] + 0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()
