@@ -16,7 +16,6 @@ struct WorkerReport {
   SequenceQueue finished;
   SequenceQueue given;           // each to the worker that it goes to
   std::optional<Move> answered;  // the order that is over
-  Progress progress;             // of all its samples, those above too; empty unless the worker is to report it
   bool pages_returned = false;   // what was lent is back: the load has changed
   std::optional<Lend> lent;      // likewise: `most` is what was lent
   bool lost = false;             // a replica was dropped: there is room
