@@ -113,7 +113,7 @@ Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerRepor
     s->goes_to = to_worker;
     for (const auto& b : blocked) ledger_.move(given.group, b->sample, to_worker);
     ledger_.move(given.group, given.sample, to_worker);
-    s->group->blocked = std::move(blocked);
+    if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
     to->given.push(std::move(s));
   }
   return {};
