@@ -169,6 +169,19 @@ DraftSequence Speculator::view(const Sequence& s) const {
           .temperature = s.group->sampling.temperature};
 }
 
+void Speculator::set_decoupled(bool decoupled) {
+  decoupled_ = decoupled;
+  if (remote_ != nullptr) remote_->set_open(decoupled);
+}
+
+void Speculator::exchange() {
+  if (remote_ != nullptr) remote_->exchange();
+}
+
+void Speculator::end_step() {
+  if (chooser_ != nullptr) chooser_->end_step();
+}
+
 void Speculator::join(const Sequence& s) {
   for (const auto& drafter : drafters_) drafter->join(view(s));
 }
