@@ -72,7 +72,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
     s->drafters_.push_back(std::move(drafter));
     s->programs_.resize(s->drafters_.size());  // one that looks up has added none
     const bool remote = s->is_remote(name), model = s->is_model(name) && !remote;
-    s->traits_.push_back({.name = name, .has_model = name == "self" || model, .decoupled = remote, .needs_prefill = model});
+    s->traits_.push_back({.name = name, .has_model = name == "self" || model, .needs_prefill = model, .decoupled = remote});
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
