@@ -56,7 +56,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
     s->drafters_.push_back(std::move(drafter));
     s->programs_.resize(s->drafters_.size());  // one that looks up has added none
     const bool remote = s->is_remote(name), model = s->is_model(name) && !remote;
-    s->traits_.push_back({.name = name, .has_model = name == "self" || model, .decoupled = remote, .needs_prefill = model});
+    s->traits_.push_back({.name = name, .has_model = name == "self" || model, .needs_prefill = model, .decoupled = remote});
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
@@ -161,6 +161,19 @@ bool Speculator::is_model(const std::string& name) const {
 DraftSequence Speculator::view(const Sequence& s) const {
   return {.slot = s.slot, .group = s.group->id, .tokens = s.tokens, .num_prompt = s.num_prompt(), .noise = s.noise,
           .temperature = s.group->sampling.temperature};
+}
+
+void Speculator::set_decoupled(bool decoupled) {
+  decoupled_ = decoupled;
+  if (remote_ != nullptr) remote_->set_open(decoupled);
+}
+
+void Speculator::exchange() {
+  if (remote_ != nullptr) remote_->exchange();
+}
+
+void Speculator::end_step() {
+  if (chooser_ != nullptr) chooser_->end_step();
 }
 
 void Speculator::join(const Sequence& s) {

@@ -3,8 +3,7 @@
 // A tick: begin_tick(); offer() each sequence that may draft; choose(); plan() those of depth() > 0 that have pages; draft(); observe()
 // each sequence that got tokens; end_tick().
 //
-// Thread safety: used by the worker's thread. Errors: create() as ModelDrafter and costs_of, or kInvalidArgument for a drafter nobody
-// defined.
+// Thread safety: used by the worker's thread. Errors: create() as ModelDrafter and costs_of; kInvalidArgument for unknown drafters.
 #pragma once
 
 #include <functional>
@@ -28,7 +27,7 @@
 
 namespace otr {
 
-// A drafter of the program's own, by name. For C++ that links the engine's internals, tests above all.
+// Of C++ that links the engine's internals, tests above all.
 struct CustomDrafter {
   std::string name;
   std::function<std::unique_ptr<Drafter>(int number)> make;  // `number`: its bit in the forests
@@ -55,15 +54,8 @@ class Speculator {
   static Result<std::unique_ptr<Speculator>> create(const SpeculatorOptions& options, Device& device,
                                                     const std::vector<std::unique_ptr<Sequence>>& live);
 
-  // Whether the drafter on another worker drafts for sequences that begin to. Set while there are none.
-  void set_decoupled(bool decoupled) {
-    decoupled_ = decoupled;
-    if (remote_ != nullptr) remote_->set_open(decoupled);
-  }
-  // See RemoteDrafter; without one nobody waits.
-  void exchange() {
-    if (remote_ != nullptr) remote_->exchange();
-  }
+  void set_decoupled(bool decoupled);  // whether other workers draft; set while there are no sequences
+  void exchange();  // this and the next two: see RemoteDrafter
   bool waits(int32_t slot) const { return remote_ != nullptr && remote_->waits(slot); }
   bool owes() const { return remote_ != nullptr && remote_->owes(); }
   const RemoteDrafter* remote() const { return remote_; }  // null: there is none
@@ -111,10 +103,7 @@ class Speculator {
   void adopt(const Sequence& s, int32_t num_new);
   // The tick is over. `outcome`: its times and the rows of its passes; the rest is known here.
   void end_tick(TickOutcome outcome);
-  // Nothing is left to run.
-  void end_step() {
-    if (chooser_ != nullptr) chooser_->end_step();
-  }
+  void end_step();  // nothing is left to run
 
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
