@@ -142,7 +142,12 @@ void RemoteDrafter::observe(const DraftVerdict& v) {
     rate_.add_chain(judged, kept);
   }
   r->window->grow(v.sequence.tokens.last(static_cast<size_t>(v.num_new)), false);
-  if (r->wanted) owes_ |= !send(r);
+  if (!r->wanted) return;
+  owes_ |= !send(r);
+  if (r->head_start > 0 && (r->head_start -= v.num_new) <= 0 && r->alone) {
+    r->alone = false;
+    r->waits_since = Clock::now();
+  }
 }
 
 void RemoteDrafter::leave(int32_t slot) {

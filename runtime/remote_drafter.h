@@ -2,9 +2,10 @@
 // for each sequence.
 //
 // A sequence is opened at the drafting worker when it may draft for the first time. From then on it waits for each window: it has
-// no row in the ticks until that has come, while others have theirs. It waits for kPatience at most. Whoever has waited longer,
-// and whoever has not had a draft yet, decodes plainly and does not wait, until a message shows that its drafter lives. Each
-// token found without the draft begins a new epoch (VerifyWindow::grow).
+// no row in the ticks until that has come, while others have theirs. It waits for kPatience at most. Whoever has waited longer
+// decodes plainly and does not wait until a message shows that its drafter lives. At first a sequence decodes kHeadStart tokens
+// plainly, while its drafter computes what it missed; without an end to that, a drafter no faster than the target would never
+// catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow).
 //
 // A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another.
 //
@@ -50,6 +51,7 @@ class RemoteDrafter final : public Drafter {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr int32_t kNone = -1;
+  static constexpr int32_t kHeadStart = 8;  // tokens
   struct Request {
     std::unique_ptr<VerifyWindow> window;  // null: the entry is free
     std::unique_ptr<Sequence> copy;        // the drafter's, until it is sent
@@ -57,6 +59,7 @@ class RemoteDrafter final : public Drafter {
     int32_t slot = kNone;                  // kNone: it has left
     bool wanted = false;                   // it may draft
     bool alone = true;                     // it does not wait
+    int32_t head_start = kHeadStart;       // tokens that it still decodes alone
     Clock::time_point waits_since;
   };
   Request* request(int32_t slot);
