@@ -60,9 +60,9 @@ class Decoupled : public EveryPath {
     const std::unique_ptr<Engine> e = engine(v);
     if (e == nullptr) return {};
     EXPECT_TRUE(e->pause().ok());  // they arrive together
-    for (size_t i = 0; i < requests_.size(); ++i) submit_to(e.get(), requests_[i], i);
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
     e->resume();
-    Outputs outputs = collect_from(e.get());
+    Outputs outputs = collect(e.get());
     stats_ = settled_stats(*e);
     EXPECT_EQ(stats_["finished_samples"], outputs.size());
     return outputs;
@@ -145,11 +145,11 @@ TEST_P(Decoupled, CancelAndPause) {
       if (at_rest) {
         EXPECT_TRUE(e->pause().ok());
       }
-      groups.push_back(submit_to(e.get(), requests_[i], i));
+      groups.push_back(submit(e.get(), requests_[i], i));
       if (random() % 3 == 0) (void)e->cancel(groups[random() % groups.size()]);  // it may be over
       if (at_rest) e->resume();
     }
-    const Outputs outputs = collect_from(e.get());
+    const Outputs outputs = collect(e.get());
     EXPECT_EQ(outputs.size(), plain.size());
     for (const auto& [key, output] : outputs) {
       aborted += output.reason == OTR_FINISH_ABORT;
@@ -174,8 +174,8 @@ TEST_P(Decoupled, NewWeights) {
   std::vector<Outputs> rolled;
   for (Engine* e : {one.get(), two.get()}) {
     for (const bool updates : {true, false}) {
-      for (size_t i = 0; i < requests_.size(); ++i) submit_to(e, requests_[i], i);
-      rolled.push_back(collect_from(e));
+      for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
+      rolled.push_back(collect(e));
       if (!updates) break;
       ASSERT_TRUE(e->begin_weights(1).ok());
       ASSERT_TRUE(e->put_weight({.name = "lm_head.weight",
@@ -208,8 +208,8 @@ TEST_P(Decoupled, PlannedPolicies) {
       const nlohmann::json before = nlohmann::json::parse(e->stats_json());
       EXPECT_NE(before["plan"].get<std::string>().find("Chosen: "), std::string::npos) << before;
       for (int step = 0; step < 2; ++step) {
-        for (size_t i = 0; i < requests_.size(); ++i) submit_to(e, requests_[i], i);
-        EXPECT_EQ(difference(plain, collect_from(e)), "") << policy << " " << before["plan"];
+        for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
+        EXPECT_EQ(difference(plain, collect(e)), "") << policy << " " << before["plan"];
       }
       const nlohmann::json stats = settled_stats(*e);
       EXPECT_TRUE(!before["decoupled"].get<bool>() || drafting_sum(stats, "requests") > 0) << stats;

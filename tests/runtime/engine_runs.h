@@ -85,7 +85,4 @@ inline nlohmann::json settled_stats(const Engine& e) {
   return stats;
 }
 
-inline uint64_t submit_to(Engine* e, const Request& request, uint64_t tag) { return submit(e, request, tag); }
-inline Outputs collect_from(Engine* e) { return collect(e); }
-
 }  // namespace otr

@@ -60,8 +60,8 @@ class Races : public EveryPath {
   Outputs run(const Variant& v) {
     const std::unique_ptr<Engine> e = engine(v);
     if (e == nullptr) return {};
-    for (size_t i = 0; i < requests_.size(); ++i) submit_to(e.get(), requests_[i], i);
-    Outputs outputs = collect_from(e.get());
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+    Outputs outputs = collect(e.get());
     stats_ = settled_stats(*e);
     EXPECT_EQ(stats_["finished_samples"], outputs.size()) << name_of(v);
     EXPECT_EQ(sum("lost_replicas"), sum("replicas")) << name_of(v);  // all but one of each sample
@@ -114,10 +114,10 @@ TEST_P(Races, CancelEndsAllReplicas) {
   for (int round = 0; round < (kSanitized ? 2 : 6); ++round) {
     const std::unique_ptr<Engine> e = engine({.num_workers = 3, .race = round % 2 == 0 ? RaceMode::kLeapfrog : RaceMode::kFastestOfN});
     std::vector<uint64_t> groups;
-    for (size_t i = 0; i < requests_.size(); ++i) groups.push_back(submit_to(e.get(), requests_[i], i));
+    for (size_t i = 0; i < requests_.size(); ++i) groups.push_back(submit(e.get(), requests_[i], i));
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 20));
     (void)e->cancel(groups[random() % 3]);  // it may be over
-    const Outputs outputs = collect_from(e.get());
+    const Outputs outputs = collect(e.get());
     EXPECT_EQ(outputs.size(), plain.size());
     for (const auto& [key, output] : outputs) {
       const Output& whole = plain.at(key);
