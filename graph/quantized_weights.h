@@ -16,9 +16,9 @@ namespace otr {
 class QuantizedWeights {
  public:
   // `source` outlives the object. The content is undefined until quantize().
-  static Result<QuantizedWeights> create(const ModelWeights& source);
+  static Result<QuantizedWeights> create(const ModelWeights& source, const KernelTable& kernels, Accelerator* accelerator = nullptr);
 
-  void quantize(const KernelTable& kernels, ThreadPool& pool);
+  void quantize(const KernelTable& kernels, const LaunchContext& on);
 
   struct Layer {
     LinearW4Weight qkv, o, gate_up, down;
@@ -28,7 +28,7 @@ class QuantizedWeights {
   int64_t bytes() const { return static_cast<int64_t>(packed_.bytes()); }
 
  private:
-  // visit(source weight, quantised weight) for each pair.
+  // visit(source weight, quantised weight, whether it is gate and up) for each pair.
   template <typename Visit>
   void for_each(const Visit& visit);
 

@@ -1,8 +1,9 @@
-// Buffer: one aligned, zeroed block of memory with a type, made at create and freed with its owner. Move-only.
+// Buffer: one aligned, zeroed block of memory with a type, of the host or of an accelerator, made at create and freed with its owner.
+// Move-only. What lies on a device is not to be read or written here.
 //
-// The pages come zeroed from the system and cost nothing until they are touched. Blocks of 2 MB and more ask for huge pages: a
+// On the host the pages come zeroed from the system and cost nothing until they are touched. Blocks of 2 MB and more ask for huge pages: a
 // weight sweep then walks hundreds of translations instead of hundreds of thousands.
-// Errors: create() gives kOutOfMemory with the size. Thread safety: none needed, it owns.
+// Errors: create() gives kOutOfMemory with the size. Thread safety: none needed, it owns; on a device as the accelerator.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +11,14 @@
 #include <string>
 #include <utility>
 
+#include "kernels/base/accelerator.h"
 #include "kernels/base/status.h"
 
 namespace otr {
 
 namespace internal {
-void* map_zeroed(size_t bytes);  // null if the system refuses
-void unmap(void* data, size_t bytes);
+void* allocate_zeroed(size_t bytes, Accelerator* device);  // null if the system refuses
+void release(void* data, size_t bytes, Accelerator* device);
 }  // namespace internal
 
 template <typename T>
@@ -24,23 +26,26 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), device_(other.device_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(device_, other.device_);
     return *this;
   }
-  ~Buffer() { internal::unmap(data_, size_ * sizeof(T)); }
+  ~Buffer() { internal::release(data_, size_ * sizeof(T), device_); }
 
-  static Result<Buffer> create(int64_t size, const char* what) {
+  // `device`, if not null, has the memory and outlives the buffer.
+  static Result<Buffer> create(int64_t size, const char* what, Accelerator* device = nullptr) {
     Buffer b;
+    b.device_ = device;
     if (size <= 0) return b;
     // A product that would wrap around must not end up as a small block.
     const bool countable = static_cast<size_t>(size) <= SIZE_MAX / sizeof(T);
-    if (countable) b.data_ = static_cast<T*>(internal::map_zeroed(static_cast<size_t>(size) * sizeof(T)));
+    if (countable) b.data_ = static_cast<T*>(internal::allocate_zeroed(static_cast<size_t>(size) * sizeof(T), device));
     if (b.data_ == nullptr) {
       return Status(StatusCode::kOutOfMemory, std::string(what) + ": cannot allocate " + std::to_string(size) + " times " +
-                                                  std::to_string(sizeof(T)) + " bytes");
+                                                  std::to_string(sizeof(T)) + " bytes" + (device != nullptr ? " on the device" : ""));
     }
     b.size_ = static_cast<size_t>(size);
     return b;
@@ -54,6 +59,7 @@ class Buffer {
  private:
   T* data_ = nullptr;
   size_t size_ = 0;
+  Accelerator* device_ = nullptr;  // null: host
 };
 
 }  // namespace otr

@@ -121,27 +121,35 @@ Engine::Engine(const EngineOptions& options)
       placement_(options.num_workers),
       stats_(static_cast<size_t>(options.num_workers)) {}
 
-// The workers split batch, threads, CPUs and pages among them; the first one loads the weights, of the target and of drafters,
-// and measures what passes cost.
+int32_t Engine::first_beside(int32_t worker) const {
+  return options_.gpus.empty() ? 0 : worker % static_cast<int32_t>(options_.gpus.size());
+}
+
+// The workers split batch, threads, CPUs and pages among them; the first one of a device loads the weights, of the target and of
+// drafters, and the very first one measures what passes cost.
 Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t threads = options_.device.num_threads > 0 ? options_.device.num_threads : ThreadPool::affinity_count();
   int32_t first_cpu = 0;
   for (w.index = 0; w.index < num_workers; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
+    const int32_t beside = first_beside(w.index);
+    const Worker* owner = beside < w.index ? &worker(beside) : nullptr;
     w.max_batch = w.speculation.max_batch = share_of(options_.max_batch, w.index, num_workers);
     w.max_draft_rows = w.speculation.max_draft_rows = draft_row_limit(w.max_batch, w.speculation.policy);
     DeviceOptions d = options_.device;
     d.num_threads = std::max(1, share_of(threads, w.index, num_workers));
     if (num_workers > 1) d.first_cpu = first_cpu;
     first_cpu += d.num_threads;
+    if (!options_.gpus.empty()) d.ordinal = options_.gpus[static_cast<size_t>(beside)];
     d.target.bucket = w.bucket();
     if (first == nullptr) {
       d.target.kv_sharers = num_workers;
+      for (int32_t i = 1; i < num_workers; ++i) d.target.free_sharers += first_beside(i) == 0 ? 1 : 0;
     } else {  // as many pages as the first one's: what one can run, all can
       d.target.num_pages = first->target().page_pool().num_pages();
-      d.target.share_weights = &first->target();
     }
+    if (owner != nullptr) d.target.share_weights = &owner->target();
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
@@ -149,9 +157,9 @@ Status Engine::add_workers(WorkerOptions w) {
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();
       if (history_ != nullptr) w.speculation.history = [history = history_.get()] { return history->index(); };
-    } else {
-      w.speculation.share = &first->speculator();
     }
+    w.speculation.costs_of = first != nullptr ? &first->speculator() : nullptr;
+    w.speculation.share = owner != nullptr ? &owner->speculator() : nullptr;
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(w, std::move(device)));
     placement_.report(w.index, worker->load());
     workers_.push_back(std::move(worker));
@@ -255,6 +263,23 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   return s;
 }
 
+// What captured programs cost, of all workers: ,"gpu":{…}; "" on the CPU.
+std::string Engine::gpu_json() const {
+  if (options_.gpus.empty()) return {};
+  int32_t captures = 0;
+  int64_t target = 0, draft = 0;
+  double seconds = 0;
+  for (const auto& worker : workers_) {
+    const ProgramPool& programs = *worker->device().programs();
+    captures += programs.num_captures();
+    target += programs.bytes(ProgramRole::kTarget);
+    draft += programs.bytes(ProgramRole::kDraft);
+    seconds += programs.capture_seconds();
+  }
+  return ",\"gpu\":{\"captures\":" + std::to_string(captures) + ",\"target_capture_bytes\":" + std::to_string(target) +
+         ",\"draft_capture_bytes\":" + std::to_string(draft) + ",\"capture_seconds\":" + decimal(seconds) + "}";
+}
+
 std::string Engine::stats_json() const {
   WorkerStats s;
   std::string workers;
@@ -301,10 +326,11 @@ std::string Engine::stats_json() const {
       static_cast<long long>(first.speculator().drafter_weight_bytes()), static_cast<long long>(model.converted_tensors()),
       static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
       decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
+  const std::string gpu = gpu_json();
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
-  return std::string(text) + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  return std::string(text) + gpu + trace + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 

@@ -19,6 +19,7 @@ namespace otr {
 
 struct EngineOptions {
   DeviceOptions device;  // threads and pages: of all workers together
+  std::vector<int32_t> gpus;  // workers go round them, at least one each; empty: the CPU
   int32_t num_workers = 1;
   std::string policy = "auto";
   std::vector<std::string> drafters;  // "NAME=model:PATH"
@@ -65,7 +66,10 @@ class Engine final : private WorkerHost {
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
+  // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
+  int32_t first_beside(int32_t worker) const;
   Status check_updating(bool expected) const;
+  std::string gpu_json() const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
 
@@ -82,7 +86,7 @@ class Engine final : private WorkerHost {
   RequestLimits limits_;                          // from here on set by create()
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
-  std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's
+  std::vector<std::unique_ptr<Worker>> workers_;  // those of one GPU, or of the CPU, on the first one's weights
 
   std::mutex weights_mutex_;  // of calls that change the weights; taken before mutex_
   mutable std::mutex mutex_;

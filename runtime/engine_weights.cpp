@@ -29,13 +29,16 @@ Status Engine::begin_weights(uint64_t version) {
 Status Engine::put_weight(const HostTensor& tensor) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
-  return workers_.front()->target().put_weight(tensor);
+  for (const auto& worker : workers_) {
+    if (worker->target().owns_weights()) OTR_RETURN_IF_ERROR(worker->target().put_weight(tensor));
+  }
+  return {};
 }
 
 Status Engine::commit_weights() {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
-  for (const auto& worker : workers_) worker->target().weights_changed();  // the first one owns the weights
+  for (const auto& worker : workers_) worker->target().weights_changed();  // owners come before those who share
   std::lock_guard<std::mutex> lock(mutex_);
   quantize_seconds_ = first_worker().target().quantize_seconds();
   weight_version_ = next_weight_version_;

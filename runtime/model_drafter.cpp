@@ -10,7 +10,8 @@ Result<std::unique_ptr<ModelDrafter>> ModelDrafter::create(const TreeDrafterOpti
                                                            const ModelRunner* share) {
   const ModelOptions model_options{.path = path, .kv_bytes = 0, .num_pages = device.target().page_pool().num_pages(),
                                    .bucket = bucket(options), .share_logits = &device.target(), .share_weights = share};
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, device.kernels(), device.pool()));
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, device.kernels(), device.pool(),
+                                                                                 device.accelerator(), device.programs()));
   const int32_t vocab = runner->config().vocab_size, wanted = device.target().config().vocab_size;
   if (vocab != wanted) {
     return invalid_argument("drafter '" + name + "' (" + path + ") has a vocabulary of " + std::to_string(vocab) +

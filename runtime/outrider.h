@@ -113,9 +113,10 @@ typedef struct otr_engine otr_engine;
 typedef struct otr_engine_options {
   size_t struct_size;
   const char* model_path;  /* a Hugging Face folder (config.json, safetensors) or an .otr file; required */
-  const char* device;      /* "auto" (default) or "cpu" */
-  const char* isa;         /* "auto" (default), "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"; a forced path that is missing
-                              is OTR_UNSUPPORTED, never replaced */
+  const char* device;      /* "cpu"; "cuda" (GPU 0), "cuda:2", "cuda:0,1,3" (workers go round them, at least one each; every GPU has the
+                              weights once); "auto" (default): what isa names, "cpu" if that is "auto" too */
+  const char* isa;         /* "auto" (default): the best of the device; "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar",
+                              "cuda-sm90a"; a forced path that is missing is OTR_UNSUPPORTED, never replaced */
   const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps those that it
                               would have drawn itself. Samples are the same under every policy; only their speed differs. "auto"
                               (default): every tick what should pay most, of all drafters that are there; without a profile (see below)
@@ -127,7 +128,8 @@ typedef struct otr_engine_options {
   int32_t prefill_chunk;   /* prompt tokens a tick, 1 … 1048576; default 512 */
   int32_t num_threads;     /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
   uint64_t kv_bytes;       /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is free;
-                              0 (default): a quarter of the free memory */
+                              0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights leave, and a copy of
+                              them in 4 bits would */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the policy may
                               name. Always there: "self", the model itself in 4 bits; "ngram", which repeats what followed the last
                               few tokens before in the group; and "history", which repeats what the prompt's samples said in the last
@@ -301,7 +303,8 @@ typedef struct otr_tensor {
   otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;
-  const void* data;     /* row-major, dense, in host memory; any alignment */
+  const void* data;     /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by then, as
+                           seen from the host */
   size_t data_bytes;    /* what the shape and dtype come to */
 } otr_tensor;
 

@@ -327,6 +327,9 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
   static_assert(sizeof(Shared<kHeadDim>) <= attention_shared_bytes(kHeadDim));
   extern __shared__ __align__(kSwizzleGroupBytes) uint8_t raw[];
   auto* shared = reinterpret_cast<Shared<kHeadDim>*>(raw);
+  const int num_kv_heads = k.p.layout.num_kv_heads, kv_head = static_cast<int>(blockIdx.x) % num_kv_heads;
+  const TileBundle& bundle = k.rows.bundles[static_cast<int>(blockIdx.x) / num_kv_heads];
+  if (bundle.num_tiles == 0) return;  // of a captured launch, whose grid is that of a full batch
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<kHeadDim>::kSlots; ++i) {
       ptx::mbarrier_init(&shared->full[i], 1);
@@ -335,9 +338,6 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-
-  const int num_kv_heads = k.p.layout.num_kv_heads, kv_head = static_cast<int>(blockIdx.x) % num_kv_heads;
-  const TileBundle& bundle = k.rows.bundles[static_cast<int>(blockIdx.x) / num_kv_heads];
   if (threadIdx.x >= kComputing) {
     ptx::setmaxnreg_dec<48>();
     if (threadIdx.x == kComputing) load_pages<kHeadDim>(k, bundle, kv_head, static_cast<int>(blockIdx.y), k_map, v_map, shared);

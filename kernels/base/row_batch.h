@@ -39,6 +39,11 @@ struct KvCopy {
   PageId from, to;
 };
 
+// A captured launch does not know how many copies there will be: so many blocks take them in turn, each until it meets row -1. So a
+// list of unknown length ends with as many of those.
+inline constexpr int32_t kKvCopyBlocks = 64;
+inline constexpr PageId kNoKvPage = -1;
+
 struct RowBatch {
   int32_t num_rows;
   int32_t num_segments;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/cuda/emulated_ptx.h"
+#include "tests/cuda/emulated_runtime.h"
 
 dim3 threadIdx, blockIdx, gridDim;
 
@@ -163,13 +164,16 @@ void fail(const char* what) {
 const Place& place() { return running->place; }
 unsigned threads_of_block() { return running->place.block_size.x; }
 
-void launch(dim3 grid, dim3 block, unsigned cluster_size, size_t shared_bytes, const std::function<void()>& kernel) {
+void launch(dim3 grid, dim3 block, unsigned cluster_size, size_t shared_bytes, const std::function<void()>& kernel, cudaStream_t stream) {
   if (shared_bytes + 1024 > kSharedWindow) fail("too much shared memory");
   if (cluster_size == 0 || cluster_size > 8 || grid.x % cluster_size != 0) fail("a grid that is no multiple of its clusters");
-  body = &kernel;
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; x += cluster_size) run_cluster(grid, block, cluster_size, x, y, shared_bytes);
-  }
+  if (grid.x == 0 || grid.y == 0) fail("an empty grid");
+  enqueue(stream, [=] {
+    body = &kernel;
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; x += cluster_size) run_cluster(grid, block, cluster_size, x, y, shared_bytes);
+    }
+  });
 }
 
 uint8_t* dynamic_shared() { return running->block->shared + 1024; }
@@ -240,40 +244,4 @@ int __syncthreads_and(int value) {
   results[turn] = 1;  // two barriers: the next use, and the one after it, find 1
   __syncthreads();
   return result;
-}
-
-// ---- The runtime's calls, on host memory
-// ----------------------------------------------------------------------------------------
-
-extern "C" {
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
-cudaError_t cudaMalloc(void** p, size_t bytes) { return *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256), cudaSuccess; }
-cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
-cudaError_t cudaMemset(void* p, int value, size_t bytes) { return std::memset(p, value, bytes), cudaSuccess; }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = 5;
-      break;  // few, so that blocks take several tiles
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 232448;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = 233472;
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaSuccess;
-}
 }

@@ -1,0 +1,121 @@
+// The engine on cuda-sm90a: what a request gives is a function of the request, whatever it is batched with, drafted by or captured in.
+// Through the C ABI; on the emulated device these are the kernels' own text, CUDA graphs and all copies included.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/runtime/rollouts.h"
+
+namespace otr {
+namespace {
+
+struct Trial {
+  const char* policy = "off";
+  int32_t max_batch = 8;
+  int32_t prefill_chunk = 64;
+  int64_t num_pages = 24;
+  const char* device = "cuda";
+  int32_t num_workers = 1;
+  const TinyModel* drafter = nullptr;  // "other"
+};
+
+class EngineSm90 : public testing::Test {
+ protected:
+  otr_engine* create(const Trial& s) {
+    otr_engine_options options;
+    otr_engine_options_init(&options, sizeof options);
+    options.model_path = model_.path().c_str();
+    options.device = s.device;
+    options.policy = s.policy;
+    options.max_batch = s.max_batch;
+    options.prefill_chunk = s.prefill_chunk;
+    options.num_threads = 1;
+    options.num_workers = s.num_workers;
+    options.kv_bytes = model_.kv_bytes(s.num_pages * s.num_workers);
+    const std::string drafter = s.drafter != nullptr ? "other=model:" + s.drafter->path() : "";
+    const char* const drafters[] = {drafter.c_str()};
+    options.drafters = drafters;
+    options.num_drafters = s.drafter != nullptr ? 1 : 0;
+    otr_engine* engine = nullptr;
+    status_ = otr_engine_create(&options, &engine);
+    return engine;
+  }
+  Outputs run(const Trial& s, nlohmann::json* stats = nullptr) {
+    const TestEngine engine(create(s));
+    EXPECT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    if (status_ != OTR_OK) return {};
+    const Outputs outputs = engine.run(requests_);
+    if (stats != nullptr) *stats = engine.stats();
+    return outputs;
+  }
+
+  // Filters, penalties, greedy draws and groups, around a page boundary; few tokens: a pass takes a fifth of a second here.
+  static std::vector<Request> make_requests() {
+    std::vector<Request> requests;
+    for (const int length : {62, 5, 70}) {
+      Request r(random_tokens(static_cast<uint32_t>(requests.size() % 2), static_cast<size_t>(length), 97));
+      r.n = requests.empty() ? 2 : 1;
+      r.stream = 7 + requests.size();
+      r.sampling.max_new_tokens = 5 + static_cast<int32_t>(requests.size());
+      r.sampling.ignore_eos = 1;
+      if (requests.size() == 1) r.sampling.temperature = 0.7f, r.sampling.top_k = 11, r.sampling.repetition_penalty = 1.2f;
+      if (requests.size() == 2) r.sampling.temperature = 0.0f;
+      requests.push_back(r);
+    }
+    return requests;
+  }
+
+  const TinyModel model_{{.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
+  const std::vector<Request> requests_ = make_requests();
+  otr_status status_ = OTR_OK;
+};
+
+TEST_F(EngineSm90, BatchChunkAndPreemptionChangeNothing) {
+  nlohmann::json stats;
+  const Outputs expected = run({}, &stats);
+  ASSERT_EQ(expected.size(), 4u);
+  for (const auto& [key, output] : expected) EXPECT_EQ(output.error, "");
+  EXPECT_EQ(stats["isa"], "cuda-sm90a");
+  EXPECT_GT(stats["gpu"]["captures"], 4);
+  EXPECT_GT(stats["gpu"]["target_capture_bytes"], 0);
+  EXPECT_EQ(difference(expected, run({.max_batch = 1})), "");
+  EXPECT_EQ(difference(expected, run({.max_batch = 3, .prefill_chunk = 7})), "");
+  EXPECT_EQ(difference(expected, run({.num_pages = 4}, &stats)), "");
+  EXPECT_GT(stats["preemptions"], 0);
+}
+
+TEST_F(EngineSm90, DraftersChangeNothing) {
+  const Outputs expected = run({});
+  const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
+  for (const char* policy : {"fixed:self:3", "fixed:self:3:2:6", "fixed:other:2", "fixed:other+ngram:2:2:4"}) {
+    nlohmann::json stats;
+    EXPECT_EQ(difference(expected, run({.policy = policy, .drafter = &other}, &stats)), "") << policy;
+    EXPECT_GT(stats["gpu"]["draft_capture_bytes"], 0) << policy;
+    EXPECT_GT(stats["speculation"]["verify_steps"], 0) << policy;
+  }
+}
+
+TEST_F(EngineSm90, TheDrafterThatIsTheModelIsKept) {
+  nlohmann::json stats;
+  run({.policy = "fixed:self:3"}, &stats);
+  const double drafted = stats["speculation"]["draft_tokens"], accepted = stats["speculation"]["accepted_tokens"];
+  EXPECT_GT(accepted, 0.5 * drafted) << drafted;  // 4 bits of a random model: nothing like chance, which is one in 97
+}
+
+TEST_F(EngineSm90, WorkersOnTwoDevicesChangeNothing) {
+  const Outputs expected = run({});
+  EXPECT_EQ(difference(expected, run({.policy = "fixed:self:2", .device = "cuda:0,1"})), "");
+  EXPECT_EQ(difference(expected, run({.device = "cuda:1,0", .num_workers = 3})), "");
+}
+
+TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
+  EXPECT_EQ(create({.device = "cuda:2"}), nullptr);
+  EXPECT_EQ(status_, OTR_UNSUPPORTED);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find("2 CUDA devices"), std::string::npos);
+  EXPECT_EQ(create({.num_pages = 1 << 20}), nullptr);
+  EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
+}
+
+}  // namespace
+}  // namespace otr
