@@ -5,7 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/linear/linear_sm90.h"
+#include "runtime/engine.h"
+#include "tests/cuda/device_buffer.h"
 #include "tests/runtime/rollouts.h"
+#include "tests/runtime/trainer_tensors.h"
 
 namespace otr {
 namespace {
@@ -22,10 +28,13 @@ struct Trial {
 
 class EngineSm90 : public testing::Test {
  protected:
+  void SetUp() override {
+    if (const Result<std::shared_ptr<CudaDevice>> device = CudaDevice::open(0); !device.ok()) GTEST_SKIP() << device.status().message();
+  }
   otr_engine* create(const Trial& s) {
     otr_engine_options options;
     otr_engine_options_init(&options, sizeof options);
-    options.model_path = model_.path().c_str();
+    options.model_path = options_model_->path().c_str();
     options.device = s.device;
     options.policy = s.policy;
     options.max_batch = s.max_batch;
@@ -68,6 +77,7 @@ class EngineSm90 : public testing::Test {
 
   const TinyModel model_{{.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
   const std::vector<Request> requests_ = make_requests();
+  const TinyModel* options_model_ = &model_;  // what create() loads
   otr_status status_ = OTR_OK;
 };
 
@@ -104,16 +114,86 @@ TEST_F(EngineSm90, TheDrafterThatIsTheModelIsKept) {
 }
 
 TEST_F(EngineSm90, WorkersOnTwoDevicesChangeNothing) {
+  if (!CudaDevice::open(1).ok()) GTEST_SKIP() << "one device alone";
   const Outputs expected = run({});
   EXPECT_EQ(difference(expected, run({.policy = "fixed:self:2", .device = "cuda:0,1"})), "");
   EXPECT_EQ(difference(expected, run({.device = "cuda:1,0", .num_workers = 3})), "");
 }
 
+// New weights, from the host's memory and from the device's, are those that an engine is created with, in every layout that a tensor
+// can have: stacked, gates and ups, vectors, and the model in 4 bits made again.
+TEST_F(EngineSm90, WeightsThatArePutAreThoseOfTheCheckpoint) {
+  const TinyModel next({.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512, .seed = 9});
+  const Trial trial{.policy = "fixed:self:2"};
+  options_model_ = &next;
+  const Outputs expected = run(trial);
+  options_model_ = &model_;
+  const TestEngine engine(create(trial));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  EXPECT_NE(difference(expected, engine.run(requests_)), "");
+  ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK);
+  bool on_device = false;
+  for (const TrainerTensor& tensor : trainer_tensors(next)) {
+    on_device = !on_device;
+    const otr_dtype dtype = !on_device && tensor.name.find("mlp") != std::string::npos ? OTR_DTYPE_F32 : OTR_DTYPE_BF16;
+    const std::vector<std::byte> data = tensor.as(dtype);
+    const testing_util::DeviceBuffer<std::byte> copy(data);
+    const otr_tensor t = tensor_of(tensor, dtype, on_device ? copy.data() : data.data(), data.size());
+    EXPECT_EQ(otr_weights_put(engine.get(), &t), OTR_OK) << tensor.name << ": " << otr_last_error(engine.get());
+  }
+  ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK);
+  EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+}
+
+// ---- That the comparison finds kernels which are not row-invariant ---------------------------------------------------------
+
+// The same product with other splits where rows are few, as engines do that choose by rows.
+void linear_by_rows(const LinearParams& p, const LaunchContext& on) {
+  if (p.gated != nullptr || p.num_rows > 1 || p.weight.in_features <= 64) return cuda_kernels().linear(p, on);
+  CudaDevice& device = static_cast<CudaDevice&>(*on.accelerator);
+  const LinearSm90Problem problem{p.num_rows, p.weight.out_features, p.weight.in_features, false};
+  const DeviceLimits limits = device_limits_sm90().value();
+  const int splits = choose_linear_sm90(problem, limits).splits == 1 ? 2 : 1;
+  device.keep(linear_sm90(p, choose_linear_sm90(problem, limits, splits), device.stream()));
+}
+
+TEST_F(EngineSm90, KernelsThatDependOnTheNumberOfRowsAreFound) {
+  KernelTable changed = cuda_kernels();
+  changed.linear = linear_by_rows;
+  const auto run_with = [this](const KernelTable& kernels, int32_t max_batch) {
+    EngineOptions o;
+    o.device = {.isa = kCudaPath, .kernels = &kernels, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(24), .bucket = {}}};
+    o.gpus = {0};
+    o.policy = "off";
+    o.max_batch = max_batch;
+    o.prefill_chunk = 64;
+    Result<std::unique_ptr<Engine>> engine = Engine::create(o);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    std::map<uint64_t, std::vector<uint32_t>> logprobs;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      otr_group_request r;
+      otr_group_request_init(&r, sizeof r);
+      r.prompt_token_ids = requests_[i].prompt.data(), r.num_prompt_tokens = requests_[i].prompt.size();
+      r.stream = requests_[i].stream, r.tag = i, r.sampling = &requests_[i].sampling;
+      EXPECT_TRUE(engine.value()->submit(r).ok());
+    }
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      Result<std::unique_ptr<Sequence>> done = engine.value()->wait(120'000);
+      if (!done.ok()) throw std::runtime_error(done.status().message());
+      const Sequence& s = *done.value();
+      logprobs[s.group->tag] = bits_of(s.raw_logprobs.data(), s.raw_logprobs.size());
+    }
+    return logprobs;
+  };
+  EXPECT_EQ(run_with(cuda_kernels(), 1), run_with(cuda_kernels(), 8));
+  EXPECT_NE(run_with(changed, 1), run_with(changed, 8));
+}
+
 TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
-  EXPECT_EQ(create({.device = "cuda:2"}), nullptr);
+  EXPECT_EQ(create({.device = "cuda:99"}), nullptr);
   EXPECT_EQ(status_, OTR_UNSUPPORTED);
-  EXPECT_NE(std::string(otr_last_error(nullptr)).find("2 CUDA devices"), std::string::npos);
-  EXPECT_EQ(create({.num_pages = 1 << 20}), nullptr);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find(" CUDA devices"), std::string::npos);
+  EXPECT_EQ(create({.num_pages = int64_t{1} << 26}), nullptr);
   EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
 }
 
