@@ -1,5 +1,8 @@
-// The CUDA runtime's calls that the backend and its tests make, on host memory.
+// The CUDA runtime's calls that the backend and its tests make, on host memory, which only kernels and copies can touch: a device's pointer
+// that the host reads through ends the program.
 #include "tests/cuda/emulated_runtime.h"
+
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -41,22 +44,36 @@ bool inside(const std::map<uintptr_t, size_t>& blocks, const void* p) {
   return block != blocks.begin() && at < std::prev(block)->first + std::prev(block)->second;
 }
 
+size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+// The device's memory can be touched while one of these lives: by kernels and copies, not by whoever holds a pointer on the host.
+class DeviceAccess {
+ public:
+  DeviceAccess() {
+    if (depth++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  ~DeviceAccess() {
+    if (--depth == 0) protect(PROT_NONE);
+  }
+  DeviceAccess(const DeviceAccess&) = delete;
+  DeviceAccess& operator=(const DeviceAccess&) = delete;
+
+ private:
+  static void protect(int how) {
+    for (const auto& [data, bytes] : on_device) {
+      if (mprotect(reinterpret_cast<void*>(data), whole_pages(bytes), how) != 0) otr::emulator::fail("mprotect");
+    }
+  }
+  const std::lock_guard<std::recursive_mutex> lock_{mutex};
+  static int depth;  // guarded by mutex
+};
+int DeviceAccess::depth = 0;
+
 void drain(cudaStream_t stream) {
+  const DeviceAccess access;
   Work work;
   work.swap(stream->pending);
   for (const auto& piece : work) piece();
-}
-
-void* take(std::map<uintptr_t, size_t>* blocks, size_t bytes) {
-  void* p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(p, 0x7f, bytes);
-  (*blocks)[reinterpret_cast<uintptr_t>(p)] = bytes;
-  return p;
-}
-
-void give(std::map<uintptr_t, size_t>* blocks, void* p) {
-  if (p != nullptr && blocks->erase(reinterpret_cast<uintptr_t>(p)) == 0) otr::emulator::fail("memory that was never allocated is freed");
-  std::free(p);
 }
 
 }  // namespace
@@ -65,7 +82,10 @@ namespace otr::emulator {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(mutex);
-  if (stream == nullptr) return work();
+  if (stream == nullptr) {
+    const DeviceAccess access;
+    return work();
+  }
   if (stream->device != current_device) fail("a launch on another device's stream");
   (stream->capture != nullptr ? *stream->capture : stream->pending).push_back(std::move(work));
 }
@@ -108,23 +128,38 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 // ---- Memory ----
 cudaError_t cudaMalloc(void** p, size_t bytes) {
   const std::lock_guard lock(mutex);
-  if (bytes > kMemory - used) return *p = nullptr, cudaErrorMemoryAllocation;
+  *p = nullptr;
+  if (bytes > kMemory - used) return cudaErrorMemoryAllocation;
+  void* data = mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
   used += bytes;
-  return *p = take(&on_device, bytes), cudaSuccess;
+  std::memset(data, 0x7f, bytes);
+  on_device[reinterpret_cast<uintptr_t>(data)] = bytes;
+  const DeviceAccess closes_it;
+  return *p = data, cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
   const std::lock_guard lock(mutex);
+  if (p == nullptr) return cudaSuccess;
   const auto block = on_device.find(reinterpret_cast<uintptr_t>(p));
-  if (block != on_device.end()) used -= block->second;
-  return give(&on_device, p), cudaSuccess;
+  if (block == on_device.end()) otr::emulator::fail("memory that was never allocated is freed");
+  used -= block->second;
+  munmap(p, whole_pages(block->second));
+  on_device.erase(block);
+  return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   const std::lock_guard lock(mutex);
-  return *p = take(&pinned, bytes), cudaSuccess;
+  *p = std::malloc(bytes);
+  std::memset(*p, 0x7f, bytes);
+  pinned[reinterpret_cast<uintptr_t>(*p)] = bytes;
+  return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) {
   const std::lock_guard lock(mutex);
-  return give(&pinned, p), cudaSuccess;
+  if (pinned.erase(reinterpret_cast<uintptr_t>(p)) == 0) otr::emulator::fail("memory that was never allocated is freed");
+  std::free(p);
+  return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const std::lock_guard lock(mutex);
@@ -135,8 +170,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   attributes->type = inside(on_device, p) ? cudaMemoryTypeDevice : inside(pinned, p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
   return cudaSuccess;
 }
-cudaError_t cudaMemset(void* p, int value, size_t bytes) { return std::memset(p, value, bytes), cudaSuccess; }
+cudaError_t cudaMemset(void* p, int value, size_t bytes) {
+  const DeviceAccess access;
+  return std::memset(p, value, bytes), cudaSuccess;
+}
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const DeviceAccess access;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
