@@ -64,7 +64,7 @@ Status Device::choose_kernels(const DeviceOptions& options) {
   kernels_ = &cuda_kernels();
   return {};
 #else
-  return unsupported(std::string("path ") + kCudaPath + " is not available here: this build has no CUDA backend");
+  return unsupported("device cuda:" + std::to_string(options.ordinal) + ": this build has no CUDA backend, path " + kCudaPath);
 #endif
 }
 

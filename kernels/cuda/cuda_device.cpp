@@ -124,8 +124,10 @@ Result<Capture> CudaDevice::capture(const std::function<void()>& launches) {
   launches();
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-  OTR_RETURN_IF_ERROR(failure_);
-  OTR_RETURN_IF_ERROR(cuda_status("capture", ended));
+  if (const Status outcome = failure_.ok() ? cuda_status("capture", ended) : failure_; !outcome.ok()) {
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    return outcome;
+  }
   cudaGraphExec_t executable = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   (void)cudaGraphDestroy(graph);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
@@ -98,11 +99,13 @@ TEST_F(EngineSm90, BatchChunkAndPreemptionChangeNothing) {
 TEST_F(EngineSm90, DraftersChangeNothing) {
   const Outputs expected = run({});
   const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
-  for (const char* policy : {"fixed:self:3", "fixed:self:3:2:6", "fixed:other:2", "fixed:other+ngram:2:2:4"}) {
+  for (const char* policy : {"fixed:self:3", "fixed:self:3:2:6", "fixed:other:2", "fixed:other+ngram:2:2:4", "auto"}) {
     nlohmann::json stats;
     EXPECT_EQ(difference(expected, run({.policy = policy, .drafter = &other}, &stats)), "") << policy;
     EXPECT_GT(stats["gpu"]["draft_capture_bytes"], 0) << policy;
-    EXPECT_GT(stats["speculation"]["verify_steps"], 0) << policy;
+    if (std::string_view(policy) != "auto") {  // which may find that nothing pays
+      EXPECT_GT(stats["speculation"]["verify_steps"], 0) << policy;
+    }
   }
 }
 
@@ -118,6 +121,35 @@ TEST_F(EngineSm90, WorkersOnTwoDevicesChangeNothing) {
   const Outputs expected = run({});
   EXPECT_EQ(difference(expected, run({.policy = "fixed:self:2", .device = "cuda:0,1"})), "");
   EXPECT_EQ(difference(expected, run({.device = "cuda:1,0", .num_workers = 3})), "");
+}
+
+TEST_F(EngineSm90, AScoreHasTheBitsOfItsRollout) {
+  const TestEngine engine(create({.prefill_chunk = 33}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  const Outputs rolled = engine.run(requests_);
+  for (const auto& [key, output] : rolled) engine.score(requests_[key.first].prompt, output.tokens, nullptr, 10 * key.first + key.second);
+  for (const auto& [key, scored] : engine.collect()) {
+    EXPECT_EQ(scored.raw_logprobs, rolled.at({key.first / 10, key.first % 10}).raw_logprobs) << key.first;
+  }
+}
+
+// The flag comes up from the device: it fails the request whose key is NaN, and nobody else.
+TEST_F(EngineSm90, ANaNFailsItsOwnRequest) {
+  constexpr int32_t kToken = 50;
+  const TinyModel spoilt({.max_position_embeddings = 512, .nan_embedding = kToken});
+  options_model_ = &spoilt;
+  const TestEngine engine(create({}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  std::vector<Request> requests(3, Request({7, 8, 9, 10}));
+  requests[1].prompt[2] = kToken;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].sampling.max_new_tokens = 3;
+    requests[i].sampling.temperature = 0.0f;
+  }
+  const Outputs outputs = engine.run(requests);
+  EXPECT_EQ(outputs.at({0, 0}).error, "");
+  EXPECT_EQ(outputs.at({1, 0}).error, "a key, value or logit is NaN or Inf");
+  EXPECT_EQ(outputs.at({2, 0}).tokens, outputs.at({0, 0}).tokens);
 }
 
 // New weights, from the host's memory and from the device's, are those that an engine is created with, in every layout that a tensor
