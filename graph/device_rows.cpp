@@ -18,6 +18,7 @@ Result<DeviceRows> DeviceRows::create(const DeviceRowLimits& limits, Accelerator
   r.segments_ = layout.add<RowSegment>(limits.max_rows);
   r.tiles_ = layout.add<RowTile>(limits.max_rows);
   r.bundles_ = layout.add<TileBundle>(limits.max_rows);
+  r.num_bundles_ = layout.add<int32_t>(1);
   r.copies_ = layout.add<KvCopy>(int64_t{limits.max_copies} + kKvCopyBlocks);
   OTR_ASSIGN_OR_RETURN(r.mirror_, Mirror::create(layout.bytes(), "row descriptors", accelerator));
   return r;
@@ -44,6 +45,7 @@ void DeviceRows::fill_rows(const RowBatch& batch, int32_t bucket) {
   padded(batch.positions, batch.num_rows, positions_, int32_t{0});
   padded(batch.tiles, batch.num_tiles, tiles_, RowTile{0, 0, 0});
   padded(batch.bundles, batch.num_bundles, bundles_, TileBundle{0, 0, 0});
+  *mirror_.host<int32_t>(num_bundles_) = batch.num_bundles;
   std::copy_n(batch.logit_rows, batch.num_logit_rows, mirror_.host<int32_t>(logit_rows_));
 }
 
@@ -80,7 +82,8 @@ RowBatch DeviceRows::padded(int32_t bucket) const {
           .bundles = mirror_.device<TileBundle>(bundles_),
           .page_tables = mirror_.device<PageId>(page_tables_),
           .logit_rows = nullptr,
-          .copies = mirror_.device<KvCopy>(copies_)};
+          .copies = mirror_.device<KvCopy>(copies_),
+          .num_bundles_at = mirror_.device<int32_t>(num_bundles_)};
 }
 
 }  // namespace otr

@@ -59,6 +59,7 @@ struct RowBatch {
   const PageId* page_tables;   // concatenated; a segment's table covers positions 0 … its last row's
   const int32_t* logit_rows;   // [num_logit_rows], rows whose logits are wanted, ascending
   const KvCopy* copies;        // [num_copies], distinct destinations
+  const int32_t* num_bundles_at = nullptr;  // of a captured launch, whose num_bundles are the most: on the device, how many there are
 };
 
 }  // namespace otr

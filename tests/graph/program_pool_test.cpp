@@ -135,6 +135,7 @@ class Rows : public testing::Test {
         EXPECT_EQ(batch.page_tables[a.first_page + page], found.page_tables[b.first_page + page]) << s << ", " << page;
       }
     }
+    EXPECT_EQ(*found.num_bundles_at, batch.num_bundles);
     for (int32_t t = 0; t < batch.num_tiles; ++t) EXPECT_EQ(found.tiles[t].num_rows, batch.tiles[t].num_rows);
     for (int32_t c = 0; c < batch.num_copies; ++c) EXPECT_EQ(found.copies[c].row, batch.copies[c].row);
   }
