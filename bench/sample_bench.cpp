@@ -75,10 +75,7 @@ class SampleOperands {
   std::string verify(Suite& suite) {
     const std::vector<SampleResult> results = results_;
     const std::vector<Candidates> candidates = candidates_;
-    KernelTable scalar = {};
-    scalar.sample = sample_scalar;
-    scalar.candidates = candidates_scalar;
-    run(scalar, suite.pool(), 0);
+    run(*select_kernels("cpu-scalar").value(), suite.pool(), 0);
     Comparison comparison;
     for (size_t i = 0; i < draws_.size(); ++i) {
       const int64_t at = static_cast<int64_t>(i);

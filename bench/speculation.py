@@ -28,6 +28,7 @@ def rollout(args, policy, folder):
         command += ["--threads", str(args.threads)]
     if args.isa:
         command += ["--isa", args.isa]
+    command += getattr(args, "flags", [])
     if policy != "off":  # auto included
         for drafter in args.drafter:
             command += ["--drafter", drafter]

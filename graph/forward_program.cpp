@@ -1,7 +1,6 @@
 #include "graph/forward_program.h"
 
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "kernels/base/thread_pool.h"
@@ -10,7 +9,7 @@ namespace otr {
 
 Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const ModelWeights& weights,
                                               const QuantizedWeights* quantized, const KvLayout& layout, Element* pages,
-                                              ProgramBucket bucket, ThreadPool& pool, float* logits) {
+                                              ProgramBucket bucket, const LaunchContext& on, const ProgramOptions& options) {
   // The vector form of rope+append has no tail; one rule for all paths, so that a model runs on each or on none.
   constexpr int32_t kHeadDimStep = 32;
   if (layout.head_dim % kHeadDimStep != 0) {
@@ -18,78 +17,130 @@ Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const 
   }
   ForwardProgram program;
   program.bucket_ = bucket;
-  OTR_RETURN_IF_ERROR(program.allocate(weights.config(), bucket, logits));
-  program.build({kernels, weights, quantized, layout, pages, pool});
+  program.role_ = options.role;
+  program.accelerator_ = on.accelerator;
+  program.lists_ = std::make_unique<Lists>();
+  const Parts parts{kernels, weights, quantized, layout, pages, on};
+  OTR_RETURN_IF_ERROR(program.allocate(parts, options));
+  program.build(parts);
+  if (on.accelerator != nullptr) OTR_RETURN_IF_ERROR(program.capture(parts, options));
   return program;
 }
 
-Status ForwardProgram::allocate(const ModelConfig& c, ProgramBucket bucket, float* logits) {
-  const int64_t rows = bucket.max_rows, q_size = int64_t{c.num_heads} * c.head_dim;
-  const int64_t qkv_size = q_size + 2 * int64_t{c.num_kv_heads} * c.head_dim;
-  Buffers& b = buffers_;
-  OTR_ASSIGN_OR_RETURN(b.residual, Buffer<float>::create(rows * c.hidden_size, "residual"));
-  OTR_ASSIGN_OR_RETURN(b.normed, Buffer<Element>::create(rows * linear_padded(c.hidden_size), "activations"));
-  OTR_ASSIGN_OR_RETURN(b.qkv, Buffer<float>::create(rows * qkv_size, "activations"));
-  OTR_ASSIGN_OR_RETURN(b.q, Buffer<Element>::create(rows * q_size, "activations"));
-  OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * linear_padded(q_size), "activations"));
-  OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * linear_padded(c.intermediate_size), "activations"));
-  OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
-  OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table"));
-  OTR_ASSIGN_OR_RETURN(b.logit_normed, Buffer<Element>::create(bucket.max_logit_rows * linear_padded(c.hidden_size), "activations"));
-  if (logits == nullptr) {
-    OTR_ASSIGN_OR_RETURN(b.logits, Buffer<float>::create(int64_t{bucket.max_logit_rows} * c.vocab_size, "logits"));
+Status ForwardProgram::allocate(const Parts& parts, const ProgramOptions& options) {
+  const ForwardProgram* share = options.share;
+  if (share != nullptr && share->buffers_->max_rows >= bucket_.max_rows && share->buffers_->max_logit_rows >= bucket_.max_logit_rows) {
+    buffers_ = share->buffers_;
+    owns_buffers_ = false;
+  } else {
+    buffers_ = std::make_shared<Buffers>();
+    OTR_RETURN_IF_ERROR(allocate_activations(parts));
   }
-  logits_ = logits != nullptr ? logits : b.logits.data();
-  OTR_ASSIGN_OR_RETURN(b.fault, Buffer<uint8_t>::create(rows, "fault flags"));
+  Buffers& b = *buffers_;
+  logits_ = options.logits != nullptr ? options.logits : share != nullptr ? share->logits_ : b.logits.data();
+  if (logits_ == nullptr) {
+    const int64_t size = int64_t{bucket_.max_logit_rows} * parts.weights.config().vocab_size;
+    OTR_ASSIGN_OR_RETURN(b.logits, Buffer<float>::create(size, "logits", accelerator_));
+    logits_ = b.logits.data();
+  }
+  device_fault_ = accelerator_ != nullptr ? b.fault_mirror.device<uint8_t>() : b.fault.data();
+  fault_ = accelerator_ != nullptr ? b.fault_mirror.host<uint8_t>() : b.fault.data();
+  return {};
+}
+
+Status ForwardProgram::allocate_activations(const Parts& parts) {
+  const ModelConfig& c = parts.weights.config();
+  const int64_t rows = bucket_.max_rows, q_size = int64_t{c.num_heads} * c.head_dim;
+  const int64_t qkv_size = q_size + 2 * int64_t{c.num_kv_heads} * c.head_dim;
+  Accelerator* a = accelerator_;
+  Buffers& b = *buffers_;
+  b.max_rows = bucket_.max_rows;
+  b.max_logit_rows = bucket_.max_logit_rows;
+  OTR_ASSIGN_OR_RETURN(b.residual, Buffer<float>::create(rows * c.hidden_size, "residual", a));
+  OTR_ASSIGN_OR_RETURN(b.normed, Buffer<Element>::create(rows * linear_padded(c.hidden_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.qkv, Buffer<float>::create(rows * qkv_size, "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.q, Buffer<Element>::create(rows * q_size, "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * linear_padded(q_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * linear_padded(c.intermediate_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
+  OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
+  OTR_ASSIGN_OR_RETURN(b.logit_normed, Buffer<Element>::create(bucket_.max_logit_rows * linear_padded(c.hidden_size), "activations", a));
+  if (a == nullptr) {
+    OTR_ASSIGN_OR_RETURN(b.fault, Buffer<uint8_t>::create(rows, "fault flags"));
+    return {};
+  }
+  OTR_ASSIGN_OR_RETURN(b.fault_mirror, Mirror::create(rows, "fault flags", a));
+  const int64_t workspace = parts.kernels.device->attention_workspace(parts.layout, c.num_heads, static_cast<int>(context_limit(c)));
+  OTR_ASSIGN_OR_RETURN(b.workspace, Buffer<float>::create(workspace, "attention", a));
+  return {};
+}
+
+// The layers, in every bucket. `lists` stays where it is when the program moves.
+Status ForwardProgram::capture(const Parts& parts, const ProgramOptions& options) {
+  const DeviceRowLimits limits{.max_rows = bucket_.max_rows, .max_logit_rows = bucket_.max_logit_rows, .max_copies = bucket_.max_copies,
+                               .max_page_entries = int64_t{bucket_.max_rows} * options.max_pages_per_sequence};
+  OTR_ASSIGN_OR_RETURN(lists_->rows, DeviceRows::create(limits, parts.on.accelerator));
+  const auto launches = [lists = lists_.get()](int32_t rows) {
+    const RowBatch padded = lists->rows.padded(rows);
+    for (const Launch& launch : lists->layers) launch(padded);
+  };
+  OTR_ASSIGN_OR_RETURN(captured_, options.programs->add(options.role, bucket_.max_rows, launches));
   return {};
 }
 
 void ForwardProgram::build(const Parts& parts) {
   const KernelTable& k = parts.kernels;
   const ModelWeights& w = parts.weights;
-  ThreadPool& pool = parts.pool;
+  const LaunchContext on = parts.on;
   const ModelConfig& c = w.config();
-  Buffers& b = buffers_;
-  launches_.push_back([=, &pool, fault = b.fault.data(), out = b.residual.data(), table = w.embedding(),
-                       packed = c.tie_word_embeddings ? w.lm_head().packed : nullptr, hidden = c.hidden_size,
-                       op = k.embed](const RowBatch& rows) {
-    std::memset(fault, 0, static_cast<size_t>(rows.num_rows));
-    op({rows.num_rows, hidden, rows.token_ids, table, packed, out}, pool);
+  Buffers& b = *buffers_;
+  std::vector<Launch>& layers = lists_->layers;
+  layers.push_back([=, fault = device_fault_, out = b.residual.data(), table = w.embedding(),
+                    packed = c.tie_word_embeddings ? w.lm_head().packed : nullptr, hidden = c.hidden_size, clear = k.clear,
+                    op = k.embed](const RowBatch& rows) {
+    clear(fault, static_cast<size_t>(rows.num_rows), on);
+    op({rows.num_rows, hidden, rows.token_ids, table, packed, out}, on);
   });
   const RopeTableParams rope{.num_rows = 0, .half_dim = c.head_dim / 2, .positions = nullptr, .inv_freq = w.inv_freq(), .scale = w.rope_scale(),
                              .cos = b.cos.data(), .sin = b.sin.data()};
-  launches_.push_back([=, &pool, op = k.rope_table](const RowBatch& rows) {
+  layers.push_back([=, op = k.rope_table](const RowBatch& rows) {
     RopeTableParams p = rope;
     p.num_rows = rows.num_rows;
     p.positions = rows.positions;
-    op(p, pool);
+    op(p, on);
   });
   for (int32_t layer = 0; layer < c.num_layers; ++layer) build_layer(parts, layer);
+  build_head(parts);
+}
 
+// What runs on the rows whose logits are wanted.
+void ForwardProgram::build_head(const Parts& parts) {
+  const ModelWeights& w = parts.weights;
+  const ModelConfig& c = w.config();
+  Buffers& b = *buffers_;
   const RmsNormParams norm{.num_rows = 0, .hidden_size = c.hidden_size, .eps = static_cast<float>(c.rms_norm_eps), .x = b.residual.data(),
                            .row_index = nullptr, .weight = w.final_norm(), .out = b.logit_normed.data(),
                            .out_stride = linear_padded(c.hidden_size)};
-  launches_.push_back([=, &pool, op = k.rmsnorm](const RowBatch& rows) {
+  lists_->head.push_back([norm, on = parts.on, op = parts.kernels.rmsnorm](const RowBatch& rows) {
     RmsNormParams p = norm;
     p.num_rows = rows.num_logit_rows;
     p.row_index = rows.logit_rows;
-    op(p, pool);
+    op(p, on);
   });
   const auto logit_rows = [](const RowBatch& rows) { return rows.num_logit_rows; };
   const LinearW4Weight* quantized_head = parts.quantized != nullptr ? &parts.quantized->lm_head() : nullptr;
-  add_linear(parts, w.lm_head(), quantized_head, b.logit_normed.data(), {.sums = logits_}, logit_rows);
+  add_linear(parts, w.lm_head(), quantized_head, b.logit_normed.data(), {.sums = logits_}, logit_rows, &lists_->head);
 }
 
 // Rows: how many the launch has of those in the batch.
 template <typename Rows>
 void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x,
-                                const Output& out, const Rows& num_rows) {
-  ThreadPool& pool = parts.pool;
+                                const Output& out, const Rows& num_rows, std::vector<Launch>* launches) {
   const auto launch = [&](const auto& base, auto op) {
-    launches_.push_back([base, op, num_rows, &pool](const RowBatch& rows) {
+    launches->push_back([base, op, num_rows, on = parts.on](const RowBatch& rows) {
       auto p = base;
       p.num_rows = num_rows(rows);
-      op(p, pool);
+      op(p, on);
     });
   };
   const int64_t x_stride = linear_padded(weight.in_features);
@@ -112,43 +163,46 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   const QuantizedWeights::Layer* quantized = parts.quantized != nullptr ? &parts.quantized->layers()[static_cast<size_t>(layer)] : nullptr;
   const KvLayout& layout = parts.layout;
   Element* pages = parts.pages;
-  ThreadPool& pool = parts.pool;
-  Buffers& b = buffers_;
+  const LaunchContext on = parts.on;
+  Buffers& b = *buffers_;
+  std::vector<Launch>* launches = &lists_->layers;
   const float eps = static_cast<float>(c.rms_norm_eps);
   const int64_t padded_hidden = linear_padded(c.hidden_size), q_size = int64_t{c.num_heads} * c.head_dim;
 
   const auto rmsnorm = [&](const float* weight) {
     const RmsNormParams base{.num_rows = 0, .hidden_size = c.hidden_size, .eps = eps, .x = b.residual.data(), .row_index = nullptr,
                              .weight = weight, .out = b.normed.data(), .out_stride = padded_hidden};
-    launches_.push_back([base, op = k.rmsnorm, &pool](const RowBatch& rows) {
+    launches->push_back([base, op = k.rmsnorm, on](const RowBatch& rows) {
       RmsNormParams p = base;
       p.num_rows = rows.num_rows;
-      op(p, pool);
+      op(p, on);
     });
   };
   const auto all_rows = [](const RowBatch& rows) { return rows.num_rows; };
   const auto linear = [&](LinearWeight LayerWeights::*weight, LinearW4Weight QuantizedWeights::Layer::*weight_w4, const Element* x,
                           const Output& out) {
-    add_linear(parts, lw.*weight, quantized != nullptr ? &(quantized->*weight_w4) : nullptr, x, out, all_rows);
+    add_linear(parts, lw.*weight, quantized != nullptr ? &(quantized->*weight_w4) : nullptr, x, out, all_rows, launches);
   };
 
   rmsnorm(lw.input_norm);
   linear(&LayerWeights::qkv, &QuantizedWeights::Layer::qkv, b.normed.data(), {.sums = b.qkv.data()});
   const RopeAppendParams append{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout, .qkv = b.qkv.data(),
                                 .q_norm = lw.q_norm, .k_norm = lw.k_norm, .norm_eps = eps, .cos = b.cos.data(), .sin = b.sin.data(),
-                                .q = b.q.data(), .pages = pages, .fault = b.fault.data()};
-  launches_.push_back([append, op = k.rope_append, &pool](const RowBatch& rows) {
+                                .q = b.q.data(), .pages = pages, .fault = device_fault_};
+  launches->push_back([append, op = k.rope_append, on](const RowBatch& rows) {
     RopeAppendParams p = append;
     p.rows = &rows;
-    op(p, pool);
+    op(p, on);
   });
   const AttentionParams attend{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout,
                                .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)), .q = b.q.data(), .pages = pages,
-                               .out = b.attended.data(), .out_stride = linear_padded(q_size)};
-  launches_.push_back([attend, op = k.attention, &pool](const RowBatch& rows) {
+                               .out = b.attended.data(), .out_stride = linear_padded(q_size),
+                               .max_keys = static_cast<int32_t>(context_limit(c)), .workspace = b.workspace.data(),
+                               .workspace_size = static_cast<int64_t>(b.workspace.size())};
+  launches->push_back([attend, op = k.attention, on](const RowBatch& rows) {
     AttentionParams p = attend;
     p.rows = &rows;
-    op(p, pool);
+    op(p, on);
   });
   linear(&LayerWeights::o, &QuantizedWeights::Layer::o, b.attended.data(), {.sums = b.residual.data(), .add_residual = true});
   rmsnorm(lw.post_norm);
@@ -159,14 +213,28 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
 }
 
 void ForwardProgram::run(const RowBatch& rows) const {
-  for (const Launch& launch : launches_) launch(rows);
+  if (accelerator_ == nullptr) {
+    for (const Launch& launch : lists_->layers) launch(rows);
+    for (const Launch& launch : lists_->head) launch(rows);
+    return;
+  }
+  const int32_t bucket = captured_.bucket_of(rows.num_rows);
+  accelerator_->keep(lists_->rows.fill(rows, bucket));
+  captured_.launch(bucket);
+  if (role_ == ProgramRole::kTarget) buffers_->fault_mirror.up(0, rows.num_rows);
+  RowBatch wanted = lists_->rows.padded(bucket);
+  wanted.num_logit_rows = rows.num_logit_rows;
+  wanted.logit_rows = lists_->rows.logit_rows();
+  for (const Launch& launch : lists_->head) launch(wanted);
 }
 
 int64_t ForwardProgram::buffer_bytes() const {
-  const Buffers& b = buffers_;
+  if (!owns_buffers_) return 0;
+  const Buffers& b = *buffers_;
   return static_cast<int64_t>(b.residual.bytes() + b.normed.bytes() + b.qkv.bytes() + b.q.bytes() + b.attended.bytes() +
                               b.activated.bytes() + b.cos.bytes() + b.sin.bytes() + b.logit_normed.bytes() +
-                              b.logits.bytes() + b.fault.bytes());
+                              b.logits.bytes() + b.fault.bytes() + b.workspace.bytes()) +
+         b.fault_mirror.bytes();
 }
 
 }  // namespace otr

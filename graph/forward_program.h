@@ -1,18 +1,23 @@
 // ForwardProgram: the forward pass as a fixed list of launches over preassigned buffers.
 //
 // Built once. What varies from tick to tick (which rows, of which sequences, at which positions, on which pages, whose logits)
-// is data in a RowBatch. On the CPU a program is a plain launch list and serves every row count up to its bucket.
+// is data in a RowBatch. On the CPU a program is a plain launch list and serves every row count up to its bucket. On a device the
+// layers are captured (program_pool.h), one launch a pass; the two launches behind them, of as many rows as logits are wanted, follow it.
 //
 //   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> silu(gate) up -> down (+residual) }
 //         -> rmsnorm of the logit rows -> lm_head
 //
-// Errors: create() gives kOutOfMemory, or kUnsupported for a shape that the kernels do not take. Thread safety: run() by one thread at a time.
+// Errors: create() gives kOutOfMemory, or kUnsupported for a shape that the kernels do not take. A pass that fails on a device says so at
+// Accelerator::wait(). Thread safety: run() by one thread at a time.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "graph/device_rows.h"
 #include "graph/model_weights.h"
+#include "graph/program_pool.h"
 #include "graph/quantized_weights.h"
 #include "kernels/base/row_batch.h"
 #include "kernels/dispatch.h"
@@ -24,15 +29,30 @@ namespace otr {
 struct ProgramBucket {
   int32_t max_rows;
   int32_t max_logit_rows;
+  int32_t max_copies = 0;
+};
+
+class ForwardProgram;
+
+// What a program has from others, and its place among a device's captures.
+struct ProgramOptions {
+  // Another program's, of as many rows or more and of the same vocabulary, for programs that never need theirs at the same time; null: its own.
+  float* logits = nullptr;
+  // Another program of the same model, which runs at other times: its buffers, if it has as many rows. It outlives this one's runs.
+  const ForwardProgram* share = nullptr;
+  ProgramRole role = ProgramRole::kTarget;
+  // On a device:
+  ProgramPool* programs = nullptr;
+  int32_t max_pages_per_sequence = 0;
 };
 
 class ForwardProgram {
  public:
   // All arguments outlive the program. `quantized`, if not null, takes the place of the linear weights. `pages`: [num_pages]
-  // [layout.page_elements()]. `logits`: another program's, of as many rows or more and of the same vocabulary, for programs that never need
-  // theirs at the same time; null: its own.
+  // [layout.page_elements()].
   static Result<ForwardProgram> create(const KernelTable& kernels, const ModelWeights& weights, const QuantizedWeights* quantized,
-                                       const KvLayout& layout, Element* pages, ProgramBucket bucket, ThreadPool& pool, float* logits = nullptr);
+                                       const KvLayout& layout, Element* pages, ProgramBucket bucket, const LaunchContext& on,
+                                       const ProgramOptions& options = {});
 
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
   void run(const RowBatch& rows) const;
@@ -40,10 +60,11 @@ class ForwardProgram {
   ProgramBucket bucket() const { return bucket_; }
   // Of the last run: one row for each of its logit rows, in order.
   float* logits() const { return logits_; }  // [num_logit_rows][vocab_size]
-  // Of the last run: 1 where a row produced a key or value that is not finite.
-  const uint8_t* fault() const { return buffers_.fault.data(); }  // [num_rows]
+  // Of the last run, of a target: 1 where a row produced a key or value that is not finite. From a device they come up by themselves:
+  // there at the next wait().
+  const uint8_t* fault() const { return fault_; }  // [num_rows]
 
-  int64_t buffer_bytes() const;
+  int64_t buffer_bytes() const;  // of buffers that it does not have from another
 
  private:
   using Launch = std::function<void(const RowBatch&)>;
@@ -58,19 +79,25 @@ class ForwardProgram {
     Buffer<float> cos, sin;      // [max_rows][head_dim / 2]
     Buffer<Element> logit_normed;  // [max_logit_rows][padded hidden_size]
     Buffer<float> logits;        // [max_logit_rows][vocab_size], if they are its own
-    Buffer<uint8_t> fault;       // [max_rows]
+    Buffer<uint8_t> fault;       // [max_rows]; a device's: fault_mirror
+    Mirror fault_mirror;
+    Buffer<float> workspace;     // attention's on a device
+    int32_t max_rows = 0, max_logit_rows = 0;
   };
 
-  Status allocate(const ModelConfig& config, ProgramBucket bucket, float* logits);
   struct Parts {
     const KernelTable& kernels;
     const ModelWeights& weights;
     const QuantizedWeights* quantized;
     KvLayout layout;
     Element* pages;
-    ThreadPool& pool;
+    LaunchContext on;
   };
+  Status allocate(const Parts& parts, const ProgramOptions& options);
+  Status allocate_activations(const Parts& parts);
+  Status capture(const Parts& parts, const ProgramOptions& options);
   void build(const Parts& parts);
+  void build_head(const Parts& parts);
   void build_layer(const Parts& parts, int32_t layer);
   struct Output {  // of a linear: `sums`, or `gated`
     float* sums = nullptr;
@@ -81,12 +108,24 @@ class ForwardProgram {
   // `quantized` may be null. num_rows(batch): rows of the launch.
   template <typename Rows>
   void add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x, const Output& out,
-                  const Rows& num_rows);
+                  const Rows& num_rows, std::vector<Launch>* launches);
+
+  // What captures refer to: at one address wherever the program is moved.
+  struct Lists {
+    std::vector<Launch> layers, head;
+    DeviceRows rows;  // on a device
+  };
 
   ProgramBucket bucket_ = {};
-  Buffers buffers_;
+  ProgramRole role_ = ProgramRole::kTarget;
+  std::shared_ptr<Buffers> buffers_;
+  bool owns_buffers_ = true;
   float* logits_ = nullptr;
-  std::vector<Launch> launches_;
+  uint8_t* device_fault_ = nullptr;      // what launches write: fault_ itself on the host
+  const uint8_t* fault_ = nullptr;
+  Accelerator* accelerator_ = nullptr;   // null: host
+  std::unique_ptr<Lists> lists_;
+  ProgramPool::Entry captured_;          // on a device
 };
 
 }  // namespace otr

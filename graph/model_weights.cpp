@@ -13,25 +13,39 @@
 #include "loader/tensor_data.h"
 #include "loader/weight_names.h"
 #include "loader/xxh64.h"
+#include "memory/mirror.h"
 
 namespace otr {
 
-Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource& source, ThreadPool& pool, bool shared) {
+Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource& source, const LaunchContext& on,
+                                        const DeviceLayouts* device, bool shared) {
+  if (shared && on.accelerator != nullptr) return unsupported("weights in shared memory on a device");
   ModelWeights w;
   w.config_ = config;
   w.plan_ = weight_plan(config);
+  w.accelerator_ = on.accelerator;
   const WeightPlan& plan = w.plan_;
-  const auto elements = shared ? Buffer<Element>::create_shared : Buffer<Element>::create;
-  const auto floats = shared ? Buffer<float>::create_shared : Buffer<float>::create;
-  OTR_ASSIGN_OR_RETURN(w.packed_, elements(plan.packed_elements, "weights"));
-  OTR_ASSIGN_OR_RETURN(w.embedding_, elements(plan.matrix_elements, "embedding"));
-  OTR_ASSIGN_OR_RETURN(w.vectors_, floats(plan.vector_elements + config.head_dim / 2, "weights"));
-  std::vector<WeightTarget> targets;
-  for (const WeightPiece& piece : plan.pieces) targets.push_back({&piece, w.address(piece)});
-  OTR_RETURN_IF_ERROR(source.read(targets, pool));
-  float* inv_freq = w.vectors_.data() + plan.vector_elements;
-  w.rope_scale_ = rope_frequencies(config, {inv_freq, static_cast<size_t>(config.head_dim / 2)});
-  w.inv_freq_ = inv_freq;
+  const auto make = [&]<typename T>(Buffer<T>* buffer, int64_t size, const char* what) -> Status {
+    OTR_ASSIGN_OR_RETURN(*buffer, shared ? Buffer<T>::create_shared(size, what) : Buffer<T>::create(size, what, on.accelerator));
+    return {};
+  };
+  OTR_RETURN_IF_ERROR(make(&w.packed_, plan.packed_elements, "weights"));
+  OTR_RETURN_IF_ERROR(make(&w.embedding_, plan.matrix_elements, "embedding"));
+  OTR_RETURN_IF_ERROR(make(&w.vectors_, plan.vector_elements + config.head_dim / 2, "weights"));
+  std::vector<float> inv_freq(static_cast<size_t>(config.head_dim / 2));
+  w.rope_scale_ = rope_frequencies(config, inv_freq);
+  float* at = w.vectors_.data() + plan.vector_elements;
+  if (on.accelerator == nullptr) {
+    std::vector<WeightTarget> targets;
+    for (const WeightPiece& piece : plan.pieces) targets.push_back({&piece, w.address(piece)});
+    OTR_RETURN_IF_ERROR(source.read(targets, on.pool));
+    std::ranges::copy(inv_freq, at);
+  } else {
+    OTR_RETURN_IF_ERROR(w.load_to_device(source, on, *device));
+    on.accelerator->copy(at, inv_freq.data(), inv_freq.size() * sizeof(float));
+    OTR_RETURN_IF_ERROR(on.accelerator->wait());
+  }
+  w.inv_freq_ = at;
   w.bind();
   return w;
 }
@@ -68,6 +82,31 @@ Result<ModelWeights> ModelWeights::attach(const ModelConfig& config, const Weigh
   return w;
 }
 
+Status ModelWeights::load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device) {
+  constexpr int32_t kRowStep = 8;  // elements: rows lie without gaps, each aligned to 16 bytes
+  int64_t most = 0;
+  for (const WeightPiece& piece : plan_.pieces) {
+    if (piece.kind != PieceKind::kVector && piece.in_features % kRowStep != 0) {
+      return unsupported(piece.name + ": " + std::to_string(piece.in_features) + " inputs are not a multiple of 8, as the device asks");
+    }
+    most = std::max(most, piece.elements() * static_cast<int64_t>(piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element)));
+  }
+  OTR_ASSIGN_OR_RETURN(Mirror staging, Mirror::create(most, "loading weights", on.accelerator));
+  for (const WeightPiece& piece : plan_.pieces) {
+    OTR_RETURN_IF_ERROR(staging.begin());
+    OTR_RETURN_IF_ERROR(source.read(piece, staging.host<std::byte>(), on.pool));
+    const int64_t bytes = piece.elements() * static_cast<int64_t>(piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
+    staging.down(0, bytes);
+    if (piece.kind == PieceKind::kLinear) {
+      device.rows_from_tiles({.in_features = piece.in_features, .out_features = piece.out_features, .packed = staging.device<Element>(), .bias = nullptr},
+                             piece.in_turns, static_cast<Element*>(address(piece)), on);
+    } else {
+      on.accelerator->copy(address(piece), staging.device<std::byte>(), static_cast<size_t>(bytes));
+    }
+  }
+  return on.accelerator->wait();
+}
+
 void* ModelWeights::address(const WeightPiece& piece) {
   switch (piece.kind) {
     case PieceKind::kLinear: return packed_.data() + piece.offset;
@@ -87,6 +126,7 @@ Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   if (piece.kind != PieceKind::kVector) shape.push_back(width);
   if (!std::ranges::equal(tensor.shape, shape)) return wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
   if (!dtype_is_loadable(tensor.dtype)) return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
+  if (accelerator_ != nullptr) return put_on_device(tensor, at);
   if (piece.kind == PieceKind::kVector) {
     convert_tensor(tensor.dtype, tensor.data, static_cast<size_t>(rows), vectors_.data() + piece.offset + at.first_row);
     return {};
@@ -111,6 +151,34 @@ Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
     }
     put_rows(at, static_cast<int32_t>(begin), static_cast<int32_t>(end - begin), values);
   });
+  return {};
+}
+
+// bf16 matrices go as they are, wherever they come from. The rest is converted on the host: norms and biases are small, and float32 weights
+// are a trainer's exception.
+Status ModelWeights::put_on_device(const HostTensor& tensor, const WeightPlan::Place& at) {
+  const WeightPiece& piece = *at.piece;
+  const int64_t rows = at.part->out_features, width = piece.in_features, size = rows * width;
+  const int64_t first_row = piece.in_turns ? at.first_row / kLinearTileN * (piece.out_features / 2) : at.first_row;
+  const bool is_vector = piece.kind == PieceKind::kVector;
+  const size_t element = is_vector ? sizeof(float) : sizeof(Element);
+  std::byte* to = static_cast<std::byte*>(address(piece)) + static_cast<size_t>(first_row * width) * element;
+  if (!is_vector && tensor.dtype == Dtype::kBf16) {
+    accelerator_->copy(to, tensor.data, static_cast<size_t>(size) * element);
+    return accelerator_->wait();
+  }
+  constexpr int64_t kPiece = 1 << 20;  // elements
+  const size_t stored = static_cast<size_t>(dtype_size(tensor.dtype));
+  std::vector<std::byte> from(static_cast<size_t>(std::min(size, kPiece)) * stored), converted(static_cast<size_t>(std::min(size, kPiece)) * element);
+  for (int64_t begin = 0; begin < size; begin += kPiece) {
+    const size_t count = static_cast<size_t>(std::min(kPiece, size - begin));
+    accelerator_->copy(from.data(), tensor.data + static_cast<size_t>(begin) * stored, count * stored);
+    OTR_RETURN_IF_ERROR(accelerator_->wait());
+    if (is_vector) convert_tensor(tensor.dtype, from.data(), count, reinterpret_cast<float*>(converted.data()));
+    else convert_tensor(tensor.dtype, from.data(), count, reinterpret_cast<Element*>(converted.data()));
+    accelerator_->copy(to + static_cast<size_t>(begin) * element, converted.data(), count * element);
+    OTR_RETURN_IF_ERROR(accelerator_->wait());
+  }
   return {};
 }
 

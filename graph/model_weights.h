@@ -3,7 +3,11 @@
 // q, k and v are one weight of (num_heads + 2 num_kv_heads) * head_dim outputs, gate and up one of 2 * intermediate_size. Norm
 // weights and biases are float32. An untied embedding stays row-major for lookups; a tied one is the lm_head alone.
 //
-// Errors: load() passes on what the source says, or kOutOfMemory. Thread safety: read only but for put().
+// On a device linear weights lie row by row, gates before ups, where the plan has their tiles. They are packed on the host as for the CPU
+// and unpacked there: one piece at a time, so load() takes the largest one's memory more than the model's.
+//
+// Errors: load() passes on what the source says, or kOutOfMemory; kUnsupported for a shape that the device's kernels do not take.
+// Thread safety: read only but for put().
 #pragma once
 
 #include <cstddef>
@@ -12,7 +16,7 @@
 #include <vector>
 
 #include "kernels/base/element.h"
-#include "kernels/linear/linear.h"
+#include "kernels/dispatch.h"
 #include "loader/model_config.h"
 #include "loader/safetensors.h"
 #include "loader/weight_plan.h"
@@ -35,7 +39,7 @@ struct LayerWeights {
 };
 
 // A tensor in memory, dense and row-major, as a checkpoint would hold it.
-struct HostTensor {
+struct HostTensor {  // its data may be on a device where the weights are on one
   std::string_view name;
   Dtype dtype;
   std::span<const int64_t> shape;
@@ -49,8 +53,10 @@ struct WeightFiles {
 
 class ModelWeights {
  public:
-  // `shared`: other processes will attach() them.
-  static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, ThreadPool& pool, bool shared = false);
+  // `device`: of the accelerator's kernels; null on the host. The accelerator outlives the weights. `shared`: other processes will attach()
+  // them; on the host alone.
+  static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, const LaunchContext& on,
+                                   const DeviceLayouts* device = nullptr, bool shared = false);
   // Weights of this config that another process has loaded. Takes the files; never to be put().
   static Result<ModelWeights> attach(const ModelConfig& config, const WeightFiles& files);
 
@@ -67,16 +73,20 @@ class ModelWeights {
   const float* inv_freq() const { return inv_freq_; }             // [head_dim / 2]
   float rope_scale() const { return rope_scale_; }                // of cosine and sine
   // A checksum of everything that a forward pass reads, in this path's layout, and of the config: equal digests, equal results.
+  // REQUIRES: on the host.
   uint64_t digest() const;
   int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + vectors_.bytes()); }
 
  private:
   void* address(const WeightPiece& piece);
+  Status load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device);
+  Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);
   void bind();
   void put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows);
 
   ModelConfig config_;
   WeightPlan plan_;
+  Accelerator* accelerator_ = nullptr;  // null: host
   Buffer<Element> embedding_;
   Buffer<Element> packed_;  // the plan's linear pieces
   Buffer<float> vectors_;   // the plan's vectors, then inv_freq

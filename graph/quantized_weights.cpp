@@ -7,58 +7,60 @@ void QuantizedWeights::for_each(const Visit& visit) {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const LayerWeights& from = source_->layers()[i];
     Layer& to = layers_[i];
-    visit(from.qkv, to.qkv);
-    visit(from.o, to.o);
-    visit(from.gate_up, to.gate_up);
-    visit(from.down, to.down);
+    visit(from.qkv, to.qkv, false);
+    visit(from.o, to.o, false);
+    visit(from.gate_up, to.gate_up, true);
+    visit(from.down, to.down, false);
   }
-  visit(source_->lm_head(), lm_head_);
+  visit(source_->lm_head(), lm_head_, false);
 }
 
 namespace {
 
-int64_t packed_bytes(const LinearWeight& w) {  // each weight begins on a cache line
-  return (w4_cpu_packed_bytes(w.out_features, w.in_features) + 63) / 64 * 64;
+int64_t packed_bytes(const KernelTable& kernels, const LinearWeight& w) {  // each weight begins on a cache line, or where the copy engine can
+  return (kernels.w4_packed_bytes(w.out_features, w.in_features) + 127) / 128 * 128;
 }
 
 }  // namespace
 
 // The bytes that they take.
-int64_t QuantizedWeights::plan(const ModelWeights& source) {
+int64_t QuantizedWeights::plan(const ModelWeights& source, const KernelTable& kernels) {
   source_ = &source;
   layers_.resize(source.layers().size());
   int64_t bytes = 0;
-  for_each([&](const LinearWeight& from, LinearW4Weight&) { bytes += packed_bytes(from); });
+  for_each([&](const LinearWeight& from, LinearW4Weight&, bool) { bytes += packed_bytes(kernels, from); });
   return bytes;
 }
 
-void QuantizedWeights::bind() {
+void QuantizedWeights::bind(const KernelTable& kernels) {
   uint8_t* next = packed_.data();
-  for_each([&](const LinearWeight& from, LinearW4Weight& to) {
+  for_each([&](const LinearWeight& from, LinearW4Weight& to, bool) {
     to = {.in_features = from.in_features, .out_features = from.out_features, .packed = next, .bias = from.bias};
-    next += packed_bytes(from);
+    next += packed_bytes(kernels, from);
   });
 }
 
-Result<QuantizedWeights> QuantizedWeights::create(const ModelWeights& source, bool shared) {
+Result<QuantizedWeights> QuantizedWeights::create(const ModelWeights& source, const KernelTable& kernels, Accelerator* accelerator,
+                                                  bool shared) {
+  if (shared && accelerator != nullptr) return unsupported("weights in shared memory on a device");
   QuantizedWeights q;
-  const int64_t bytes = q.plan(source);
+  const int64_t bytes = q.plan(source, kernels);
   constexpr const char* kWhat = "quantised weights";
-  OTR_ASSIGN_OR_RETURN(q.packed_, shared ? Buffer<uint8_t>::create_shared(bytes, kWhat) : Buffer<uint8_t>::create(bytes, kWhat));
-  q.bind();
+  OTR_ASSIGN_OR_RETURN(q.packed_, shared ? Buffer<uint8_t>::create_shared(bytes, kWhat) : Buffer<uint8_t>::create(bytes, kWhat, accelerator));
+  q.bind(kernels);
   return q;
 }
 
-Result<QuantizedWeights> QuantizedWeights::attach(const ModelWeights& source, int fd) {
+Result<QuantizedWeights> QuantizedWeights::attach(const ModelWeights& source, const KernelTable& kernels, int fd) {
   QuantizedWeights q;
-  OTR_ASSIGN_OR_RETURN(q.packed_, Buffer<uint8_t>::attach(fd, q.plan(source), "quantised weights"));
-  q.bind();
+  OTR_ASSIGN_OR_RETURN(q.packed_, Buffer<uint8_t>::attach(fd, q.plan(source, kernels), "quantised weights"));
+  q.bind(kernels);
   return q;
 }
 
-void QuantizedWeights::quantize(const KernelTable& kernels, ThreadPool& pool) {
-  for_each([&](const LinearWeight& from, LinearW4Weight& to) {
-    kernels.quantize_w4({.weight = from, .packed = packed_.data() + (to.packed - packed_.data())}, pool);
+void QuantizedWeights::quantize(const KernelTable& kernels, const LaunchContext& on) {
+  for_each([&](const LinearWeight& from, LinearW4Weight& to, bool gated) {
+    kernels.quantize_w4({.weight = from, .packed = packed_.data() + (to.packed - packed_.data()), .gated = gated}, on);
   });
 }
 

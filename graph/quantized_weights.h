@@ -16,12 +16,13 @@ namespace otr {
 class QuantizedWeights {
  public:
   // `source` outlives the object. The content is undefined until quantize().
-  // `shared`: other processes will attach() them.
-  static Result<QuantizedWeights> create(const ModelWeights& source, bool shared = false);
+  // `kernels`: those that read them. `shared`: other processes will attach() them; on the host alone.
+  static Result<QuantizedWeights> create(const ModelWeights& source, const KernelTable& kernels, Accelerator* accelerator = nullptr,
+                                         bool shared = false);
   // What another process makes of its weights, which `source` is attached to: never to be quantised here. Takes `fd`.
-  static Result<QuantizedWeights> attach(const ModelWeights& source, int fd);
+  static Result<QuantizedWeights> attach(const ModelWeights& source, const KernelTable& kernels, int fd);
 
-  void quantize(const KernelTable& kernels, ThreadPool& pool);
+  void quantize(const KernelTable& kernels, const LaunchContext& on);
 
   struct Layer {
     LinearW4Weight qkv, o, gate_up, down;
@@ -32,9 +33,9 @@ class QuantizedWeights {
   int64_t bytes() const { return static_cast<int64_t>(packed_.bytes()); }
 
  private:
-  // visit(source weight, quantised weight) for each pair.
-  int64_t plan(const ModelWeights& source);
-  void bind();
+  int64_t plan(const ModelWeights& source, const KernelTable& kernels);
+  void bind(const KernelTable& kernels);
+  // visit(source weight, quantised weight, whether it is gate and up) for each pair.
   template <typename Visit>
   void for_each(const Visit& visit);
 

@@ -1,83 +1,106 @@
 #include "kernels/dispatch.h"
 
+#include <cstring>
+
 #include "kernels/base/cpu_features.h"
 
 namespace otr {
 namespace {
 
+template <auto kKernel>
+struct OnThreads;
+template <typename Params, void (*kKernel)(const Params&, ThreadPool&)>
+struct OnThreads<kKernel> {
+  static void launch(const Params& params, const LaunchContext& on) { kKernel(params, on.pool); }
+};
+
+void clear(void* data, size_t bytes, const LaunchContext&) { std::memset(data, 0, bytes); }
+
 constexpr KernelTable kScalar = {
     .path = "cpu-scalar",
-    .embed = embed,
-    .rmsnorm = rmsnorm_scalar,
-    .linear = linear_scalar,
-    .linear_w4 = linear_w4_scalar,
-    .quantize_w4 = quantize_w4_scalar,
-    .rope_table = rope_table,
-    .rope_append = rope_append_scalar,
-    .attention = attention_scalar,
-    .sample = sample_scalar,
-    .candidates = candidates_scalar,
-    .page_copy = page_copy,
-    .page_zero = page_zero,
-    .page_gather = page_gather,
-    .page_scatter = page_scatter,
+    .embed = OnThreads<embed>::launch,
+    .rmsnorm = OnThreads<rmsnorm_scalar>::launch,
+    .linear = OnThreads<linear_scalar>::launch,
+    .linear_w4 = OnThreads<linear_w4_scalar>::launch,
+    .quantize_w4 = OnThreads<quantize_w4_scalar>::launch,
+    .rope_table = OnThreads<rope_table>::launch,
+    .rope_append = OnThreads<rope_append_scalar>::launch,
+    .attention = OnThreads<attention_scalar>::launch,
+    .sample = OnThreads<sample_scalar>::launch,
+    .candidates = OnThreads<candidates_scalar>::launch,
+    .page_copy = OnThreads<page_copy>::launch,
+    .page_zero = OnThreads<page_zero>::launch,
+    .page_gather = OnThreads<page_gather>::launch,
+    .page_scatter = OnThreads<page_scatter>::launch,
+    .clear = clear,
+    .attention_tile_rows = attention_tile_rows,
+    .w4_packed_bytes = w4_cpu_packed_bytes,
 };
 
 #if !defined(OUTRIDER_ELEMENT_F32)
 constexpr KernelTable kAvx2 = {
     .path = "cpu-avx2",
-    .embed = embed,
-    .rmsnorm = rmsnorm_avx2,
-    .linear = linear_avx2,
-    .linear_w4 = linear_w4_avx2,
-    .quantize_w4 = quantize_w4_avx2,
-    .rope_table = rope_table,
-    .rope_append = rope_append_avx2,
-    .attention = attention_avx2,
-    .sample = sample_avx2,
-    .candidates = candidates_avx2,
-    .page_copy = page_copy,
-    .page_zero = page_zero,
-    .page_gather = page_gather,
-    .page_scatter = page_scatter,
+    .embed = OnThreads<embed>::launch,
+    .rmsnorm = OnThreads<rmsnorm_avx2>::launch,
+    .linear = OnThreads<linear_avx2>::launch,
+    .linear_w4 = OnThreads<linear_w4_avx2>::launch,
+    .quantize_w4 = OnThreads<quantize_w4_avx2>::launch,
+    .rope_table = OnThreads<rope_table>::launch,
+    .rope_append = OnThreads<rope_append_avx2>::launch,
+    .attention = OnThreads<attention_avx2>::launch,
+    .sample = OnThreads<sample_avx2>::launch,
+    .candidates = OnThreads<candidates_avx2>::launch,
+    .page_copy = OnThreads<page_copy>::launch,
+    .page_zero = OnThreads<page_zero>::launch,
+    .page_gather = OnThreads<page_gather>::launch,
+    .page_scatter = OnThreads<page_scatter>::launch,
+    .clear = clear,
+    .attention_tile_rows = attention_tile_rows,
+    .w4_packed_bytes = w4_cpu_packed_bytes,
 };
 
 constexpr KernelTable kAvx512 = {
     .path = "cpu-avx512",
-    .embed = embed,
-    .rmsnorm = rmsnorm_avx512,
-    .linear = linear_avx512,
-    .linear_w4 = linear_w4_avx512,
-    .quantize_w4 = quantize_w4_avx512,
-    .rope_table = rope_table,
-    .rope_append = rope_append_avx512,
-    .attention = attention_avx512,
-    .sample = sample_avx512,
-    .candidates = candidates_avx512,
-    .page_copy = page_copy,
-    .page_zero = page_zero,
-    .page_gather = page_gather,
-    .page_scatter = page_scatter,
+    .embed = OnThreads<embed>::launch,
+    .rmsnorm = OnThreads<rmsnorm_avx512>::launch,
+    .linear = OnThreads<linear_avx512>::launch,
+    .linear_w4 = OnThreads<linear_w4_avx512>::launch,
+    .quantize_w4 = OnThreads<quantize_w4_avx512>::launch,
+    .rope_table = OnThreads<rope_table>::launch,
+    .rope_append = OnThreads<rope_append_avx512>::launch,
+    .attention = OnThreads<attention_avx512>::launch,
+    .sample = OnThreads<sample_avx512>::launch,
+    .candidates = OnThreads<candidates_avx512>::launch,
+    .page_copy = OnThreads<page_copy>::launch,
+    .page_zero = OnThreads<page_zero>::launch,
+    .page_gather = OnThreads<page_gather>::launch,
+    .page_scatter = OnThreads<page_scatter>::launch,
+    .clear = clear,
+    .attention_tile_rows = attention_tile_rows,
+    .w4_packed_bytes = w4_cpu_packed_bytes,
 };
 
 // Every AMX machine has AVX-512: only the three matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the same
 // algorithm on TDPBF16PS computed by AVX-512, to the bit of its definition (kernels/amx/tile_soft.h).
 constexpr KernelTable kAmx = {
     .path = "cpu-amx",
-    .embed = embed,
-    .rmsnorm = rmsnorm_avx512,
-    .linear = linear_amx,
-    .linear_w4 = linear_w4_amx,
-    .quantize_w4 = quantize_w4_avx512,
-    .rope_table = rope_table,
-    .rope_append = rope_append_avx512,
-    .attention = attention_amx,
-    .sample = sample_avx512,
-    .candidates = candidates_avx512,
-    .page_copy = page_copy,
-    .page_zero = page_zero,
-    .page_gather = page_gather,
-    .page_scatter = page_scatter,
+    .embed = OnThreads<embed>::launch,
+    .rmsnorm = OnThreads<rmsnorm_avx512>::launch,
+    .linear = OnThreads<linear_amx>::launch,
+    .linear_w4 = OnThreads<linear_w4_amx>::launch,
+    .quantize_w4 = OnThreads<quantize_w4_avx512>::launch,
+    .rope_table = OnThreads<rope_table>::launch,
+    .rope_append = OnThreads<rope_append_avx512>::launch,
+    .attention = OnThreads<attention_amx>::launch,
+    .sample = OnThreads<sample_avx512>::launch,
+    .candidates = OnThreads<candidates_avx512>::launch,
+    .page_copy = OnThreads<page_copy>::launch,
+    .page_zero = OnThreads<page_zero>::launch,
+    .page_gather = OnThreads<page_gather>::launch,
+    .page_scatter = OnThreads<page_scatter>::launch,
+    .clear = clear,
+    .attention_tile_rows = attention_tile_rows,
+    .w4_packed_bytes = w4_cpu_packed_bytes,
 };
 #endif
 
@@ -112,6 +135,7 @@ std::vector<PathInfo> list_paths() {
 }
 
 Result<const KernelTable*> select_kernels(std::string_view name) {
+  if (name == "cuda-sm90a") return unsupported("path cuda-sm90a is a device's, not the CPU's");
   std::string known;
   for (const PathInfo& p : list_paths()) {
     if (name == "auto" && p.available) return p.table;
@@ -121,7 +145,7 @@ Result<const KernelTable*> select_kernels(std::string_view name) {
     }
     known += std::string(known.empty() ? "" : ", ") + p.table->path;
   }
-  return invalid_argument("unknown path '" + std::string(name) + "': expected auto, " + known);
+  return invalid_argument("unknown path '" + std::string(name) + "': expected auto, " + known + ", cuda-sm90a");
 }
 
 }  // namespace otr

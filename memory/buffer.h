@@ -1,11 +1,13 @@
-// Buffer: one aligned, zeroed block of memory with a type, made at create and freed with its owner. Move-only.
+// Buffer: one aligned, zeroed block of memory with a type, of the host or of an accelerator, made at create and freed with its owner.
+// Move-only. What lies on a device is not to be read or written here.
 //
-// The pages come zeroed from the system and cost nothing until they are touched. Blocks of 2 MB and more ask for huge pages: a
+// On the host the pages come zeroed from the system and cost nothing until they are touched. Blocks of 2 MB and more ask for huge pages: a
 // weight sweep then walks hundreds of translations instead of hundreds of thousands.
 //
-// A shared one is a file in memory, which other processes attach(), to read: one copy for all. Its owner may write at any time; when
-// is theirs to agree on.
-// Errors: kOutOfMemory with the size; attach() gives kBadInput for a file of another size. Thread safety: none needed, it owns.
+// A shared one is a file in the host's memory, which other processes attach(), to read: one copy for all. Its owner may write at any time;
+// when is theirs to agree on.
+// Errors: kOutOfMemory with the size; attach() gives kBadInput for a file of another size. Thread safety: none needed, it owns; on a
+// device as the accelerator.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +15,14 @@
 #include <string>
 #include <utility>
 
+#include "kernels/base/accelerator.h"
 #include "kernels/base/status.h"
 
 namespace otr {
 
 namespace internal {
-void* map_zeroed(size_t bytes);  // null if the system refuses
-void unmap(void* data, size_t bytes);
+void* allocate_zeroed(size_t bytes, Accelerator* device);  // null if the system refuses
+void release(void* data, size_t bytes, Accelerator* device);
 int make_memory_file(const char* name, size_t bytes);         // -1 if the system refuses
 void* map_memory_file(int fd, size_t bytes, bool may_write);  // null likewise, or if the file has another size
 void close_file(int fd);
@@ -30,27 +33,31 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), fd_(std::exchange(other.fd_, -1)) {}
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), fd_(std::exchange(other.fd_, -1)),
+        device_(other.device_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     std::swap(fd_, other.fd_);
+    std::swap(device_, other.device_);
     return *this;
   }
   ~Buffer() {
-    internal::unmap(data_, size_ * sizeof(T));
+    internal::release(data_, size_ * sizeof(T), device_);
     internal::close_file(fd_);
   }
 
-  static Result<Buffer> create(int64_t size, const char* what) {
+  // `device`, if not null, has the memory and outlives the buffer.
+  static Result<Buffer> create(int64_t size, const char* what, Accelerator* device = nullptr) {
     Buffer b;
+    b.device_ = device;
     if (size <= 0) return b;
     // A product that would wrap around must not end up as a small block.
     const bool countable = static_cast<size_t>(size) <= SIZE_MAX / sizeof(T);
-    if (countable) b.data_ = static_cast<T*>(internal::map_zeroed(static_cast<size_t>(size) * sizeof(T)));
+    if (countable) b.data_ = static_cast<T*>(internal::allocate_zeroed(static_cast<size_t>(size) * sizeof(T), device));
     if (b.data_ == nullptr) {
       return Status(StatusCode::kOutOfMemory, std::string(what) + ": cannot allocate " + std::to_string(size) + " times " +
-                                                  std::to_string(sizeof(T)) + " bytes");
+                                                  std::to_string(sizeof(T)) + " bytes" + (device != nullptr ? " on the device" : ""));
     }
     b.size_ = static_cast<size_t>(size);
     return b;
@@ -93,6 +100,7 @@ class Buffer {
   T* data_ = nullptr;
   size_t size_ = 0;
   int fd_ = -1;
+  Accelerator* device_ = nullptr;  // null: host
 };
 
 }  // namespace otr

@@ -186,14 +186,14 @@ Result<HostTensor> host_tensor(const otr_tensor& t) {
 Result<EngineOptions> engine_options(const otr_engine_options& c) {
   if (c.model_path == nullptr || *c.model_path == '\0') return invalid_argument("options.model_path is missing");
   const auto text = [](const char* s, const char* fallback) { return std::string(s != nullptr && *s != '\0' ? s : fallback); };
-  const std::string device = text(c.device, "auto");
-  if (device != "auto" && device != "cpu") {
-    if (device.rfind("cuda:", 0) == 0) return unsupported("device " + device + ": this build has no CUDA backend");
-    return invalid_argument("unknown device '" + device + "': expected auto or cpu");
-  }
   EngineOptions o;
   o.device.target.path = c.model_path;
   o.device.isa = text(c.isa, "auto");
+  const std::string device = text(c.device, "auto");
+  OTR_ASSIGN_OR_RETURN(o.gpus, parse_gpus(device));
+  if (o.gpus.empty() && device == "auto" && o.device.isa == kCudaPath) o.gpus = {0};
+  if (!o.gpus.empty() && o.device.isa == "auto") o.device.isa = kCudaPath;
+  if (o.gpus.empty() == (o.device.isa == kCudaPath)) return invalid_argument("device '" + device + "' has no path '" + o.device.isa + "'");
   o.device.num_threads = c.num_threads;
   if (c.pin_threads != 0 && c.pin_threads != 1) return invalid_argument("options.pin_threads must be 0 or 1");
   o.device.pin_threads = c.pin_threads == 1;
@@ -212,7 +212,7 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.trace_path = text(c.trace_path, "");
   o.max_batch = c.max_batch;
   o.prefill_chunk = c.prefill_chunk;
-  o.num_workers = c.num_workers;
+  o.num_workers = std::max(c.num_workers, c.num_workers >= 1 ? static_cast<int32_t>(o.gpus.size()) : c.num_workers);
   if (c.worker_processes != 0 && c.worker_processes != 1) return invalid_argument("options.worker_processes must be 0 or 1");
   o.worker_processes = c.worker_processes == 1;
   o.worker_executable = text(c.worker_executable, "");

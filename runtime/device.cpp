@@ -3,6 +3,13 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <charconv>
+
+#if defined(OUTRIDER_CUDA)
+#include "kernels/cuda/cuda_device.h"
+#endif
+
 namespace otr {
 namespace {
 
@@ -36,14 +43,48 @@ class CpuShare {
 
 Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
   std::unique_ptr<Device> d(new Device());
-  OTR_ASSIGN_OR_RETURN(d->kernels_, select_kernels(options.isa));
+  OTR_RETURN_IF_ERROR(d->choose_kernels(options));
   if (options.kernels != nullptr) d->kernels_ = options.kernels;
   {
     const CpuShare share(options.pin_threads ? options.first_cpu : -1, options.num_threads);
     d->pool_ = std::make_unique<ThreadPool>(options.num_threads, options.pin_threads);
   }
-  OTR_ASSIGN_OR_RETURN(d->target_, ModelRunner::create(options.target, *d->kernels_, *d->pool_));
+  OTR_ASSIGN_OR_RETURN(d->target_, ModelRunner::create(options.target, *d->kernels_, *d->pool_, d->accelerator_, d->programs_.get()));
   return d;
+}
+
+Status Device::choose_kernels(const DeviceOptions& options) {
+  if (options.isa != kCudaPath) {
+    OTR_ASSIGN_OR_RETURN(kernels_, select_kernels(options.isa));
+    return {};
+  }
+#if defined(OUTRIDER_CUDA)
+  OTR_ASSIGN_OR_RETURN(accelerator_, CudaDevice::open(options.ordinal));
+  programs_ = std::make_unique<ProgramPool>(accelerator_.get());
+  kernels_ = &cuda_kernels();
+  return {};
+#else
+  return unsupported("device cuda:" + std::to_string(options.ordinal) + ": this build has no CUDA backend, path " + kCudaPath);
+#endif
+}
+
+Result<std::vector<int32_t>> parse_gpus(std::string_view device) {
+  constexpr std::string_view kCuda = "cuda", kList = "cuda:";
+  const auto wrong = [&](const std::string& why) { return invalid_argument("device '" + std::string(device) + "': " + why); };
+  std::vector<int32_t> gpus;
+  if (device == "auto" || device == "cpu") return gpus;
+  if (device == kCuda) return std::vector<int32_t>{0};
+  if (!device.starts_with(kList)) return wrong("expected auto, cpu, cuda or cuda:N,…");
+  for (std::string_view rest = device.substr(kList.size());; rest.remove_prefix(1)) {
+    int32_t gpu = -1;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), gpu);
+    if (error != std::errc() || gpu < 0) return wrong("expected the number of a GPU, from 0 on, found '" + std::string(rest) + "'");
+    if (std::ranges::find(gpus, gpu) != gpus.end()) return wrong("GPU " + std::to_string(gpu) + " is named twice");
+    gpus.push_back(gpu);
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    if (rest.empty()) return gpus;
+    if (rest.front() != ',') return wrong("expected a comma, found '" + std::string(rest) + "'");
+  }
 }
 
 }  // namespace otr

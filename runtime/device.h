@@ -1,17 +1,24 @@
-// Device: what a worker computes on: kernels, threads, and the target model on them.
+// Device: what a worker computes on: kernels, threads, on a GPU the accelerator and its captured programs, and the target model on
+// them.
 //
+// Errors: create() as ModelRunner::create; kUnsupported, with the reason, for a path that the build or the machine does not have.
 // Single-threaded: used by one thread at a time.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "graph/program_pool.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "runtime/model_runner.h"
 
 namespace otr {
 
 struct DeviceOptions {
-  std::string isa = "auto";
+  std::string isa = "auto";  // of the CPU's paths; or kCudaPath
+  int32_t ordinal = 0;       // of the GPU, on that path
   const KernelTable* kernels = nullptr;  // if not null, instead of the path's: for proofs of what goes wrong with others
   int32_t num_threads = 0;
   bool pin_threads = false;
@@ -25,6 +32,9 @@ class Device {
 
   const KernelTable& kernels() const { return *kernels_; }
   ThreadPool& pool() { return *pool_; }
+  const std::shared_ptr<Accelerator>& accelerator() const { return accelerator_; }  // null on a CPU's path
+  ProgramPool* programs() { return programs_.get(); }                               // likewise
+  const ProgramPool* programs() const { return programs_.get(); }
   const char* isa() const { return kernels_->path; }
   int32_t num_threads() const { return pool_->num_threads(); }
   ModelRunner& target() { return *target_; }
@@ -32,10 +42,17 @@ class Device {
 
  private:
   Device() = default;
+  Status choose_kernels(const DeviceOptions& options);
 
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
+  std::shared_ptr<Accelerator> accelerator_;
+  std::unique_ptr<ProgramPool> programs_;
   std::unique_ptr<ModelRunner> target_;
 };
+
+// What the ABI's `device` says: "cpu" or "auto" are no GPU, "cuda" is GPU 0, "cuda:0,2" several. Errors: kInvalidArgument for anything else,
+// and for a GPU that is named twice.
+Result<std::vector<int32_t>> parse_gpus(std::string_view device);
 
 }  // namespace otr

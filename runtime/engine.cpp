@@ -12,6 +12,13 @@
 namespace otr {
 namespace {
 
+// What lies on a GPU is neither shared between processes nor read by the host.
+Status check_gpu_options(const EngineOptions& o) {
+  if (o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
+  if (o.keeps_checkpoints) return unsupported("keep_checkpoints on GPUs: a checkpoint has a digest of the weights, which is taken in the host's memory");
+  return {};
+}
+
 Status check_options(const EngineOptions& o) {
   constexpr int32_t kMaxBatch = 65536, kMaxChunk = 1 << 20, kMaxThreads = 4096, kMaxWorkers = 256;
   if (o.max_batch < 1 || o.max_batch > kMaxBatch) return invalid_argument("max_batch must be between 1 and 65536");
@@ -22,6 +29,7 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers < 1 || o.num_workers > kMaxWorkers) return invalid_argument("num_workers must be between 1 and 256");
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
+  if (!o.gpus.empty()) OTR_RETURN_IF_ERROR(check_gpu_options(o));
   return o.worker_processes ? check_process_options(o) : Status();
 }
 
@@ -82,6 +90,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (drafts_history && o.history == HistoryContent::kNone) {
     o.history = uses_history_logprobs(policy) ? HistoryContent::kLogprobs : HistoryContent::kTokens;
   }
+  if (!o.gpus.empty()) o.proofs.rebuild.mode = RebuildMode::kRecompute;  // pages are copied in the host's memory alone
   std::unique_ptr<Engine> engine(new Engine(o));
   if (!o.trace_path.empty()) {
     OTR_ASSIGN_OR_RETURN(engine->trace_, Trace::create(o.trace_path));
@@ -132,28 +141,36 @@ Engine::Engine(const EngineOptions& options)
       facts_(stats_.size()),
       lending_(stats_.size()) {}
 
-// The workers split batch, threads, CPUs and pages among them; the first one loads the weights, of the target and of drafters,
-// and measures what passes cost.
+int32_t Engine::first_beside(int32_t worker) const {
+  return options_.gpus.empty() ? 0 : worker % static_cast<int32_t>(options_.gpus.size());
+}
+
+// The workers split batch, threads, CPUs and pages among them; the first one of a device loads the weights, of the target and of
+// drafters, and the very first one measures what passes cost.
 Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t num_here = options_.worker_processes ? 1 : num_workers;
   add_links();
   for (w.index = 0; w.index < num_here; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
+    const int32_t beside = first_beside(w.index);
+    const Worker* owner = beside < w.index ? &worker(beside) : nullptr;
     const WorkerShare share(options_, w.speculation.policy, w.index);
     w.max_batch = w.speculation.max_batch = share.max_batch;
     w.max_draft_rows = w.speculation.max_draft_rows = share.max_draft_rows;
     DeviceOptions d = options_.device;
     d.num_threads = share.num_threads;
     if (num_workers > 1) d.first_cpu = share.first_cpu;
+    if (!options_.gpus.empty()) d.ordinal = options_.gpus[static_cast<size_t>(beside)];
     d.target.bucket = w.bucket();
     if (first == nullptr) {
       d.target.kv_sharers = num_workers;
       d.target.shared_memory = options_.worker_processes;
+      for (int32_t i = 1; i < num_workers; ++i) d.target.free_sharers += first_beside(i) == 0 ? 1 : 0;
     } else {  // as many pages as the first one's: what one can run, all can
       d.target.num_pages = first->target().page_pool().num_pages();
-      d.target.share_weights = &first->target();
     }
+    if (owner != nullptr) d.target.share_weights = &owner->target();
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
@@ -161,11 +178,11 @@ Status Engine::add_workers(WorkerOptions w) {
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();
       if (history_ != nullptr) w.speculation.history = [history = history_.get()] { return history->index(); };
-    } else {
-      w.speculation.share = &first->speculator();
     }
     link_worker(&w);
-    if (first != nullptr && first->server() != nullptr) w.share_server_model = &first->server()->model();
+    w.share_server_model = owner != nullptr && owner->server() != nullptr ? &owner->server()->model() : nullptr;
+    w.speculation.costs_of = first != nullptr ? &first->speculator() : nullptr;
+    w.speculation.share = owner != nullptr ? &owner->speculator() : nullptr;
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(w, std::move(device)));
     if (!options_.worker_processes) {
       const ModelRunner& target = worker->target();
@@ -294,6 +311,23 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   return s;
 }
 
+// What captured programs cost, of all workers: ,"gpu":{…}; "" on the CPU.
+std::string Engine::gpu_json() const {
+  if (options_.gpus.empty()) return {};
+  int32_t captures = 0;
+  int64_t target = 0, draft = 0;
+  double seconds = 0;
+  for (const auto& worker : workers_) {
+    const ProgramPool& programs = *worker->device().programs();
+    captures += programs.num_captures();
+    target += programs.bytes(ProgramRole::kTarget);
+    draft += programs.bytes(ProgramRole::kDraft);
+    seconds += programs.capture_seconds();
+  }
+  return ",\"gpu\":{\"captures\":" + std::to_string(captures) + ",\"target_capture_bytes\":" + std::to_string(target) +
+         ",\"draft_capture_bytes\":" + std::to_string(draft) + ",\"capture_seconds\":" + decimal(seconds) + "}";
+}
+
 std::string Engine::stats_json() const {
   WorkerStats s;
   std::string workers;
@@ -342,6 +376,7 @@ std::string Engine::stats_json() const {
       static_cast<long long>(first.speculator().drafter_weight_bytes() + (first.server() != nullptr ? first.server()->own_weight_bytes() : 0)), static_cast<long long>(model.converted_tensors()),
       static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
       decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
+  const std::string gpu = gpu_json();
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
@@ -349,7 +384,7 @@ std::string Engine::stats_json() const {
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued);
-  return std::string(text) + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  return std::string(text) + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 

@@ -31,6 +31,7 @@ enum class RaceMode { kByPolicy, kOff, kFastestOfN, kLeapfrog };
 
 struct EngineOptions {
   DeviceOptions device;  // threads and pages: of all workers together
+  std::vector<int32_t> gpus;  // workers go round them, at least one each; empty: the CPU
   int32_t num_workers = 1;
   int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
   std::string policy = "auto";
@@ -115,11 +116,15 @@ class Engine final : private WorkerHost, private ProcessHost {
   int32_t server_of(int32_t worker) const;
   Status check_updating(bool expected) const;
   Status check_not_updating() const;
+  // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
+  int32_t first_beside(int32_t worker) const;
+  std::string gpu_json() const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
   void resume_workers();
   uint64_t weights_digest();
   KvIdentity kv_identity();
+  Status check_pages_readable() const;  // from this process, on the host
   Result<CheckpointIdentity> checkpoint_identity();
   void record(int32_t worker, const WorkerReport& report);
   void resubmit(std::vector<CheckpointFile::Sample> samples);
@@ -153,7 +158,8 @@ class Engine final : private WorkerHost, private ProcessHost {
   RequestLimits limits_;                          // from here on set by create()
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
-  std::vector<std::unique_ptr<Worker>> workers_;  // all on one device's weights: the first one's; one, at rest, where they are processes
+  // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest, where they are processes.
+  std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ProcessWorker>> processes_;
   std::vector<WorkerPort*> ports_;                // to the threads or the processes
   std::vector<std::unique_ptr<DraftLink>> links_;  // by worker, to the one that drafts for it; none if nobody does

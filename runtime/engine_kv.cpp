@@ -46,10 +46,16 @@ KvIdentity Engine::kv_identity() {
           .weight_version = weight_version_};
 }
 
+Status Engine::check_pages_readable() const {
+  if (options_.worker_processes) return unsupported("pages of worker processes");
+  if (!options_.gpus.empty()) return unsupported("pages of GPUs");
+  return {};
+}
+
 Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size) {
   const std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_not_updating());
-  if (options_.worker_processes) return unsupported("pages of worker processes");
+  OTR_RETURN_IF_ERROR(check_pages_readable());
   const Standstill standstill(this);
   OTR_RETURN_IF_ERROR(standstill.status());
   ModelRunner* best = &workers_.front()->target();
@@ -85,7 +91,7 @@ Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std:
 Result<size_t> Engine::import_kv(std::span<const std::byte> bytes) {
   const std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_not_updating());
-  if (options_.worker_processes) return unsupported("pages of worker processes");
+  OTR_RETURN_IF_ERROR(check_pages_readable());
   OTR_ASSIGN_OR_RETURN(const KvImport import, open_kv(kv_identity(), bytes, limits_.vocab_size));
   std::vector<int32_t> tokens(import.tokens.size() / sizeof(int32_t));
   std::vector<Element> transfer(import.pages.size() / sizeof(Element));

@@ -34,14 +34,17 @@ Status Engine::begin_weights(uint64_t version) {
 Status Engine::put_weight(const HostTensor& tensor) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
-  return workers_.front()->target().put_weight(tensor);
+  for (const auto& worker : workers_) {
+    if (worker->target().owns_weights()) OTR_RETURN_IF_ERROR(worker->target().put_weight(tensor));
+  }
+  return {};
 }
 
 Status Engine::commit_weights() {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
   weights_digest_.reset();
-  for (const auto& worker : workers_) worker->target().weights_changed();  // the first one owns the weights
+  for (const auto& worker : workers_) worker->target().weights_changed();  // owners come before those who share
   for (const auto& process : processes_) process->weights_changed();       // which they have seen change
   std::lock_guard<std::mutex> lock(mutex_);
   quantize_seconds_ = first_worker().target().quantize_seconds();

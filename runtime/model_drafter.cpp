@@ -11,7 +11,8 @@ Result<std::unique_ptr<ModelDrafter>> ModelDrafter::create(const TreeDrafterOpti
                                    .num_pages = device.target().page_pool().num_pages(), .bucket = bucket(options),
                                    .share_logits = &device.target(), .shared_memory = device.target().in_shared_memory(),
                                    .attach = drafter.shared ? &*drafter.shared : nullptr, .share_weights = share};
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, device.kernels(), device.pool()));
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, device.kernels(), device.pool(),
+                                                                                  device.accelerator(), device.programs()));
   const int32_t vocab = runner->config().vocab_size, wanted = device.target().config().vocab_size;
   if (vocab != wanted) {
     return invalid_argument("drafter '" + drafter.name + "' (" + drafter.path + ") has a vocabulary of " + std::to_string(vocab) +

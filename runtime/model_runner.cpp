@@ -1,10 +1,12 @@
 #include "runtime/model_runner.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 
 #include "kernels/base/clock.h"
 
@@ -25,26 +27,50 @@ std::optional<uint64_t> free_memory() {
   return bytes;
 }
 
+// A device that failed has lost the tick, and what is to come: as where memory runs out, whoever ticks fails its sequences with the text.
+void throw_failure(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+constexpr int32_t kMaxPageIds = 4096;  // of one copy; more go in several
+
 }  // namespace
 
-Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool) {
-  std::unique_ptr<ModelRunner> r(new ModelRunner(kernels, pool));
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool,
+                                                         std::shared_ptr<Accelerator> accelerator, ProgramPool* programs) {
+  std::unique_ptr<ModelRunner> r(new ModelRunner(kernels, pool, std::move(accelerator), programs));
   OTR_RETURN_IF_ERROR(r->load_weights(options));
   const ModelConfig& config = r->config();
   r->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   OTR_RETURN_IF_ERROR(r->create_pages(options));
+  if (r->accelerator_ != nullptr) OTR_RETURN_IF_ERROR(r->create_device_parts());
   const ModelRunner* other = options.share_logits;
-  float* logits = other != nullptr && other->config().vocab_size == config.vocab_size ? other->program().logits() : nullptr;
+  ProgramOptions program_options = r->program_options(other != nullptr ? ProgramRole::kDraft : ProgramRole::kTarget);
+  if (other != nullptr && other->config().vocab_size == config.vocab_size) program_options.logits = other->program().logits();
   r->in_4_bits_ = options.in_4_bits;
   if (options.in_4_bits) OTR_RETURN_IF_ERROR(r->make_quantized());
   const QuantizedWeights* quantized = options.in_4_bits ? r->weights_->quantized.get() : nullptr;
   OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_->model, quantized, r->layout_, r->pages_.data(),
-                                                                     options.bucket, pool, logits));
+                                                                     options.bucket, r->context(), program_options));
   r->program_ = std::make_unique<ForwardProgram>(std::move(program));
+  if (r->accelerator_ != nullptr) return r;
   const int64_t stride = sample_workspace_stride(config.vocab_size) * pool.num_threads();
   OTR_ASSIGN_OR_RETURN(r->sample_scaled_, Buffer<float>::create(stride, "sampler"));
   OTR_ASSIGN_OR_RETURN(r->sample_order_, Buffer<int32_t>::create(stride, "sampler"));
   return r;
+}
+
+Status ModelRunner::create_device_parts() {
+  OTR_ASSIGN_OR_RETURN(DeviceDraws draws, DeviceDraws::create(kernels_, context(), config().vocab_size));
+  device_draws_ = std::make_unique<DeviceDraws>(std::move(draws));
+  OTR_ASSIGN_OR_RETURN(page_ids_, Mirror::create(kMaxPageIds * static_cast<int64_t>(sizeof(PageId)), "page ids", accelerator_.get()));
+  return {};
+}
+
+ProgramOptions ModelRunner::program_options(ProgramRole role) const {
+  const int64_t pages = (context_limit(config()) + kPageTokens - 1) / kPageTokens;
+  return {.role = role, .programs = programs_,
+          .max_pages_per_sequence = static_cast<int32_t>(std::min<int64_t>(pages, page_pool_->num_pages()))};
 }
 
 Status ModelRunner::load_weights(const ModelOptions& options) {
@@ -59,35 +85,49 @@ Status ModelRunner::load_weights(const ModelOptions& options) {
     weights_->converted_tensors = shared->converted_tensors;
     OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::attach(shared->config, shared->files));
     if (shared->quantized < 0) return {};
-    OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::attach(weights_->model, shared->quantized));
+    OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::attach(weights_->model, kernels_, shared->quantized));
     weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
     return {};
   }
+  weights_->accelerator = accelerator_;
   shared_memory_ = options.shared_memory;
   OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
-  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, pool_, shared_memory_));
+  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, context(), kernels_.device, shared_memory_));
   weights_->converted_tensors = model.weights->converted_tensors();
   return {};
 }
 
-Status ModelRunner::create_pages(const ModelOptions& options) {
+// Of all that share them.
+Result<uint64_t> ModelRunner::kv_bytes(const ModelOptions& options) const {
   constexpr uint64_t kUnknownFree = uint64_t{1} << 30;
-  const std::optional<uint64_t> free = free_memory();
+  const std::optional<uint64_t> free = accelerator_ != nullptr ? accelerator_->free_bytes() : free_memory();
   const uint64_t page_bytes = static_cast<uint64_t>(layout_.page_bytes());
-  const uint64_t asked = options.num_pages != 0 ? static_cast<uint64_t>(options.num_pages) * page_bytes : options.kv_bytes;
-  const uint64_t bytes = asked != 0 ? asked : free.value_or(kUnknownFree) / 4;
-  // Pages cost memory only once they are touched: the system would grant far too many, and kill the process much later.
-  if (free && bytes > *free) {
+  uint64_t bytes = options.num_pages != 0 ? static_cast<uint64_t>(options.num_pages) * page_bytes : options.kv_bytes;
+  if (bytes == 0 && accelerator_ != nullptr) {
+    const uint64_t most = *free / 10 * 9, quantized = static_cast<uint64_t>(weight_bytes()) / 100 * 27;  // 4.25 bits of 16
+    bytes = most > quantized ? (most - quantized) * static_cast<uint64_t>(options.kv_sharers) / static_cast<uint64_t>(options.free_sharers) : 0;
+  } else if (bytes == 0) {
+    bytes = free.value_or(kUnknownFree) / 4;
+  }
+  // On the host pages cost memory only once they are touched: the system would grant far too many, and kill the process much later.
+  const uint64_t here = bytes / static_cast<uint64_t>(options.kv_sharers) * static_cast<uint64_t>(options.free_sharers);
+  if (free && here > *free) {
     return Status(StatusCode::kOutOfMemory, "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " +
                                                 std::to_string(*free));
   }
+  return bytes;
+}
+
+Status ModelRunner::create_pages(const ModelOptions& options) {
+  OTR_ASSIGN_OR_RETURN(const uint64_t bytes, kv_bytes(options));
+  const uint64_t page_bytes = static_cast<uint64_t>(layout_.page_bytes());
   const uint64_t sharers = static_cast<uint64_t>(options.kv_sharers);
   const uint64_t num_pages = std::min<uint64_t>(bytes / page_bytes / sharers, std::numeric_limits<int32_t>::max() / 2);
   if (num_pages == 0) {
     return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " + std::to_string(page_bytes) +
                             (sharers > 1 ? " for each of " + std::to_string(sharers) + " workers" : ""));
   }
-  OTR_ASSIGN_OR_RETURN(pages_, Buffer<Element>::create(static_cast<int64_t>(num_pages) * layout_.page_elements(), "KV pages"));
+  OTR_ASSIGN_OR_RETURN(pages_, Buffer<Element>::create(static_cast<int64_t>(num_pages) * layout_.page_elements(), "KV pages", accelerator_.get()));
   page_pool_ = std::make_unique<PagePool>(static_cast<int32_t>(num_pages));
   prefix_cache_ = std::make_unique<PrefixCache>(page_pool_.get());
   return {};
@@ -95,7 +135,7 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
 
 Status ModelRunner::make_quantized() {
   if (weights_->quantized != nullptr) return {};  // by the owner
-  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model, shared_memory_));
+  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model, kernels_, accelerator_.get(), shared_memory_));
   weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
   quantize();
   return {};
@@ -103,8 +143,10 @@ Status ModelRunner::make_quantized() {
 
 Status ModelRunner::add_quantized(ProgramBucket bucket) {
   OTR_RETURN_IF_ERROR(make_quantized());
+  ProgramOptions options = program_options(ProgramRole::kDraft);
+  options.share = program_.get();
   OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels_, weights_->model, weights_->quantized.get(), layout_,
-                                                                     pages_.data(), bucket, pool_, program_->logits()));
+                                                                     pages_.data(), bucket, context(), options));
   quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
   return {};
 }
@@ -118,7 +160,8 @@ SharedModel ModelRunner::share() const {
 
 void ModelRunner::quantize() {
   const Stopwatch time;
-  weights_->quantized->quantize(kernels_, pool_);
+  weights_->quantized->quantize(kernels_, context());
+  if (accelerator_ != nullptr) throw_failure(accelerator_->wait());
   quantize_seconds_ = time.seconds();
 }
 
@@ -127,8 +170,9 @@ void ModelRunner::weights_changed() {
   prefix_cache_->clear();
 }
 
+// Copies first: a page may be given up by one sequence and zeroed for another in the same tick.
 void ModelRunner::prepare(const PageWork& work) {
-  // Copies first: a page may be given up by one sequence and zeroed for another in the same tick.
+  if (accelerator_ != nullptr) return prepare_on_device(work);
   kernels_.page_copy({.layout = layout_, .pages = pages_.data(), .from = work.copy_from.data(), .to = work.copy_to.data(),
                        .num_copies = static_cast<int32_t>(work.copy_to.size())}, pool_);
   kernels_.page_zero({.layout = layout_, .pages = pages_.data(), .ids = work.zero.data(),
@@ -136,16 +180,19 @@ void ModelRunner::prepare(const PageWork& work) {
 }
 
 void ModelRunner::read_pages(std::span<const PageId> ids, Element* transfer) {
+  assert(accelerator_ == nullptr);
   kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
                          .transfer = transfer}, pool_);
 }
 
 void ModelRunner::write_pages(std::span<const PageId> ids, const Element* transfer) {
+  assert(accelerator_ == nullptr);
   kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
                           .transfer = transfer}, pool_);
 }
 
 void ModelRunner::copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to) {
+  assert(accelerator_ == nullptr);
   pool_.parallel_for(static_cast<int>(to.size()), [&](int i, int) {
     const size_t at = static_cast<size_t>(i);
     std::memcpy(pages_.data() + to[at] * layout_.page_elements(), from.pages_.data() + source[at] * layout_.page_elements(),
@@ -153,15 +200,39 @@ void ModelRunner::copy_pages(const ModelRunner& from, std::span<const PageId> so
   });
 }
 
+void ModelRunner::prepare_on_device(const PageWork& work) {
+  PageId* ids = page_ids_.host<PageId>();
+  const PageId* on_device = page_ids_.device<const PageId>();
+  const auto send = [this](size_t count) { page_ids_.down(0, static_cast<int64_t>(count * sizeof(PageId))); };
+  for (size_t i = 0, count; i < work.copy_to.size(); i += count) {
+    count = std::min<size_t>(work.copy_to.size() - i, kMaxPageIds / 2);
+    throw_failure(page_ids_.begin());
+    std::copy_n(work.copy_from.data() + i, count, ids);
+    std::copy_n(work.copy_to.data() + i, count, ids + count);
+    send(2 * count);
+    kernels_.page_copy({.layout = layout_, .pages = pages_.data(), .from = on_device, .to = on_device + count,
+                        .num_copies = static_cast<int32_t>(count)}, context());
+  }
+  for (size_t i = 0, count; i < work.zero.size(); i += count) {
+    count = std::min<size_t>(work.zero.size() - i, kMaxPageIds);
+    throw_failure(page_ids_.begin());
+    std::copy_n(work.zero.data() + i, count, ids);
+    send(count);
+    kernels_.page_zero({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = static_cast<int32_t>(count)}, context());
+  }
+}
+
 void ModelRunner::run(const RowBatch& rows) { program_->run(rows); }
 
 void ModelRunner::draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results) {
+  if (device_draws_ != nullptr) return throw_failure(device_draws_->sample(program_->logits(), draws, num_draws, results));
   const int32_t vocab = config().vocab_size;
   kernels_.sample({.num_draws = num_draws, .vocab_size = vocab, .logits = program_->logits(), .logits_stride = vocab, .draws = draws,
                     .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
 }
 
 void ModelRunner::candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results) {
+  if (device_draws_ != nullptr) return throw_failure(device_draws_->candidates(program.logits(), draws, num_draws, m, results));
   const int32_t vocab = config().vocab_size;
   kernels_.candidates({.num_draws = num_draws, .vocab_size = vocab, .m = m, .logits = program.logits(), .logits_stride = vocab,
                        .draws = draws, .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);

@@ -1,6 +1,10 @@
 // ModelRunner: one model ready to run rows: weights, KV pages, the forward program and the sampler, on a device's kernels and
 // threads. The target is one; so is a drafter that is a model of its own.
 //
+// On an accelerator weights, pages and logits are the device's; page ids, rows and draws go down and results come up in a copy each, and
+// draw() and candidates() wait for the device. There a failure of the device throws std::runtime_error with its text, from whatever
+// asks next: nothing of the tick can be kept.
+//
 // Made once; nothing but create() allocates. Single-threaded: used by one thread at a time. Runners on several devices may share
 // weights, which change only while all of them are at rest.
 #pragma once
@@ -15,6 +19,7 @@
 #include "kernels/dispatch.h"
 #include "memory/page_table.h"
 #include "memory/prefix_cache.h"
+#include "runtime/device_draws.h"
 
 namespace otr {
 
@@ -31,9 +36,10 @@ struct SharedModel {
 struct ModelOptions {
   std::string path;
   bool in_4_bits = false;  // its program runs the quantised weights: for drafters
-  uint64_t kv_bytes = 0;   // 0: a quarter of the free memory
+  uint64_t kv_bytes = 0;   // 0: a quarter of the free memory; of a device, nine tenths of what its weights, and those in 4 bits, leave
   int32_t num_pages = 0;   // if not 0, instead of kv_bytes
   int32_t kv_sharers = 1;  // models that have the pages between them, this one included
+  int32_t free_sharers = 1;  // of those, the ones on the same device: for kv_bytes of 0
   ProgramBucket bucket;
   const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
   bool shared_memory = false;            // weights go where other processes can attach them
@@ -43,14 +49,15 @@ struct ModelOptions {
 
 class ModelRunner {
  public:
-  // `kernels` and `pool` outlive the runner.
-  static Result<std::unique_ptr<ModelRunner>> create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool);
+  // `kernels`, `pool` and `programs` outlive the runner. `accelerator` and `programs`: null on the host.
+  static Result<std::unique_ptr<ModelRunner>> create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool,
+                                                     std::shared_ptr<Accelerator> accelerator = nullptr, ProgramPool* programs = nullptr);
 
   const ModelConfig& config() const { return weights_->model.config(); }
   bool in_4_bits() const { return in_4_bits_; }
   int64_t weight_bytes() const { return weights_->model.bytes(); }
   int64_t converted_tensors() const { return weights_->converted_tensors; }
-  uint64_t weights_digest() const { return weights_->model.digest(); }  // reads all of them
+  uint64_t weights_digest() const { return weights_->model.digest(); }  // reads all of them; on the host alone
   const KvLayout& kv_layout() const { return layout_; }
   int64_t page_bytes() const { return layout_.page_bytes(); }
   PagePool& page_pool() { return *page_pool_; }
@@ -58,6 +65,8 @@ class ModelRunner {
   PrefixCache& prefix_cache() { return *prefix_cache_; }
   const PrefixCache& prefix_cache() const { return *prefix_cache_; }
   const ForwardProgram& program() const { return *program_; }
+  // Rows of a tile, for a RowBatchBuilder.
+  int32_t tile_rows() const { return kernels_.attention_tile_rows(config().num_heads, config().num_kv_heads); }
 
   // For other processes. REQUIRES: shared_memory. The files stay the runner's.
   SharedModel share() const;
@@ -66,22 +75,24 @@ class ModelRunner {
   // Makes a second program over the same pages: the model in 4 bits. Errors: kOutOfMemory. REQUIRES: not done yet.
   Status add_quantized(ProgramBucket bucket);
   const ForwardProgram& quantized_program() const { return *quantized_program_; }
-  // Buffers of all programs.
+  // Buffers of all programs, and the sampler's on a device.
   int64_t activation_bytes() const {
-    return program_->buffer_bytes() + (quantized_program_ != nullptr ? quantized_program_->buffer_bytes() : 0);
+    return program_->buffer_bytes() + (quantized_program_ != nullptr ? quantized_program_->buffer_bytes() : 0) +
+           (device_draws_ != nullptr ? device_draws_->bytes() : 0);
   }
   int64_t quantized_bytes() const { return weights_->quantized != nullptr ? weights_->quantized->bytes() : 0; }
 
   // Replaces a tensor of the weights; to be followed by weights_changed() before rows run, of all that share them and of their
   // owner first. Errors: as ModelWeights::put.
   Status put_weight(const HostTensor& tensor) { return weights_->model.put(tensor, pool_); }
+  bool owns_weights() const { return owns_weights_; }
   // What was made of the old weights is made again, or forgotten.
   void weights_changed();
   double quantize_seconds() const { return quantize_seconds_; }  // of the last time
 
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
-  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements].
+  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. These and copy_pages() REQUIRE: no accelerator.
   void read_pages(std::span<const PageId> ids, Element* transfer);
   void write_pages(std::span<const PageId> ids, const Element* transfer);
   // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
@@ -95,18 +106,27 @@ class ModelRunner {
 
  private:
   struct Weights {
+    std::shared_ptr<Accelerator> accelerator;  // outlives what lies on it
     ModelWeights model;
     int64_t converted_tensors = 0;
     std::unique_ptr<QuantizedWeights> quantized;
   };
-  ModelRunner(const KernelTable& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+  ModelRunner(const KernelTable& kernels, ThreadPool& pool, std::shared_ptr<Accelerator> accelerator, ProgramPool* programs)
+      : kernels_(kernels), pool_(pool), accelerator_(std::move(accelerator)), programs_(programs) {}
+  LaunchContext context() const { return {pool_, accelerator_.get()}; }
   Status load_weights(const ModelOptions& options);
   Status make_quantized();
+  Result<uint64_t> kv_bytes(const ModelOptions& options) const;
   Status create_pages(const ModelOptions& options);
+  Status create_device_parts();
+  ProgramOptions program_options(ProgramRole role) const;
   void quantize();
+  void prepare_on_device(const PageWork& work);
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
+  const std::shared_ptr<Accelerator> accelerator_;  // null: host
+  ProgramPool* const programs_;
   std::shared_ptr<Weights> weights_;
   bool owns_weights_ = true, shared_memory_ = false, in_4_bits_ = false;
   KvLayout layout_;
@@ -116,8 +136,11 @@ class ModelRunner {
   std::unique_ptr<ForwardProgram> program_;
   std::unique_ptr<ForwardProgram> quantized_program_;
   double quantize_seconds_ = 0;
-  Buffer<float> sample_scaled_;   // [num_threads][sample_workspace_stride]
+  Buffer<float> sample_scaled_;   // on the host: [num_threads][sample_workspace_stride]
   Buffer<int32_t> sample_order_;  // likewise
+  // On a device.
+  std::unique_ptr<DeviceDraws> device_draws_;
+  Mirror page_ids_;  // [kMaxPageIds]
 };
 
 }  // namespace otr

@@ -114,9 +114,10 @@ typedef struct otr_engine otr_engine;
 typedef struct otr_engine_options {
   size_t struct_size;
   const char* model_path;  /* a Hugging Face folder (config.json, safetensors) or an .otr file; required */
-  const char* device;      /* "auto" (default) or "cpu" */
-  const char* isa;         /* "auto" (default), "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"; a forced path that is missing
-                              is OTR_UNSUPPORTED, never replaced */
+  const char* device;      /* "cpu"; "cuda" (GPU 0), "cuda:2", "cuda:0,1,3" (workers go round them, at least one each; every GPU has the
+                              weights once); "auto" (default): what isa names, "cpu" if that is "auto" too */
+  const char* isa;         /* "auto" (default): the best of the device; "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar",
+                              "cuda-sm90a"; a forced path that is missing is OTR_UNSUPPORTED, never replaced */
   const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps those that it
                               would have drawn itself. Samples are the same under every policy; only their speed differs. "auto"
                               (default): every tick what should pay most, of all drafters that are there; without a profile (see below)
@@ -129,7 +130,8 @@ typedef struct otr_engine_options {
   int32_t prefill_chunk;   /* prompt tokens a tick, 1 … 1048576; default 512 */
   int32_t num_threads;     /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
   uint64_t kv_bytes;       /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is free;
-                              0 (default): a quarter of the free memory */
+                              0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights leave, and a copy of
+                              them in 4 bits would */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the policy may
                               name; "NAME=w4:PATH": in 4 bits, which drafts faster while samples are few, and is right a little less often. Always there: "self", the model itself in 4 bits; "ngram", which repeats what followed the last
                               few tokens before in the group; and "history", which repeats what the prompt's samples said in the last
@@ -149,7 +151,7 @@ typedef struct otr_engine_options {
                               num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's samples start
                               at one worker, whose share of the pages must hold each of them; samples move to workers that have run
                               dry. Samples are the same for any number of workers. prefill_chunk is a worker's */
-  int32_t worker_processes; /* 1: each worker is a process: see Worker processes; default 0 */
+  int32_t worker_processes; /* 1: each worker is a process: see Worker processes; not on GPUs; default 0 */
   const char* worker_executable; /* the program that serves a worker process; required with worker_processes */
   int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung: longer than
                               the longest tick; default 300000 */
@@ -160,7 +162,7 @@ typedef struct otr_engine_options {
                               nothing runs whether that pays, by what passes cost and how many drafts were kept (otr_stats:
                               decoupled, plan); if not, these workers decode like the others.
                               "fixed:<drafter>[+<drafter>…]:<window>:decoupled" always does. Other policies must have 0 */
-  int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's limit; default 0 */
+  int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's limit; not on GPUs; default 0 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -336,7 +338,8 @@ typedef struct otr_tensor {
   otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;
-  const void* data;     /* row-major, dense, in host memory; any alignment */
+  const void* data;     /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by then, as
+                           seen from the host */
   size_t data_bytes;    /* what the shape and dtype come to */
 } otr_tensor;
 
@@ -357,7 +360,7 @@ OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
 /* An engine keeps the keys and values of prompts it has run, in pages of 64 tokens, as long as there is room: a prompt that begins with the
  * same tokens does not run them again. They can be taken from one engine to another of the same weights, instruction-set path and
- * library version, on this machine or elsewhere. Samples are the same with and without. */
+ * library version, on this machine or elsewhere. Samples are the same with and without. On GPUs: OTR_UNSUPPORTED. */
 
 /* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first token is
  * drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small a one is

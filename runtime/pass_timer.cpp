@@ -54,7 +54,7 @@ struct PassTimer::Model {
               .max_segments = timed.program->bucket().max_rows,
               .max_logit_rows = timed.program->bucket().max_logit_rows,
               .max_pages_per_sequence = 1},
-             attention_tile_rows(timed.model->config().num_heads, timed.model->config().num_kv_heads)) {}
+             timed.model->tile_rows()) {}
   ~Model() {
     for (const PageId page : read) runner.page_pool().release(page);
     for (const PageId page : written) runner.page_pool().release(page);

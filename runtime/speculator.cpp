@@ -116,7 +116,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
 
 // By drafter, if the policy needs them: of the profile, or else measured.
 Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
-  if (options_.share != nullptr) return options_.share->costs_;
+  if (options_.costs_of != nullptr) return options_.costs_of->costs_;
   if (!options_.costs.empty()) return options_.costs;
   if (options_.profile.empty()) {
     if (!needs_costs(options_.policy)) return std::vector<CostModel>();

@@ -40,7 +40,9 @@ struct SpeculatorOptions {
   HistorySource history;   // of drafter "history"
   std::string profile;     // a file of measured costs; empty: none
   std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
-  const class Speculator* share = nullptr;  // another worker's, for create(): its costs and its drafters' weights are this one's too
+  // For create(): other workers', whose costs, and whose drafters' weights, are this one's too; null: measured, and loaded.
+  const class Speculator* costs_of = nullptr;
+  const class Speculator* share = nullptr;
   DraftLink* link = nullptr;  // to a worker that drafts; null: there is none
   std::string decoupled = {};  // the drafter's name that drafts there
   int32_t max_batch;

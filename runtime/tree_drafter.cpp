@@ -46,7 +46,7 @@ TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, 
              .max_logit_rows = options.max_batch + options.max_draft_rows,
              .max_pages_per_sequence = static_cast<int32_t>(std::min<int64_t>(
                  (context_limit(model.config()) + kPageTokens - 1) / kPageTokens, model.page_pool().num_pages()))},
-            attention_tile_rows(model.config().num_heads, model.config().num_kv_heads)),
+            model.tile_rows()),
       paths_(options.max_draft_rows, 2 * options.max_draft_rows) {
   const size_t rows = static_cast<size_t>(options.max_batch + options.max_draft_rows);
   draws_.reserve(rows);

@@ -46,7 +46,7 @@ Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
       batcher_(batch_limits(options_)),
       rebuild_(&target(), &mailbox_, options_.proofs.rebuild),
       random_(options.proofs.migration_seed + static_cast<uint32_t>(options.index)),
-      rows_(row_limits(options_, target()), attention_tile_rows(target().config().num_heads, target().config().num_kv_heads)),
+      rows_(row_limits(options_, target()), target().tile_rows()),
       paths_(options.max_draft_rows, 2 * options.max_draft_rows) {  // kMaxDraftDepth positions touch two pages at most
   const size_t batch = static_cast<size_t>(options_.max_batch), chunk = static_cast<size_t>(options_.prefill_chunk);
   const size_t draft_rows = static_cast<size_t>(options_.max_draft_rows);

@@ -59,7 +59,8 @@ struct WorkerOptions {
   // Every running sample wants one row of logits a tick; scores want one for every token, so a small batch gets some more.
   int32_t max_logit_rows() const { return std::max(max_batch, 64); }
   ProgramBucket bucket() const {
-    return {.max_rows = max_batch + prefill_chunk + max_draft_rows, .max_logit_rows = max_logit_rows() + max_draft_rows};
+    return {.max_rows = max_batch + prefill_chunk + max_draft_rows, .max_logit_rows = max_logit_rows() + max_draft_rows,
+            .max_copies = max_draft_rows * kMaxDraftDepth};
   }
 };
 

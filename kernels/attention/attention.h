@@ -47,6 +47,9 @@ struct AttentionParams {
   const Element* pages;  // [num_pages][page_elements]
   Element* out;          // [num_rows][out_stride]; num_heads * head_dim values, the rest is left alone
   int64_t out_stride;    // a multiple of 32
+  int32_t max_keys = 0;          // on a device: bounds every row's position + 1
+  float* workspace = nullptr;    // on a device: [workspace_size], may be null
+  int64_t workspace_size = 0;
 };
 
 void attention_scalar(const AttentionParams& params, ThreadPool& pool);

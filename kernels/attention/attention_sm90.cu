@@ -51,9 +51,24 @@ struct Unit {
   int32_t first_row, end_row;  // other rows take no part
 };
 
+// What a block takes: a part of the task of a bundle and a KV head.
+struct Share {
+  int bundle, kv_head, part, parts;
+};
+
+// Blocks take the tasks in turn, and as many shares of them as there are blocks for, up to k.parts. The grid of a captured launch is that
+// of a full batch: how many tasks there are is read here, so few tasks have many blocks each there too.
+OTR_DEVICE Share share_of(const KernelParams& k) {
+  const int num_bundles = k.rows.num_bundles_at != nullptr ? *k.rows.num_bundles_at : k.rows.num_bundles;
+  const int num_kv_heads = k.p.layout.num_kv_heads, num_tasks = num_bundles * num_kv_heads;
+  const int block = static_cast<int>(blockIdx.x), task = block % num_tasks;
+  return {task / num_kv_heads, task % num_kv_heads, block / num_tasks, min(static_cast<int>(gridDim.x) / num_tasks, k.parts)};
+}
+
 // visit(unit) for this block's part of the task: what the bundle's tiles share, then each tile's own keys.
 template <typename Visit>
-OTR_DEVICE void for_each_unit(const KernelParams& k, const TileBundle& bundle, int part, const Visit& visit) {
+OTR_DEVICE void for_each_unit(const KernelParams& k, const Share& share, const Visit& visit) {
+  const TileBundle& bundle = k.rows.bundles[share.bundle];
   const RowBatch& rows = k.rows;
   int turn = 0;
   for (int i = -1; i < bundle.num_tiles; ++i) {
@@ -63,8 +78,8 @@ OTR_DEVICE void for_each_unit(const KernelParams& k, const TileBundle& bundle, i
     const int32_t end_row = i < 0 ? last.first_row + last.num_rows : tile.first_row + tile.num_rows;
     const int32_t end = i < 0 ? bundle.shared_keys : rows.positions[end_row - 1] + 1;
     for (int32_t key = i < 0 ? 0 : bundle.shared_keys; key < end; key += kAttentionSplit) {
-      const bool mine = turn == part;
-      turn = turn + 1 == k.parts ? 0 : turn + 1;
+      const bool mine = turn == share.part;
+      turn = turn + 1 == share.parts ? 0 : turn + 1;
       if (!mine) continue;
       const int32_t pages = (end - key + kPageTokens - 1) / kPageTokens;
       visit(Unit{table + key / kPageTokens, key, pages < kAttentionSplitPages ? pages : kAttentionSplitPages, tile.first_row,
@@ -85,13 +100,13 @@ struct Shared {
 };
 
 template <int kHeadDim>
-OTR_DEVICE void load_pages(const KernelParams& k, const TileBundle& bundle, int kv_head, int part, const CUtensorMap& k_map,
+OTR_DEVICE void load_pages(const KernelParams& k, const Share& share, const CUtensorMap& k_map,
                            const CUtensorMap& v_map, Shared<kHeadDim>* shared) {
   using S = Shared<kHeadDim>;
   const KvLayout& layout = k.p.layout;
   const uint64_t policy = ptx::l2_evict_normal();
   RingTurn turn;
-  for_each_unit(k, bundle, part, [&](const Unit& unit) {
+  for_each_unit(k, share, [&](const Unit& unit) {
     for (int i = 0; i < 2 * kAttentionSplitPages; ++i, turn.advance(S::kSlots)) {
       const bool values = i >= kAttentionSplitPages;
       const int32_t wanted = i % kAttentionSplitPages, last = unit.num_pages - 1;
@@ -101,11 +116,11 @@ OTR_DEVICE void load_pages(const KernelParams& k, const TileBundle& bundle, int 
       ptx::mbarrier_wait(&shared->empty[turn.slot], turn.phase ^ 1);
       if (values) {
         ptx::mbarrier_arrive_expect_tx(full, kHeadDim * kOperandRowBytes);
-        ptx::tma_load_2d(slot, &v_map, 0, static_cast<int32_t>((page + layout.v_offset(k.p.layer, kv_head)) / kPageTokens),
+        ptx::tma_load_2d(slot, &v_map, 0, static_cast<int32_t>((page + layout.v_offset(k.p.layer, share.kv_head)) / kPageTokens),
                          full, policy);
       } else {
         ptx::mbarrier_arrive_expect_tx(full, S::kSlotBytes);
-        const int32_t row = static_cast<int32_t>((page + layout.k_offset(k.p.layer, kv_head)) / kHeadDim);
+        const int32_t row = static_cast<int32_t>((page + layout.k_offset(k.p.layer, share.kv_head)) / kHeadDim);
         for (int span = 0; span < S::kSpans; ++span) {
           ptx::tma_load_2d(slot + span * kPageTokens * kOperandRowBytes, &k_map, span * kOperandK, row, full, policy);
         }
@@ -259,16 +274,16 @@ OTR_DEVICE void store_partial(const KernelParams& k, int row, int head, int spli
 }
 
 template <int kHeadDim, bool kParts>
-OTR_DEVICE void compute_task(const KernelParams& k, const TileBundle& bundle, int kv_head, int part, Shared<kHeadDim>* shared) {
-  const int thread = static_cast<int>(threadIdx.x), group = k.p.num_heads / k.p.layout.num_kv_heads;
-  load_queries<kHeadDim>(k, bundle, kv_head, group, shared);
+OTR_DEVICE void compute_task(const KernelParams& k, const Share& share, Shared<kHeadDim>* shared) {
+  const int thread = static_cast<int>(threadIdx.x), group = k.p.num_heads / k.p.layout.num_kv_heads, kv_head = share.kv_head;
+  load_queries<kHeadDim>(k, k.rows.bundles[share.bundle], kv_head, group, shared);
   // The merged sums of the thread's two rows.
   float total_m[2] = {kMinusInf, kMinusInf}, total_l[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < kHeadDim / 8; ++i) shared->merged[i][thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
   RingTurn turn;
-  for_each_unit(k, bundle, part, [&](const Unit& unit) {
+  for_each_unit(k, share, [&](const Unit& unit) {
     float s[kAttentionSplitPages][32], m[2], l[2], o[kHeadDim / 2];
     uint32_t w[kAttentionSplitPages][4][4];
     compute_scores<kHeadDim>(shared, &turn, s);
@@ -327,6 +342,8 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
   static_assert(sizeof(Shared<kHeadDim>) <= attention_shared_bytes(kHeadDim));
   extern __shared__ __align__(kSwizzleGroupBytes) uint8_t raw[];
   auto* shared = reinterpret_cast<Shared<kHeadDim>*>(raw);
+  const Share share = share_of(k);
+  if (share.part >= share.parts) return;  // of a captured launch, whose grid is that of a full batch
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared<kHeadDim>::kSlots; ++i) {
       ptx::mbarrier_init(&shared->full[i], 1);
@@ -335,15 +352,12 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-
-  const int num_kv_heads = k.p.layout.num_kv_heads, kv_head = static_cast<int>(blockIdx.x) % num_kv_heads;
-  const TileBundle& bundle = k.rows.bundles[static_cast<int>(blockIdx.x) / num_kv_heads];
   if (threadIdx.x >= kComputing) {
     ptx::setmaxnreg_dec<48>();
-    if (threadIdx.x == kComputing) load_pages<kHeadDim>(k, bundle, kv_head, static_cast<int>(blockIdx.y), k_map, v_map, shared);
+    if (threadIdx.x == kComputing) load_pages<kHeadDim>(k, share, k_map, v_map, shared);
   } else {
     ptx::setmaxnreg_inc<208>();
-    compute_task<kHeadDim, kParts>(k, bundle, kv_head, static_cast<int>(blockIdx.y), shared);
+    compute_task<kHeadDim, kParts>(k, share, shared);
   }
 }
 
@@ -372,7 +386,7 @@ __global__ void __launch_bounds__(128) merge_kernel(const __grid_constant__ Kern
 }
 
 template <int kHeadDim>
-Status launch(const KernelParams& k, cudaStream_t stream) {
+Status launch(const KernelParams& k, int blocks, cudaStream_t stream) {
   // Any page may be named: the tensors end where coordinates do.
   constexpr int64_t kAllRows = 0x7fffffff;
   CUtensorMap k_map, v_map;
@@ -382,12 +396,11 @@ Status launch(const KernelParams& k, cudaStream_t stream) {
   const auto kernel = k.parts > 1 ? attention_kernel<kHeadDim, true> : attention_kernel<kHeadDim, false>;
   OTR_RETURN_IF_ERROR(
       cuda_status("attention", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes)));
-  const dim3 grid(static_cast<unsigned>(k.rows.num_bundles * k.p.layout.num_kv_heads), static_cast<unsigned>(k.parts));
-  kernel<<<grid, kThreads, kBytes, stream>>>(k, k_map, v_map);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kBytes, stream>>>(k, k_map, v_map);
   OTR_RETURN_IF_ERROR(launch_status("attention"));
   if (k.partials == nullptr) return {};
-  const unsigned blocks = static_cast<unsigned>((int64_t{k.rows.num_rows} * k.p.num_heads + 3) / 4);
-  merge_kernel<kHeadDim><<<blocks, 128, 0, stream>>>(k);
+  const unsigned merging = static_cast<unsigned>((int64_t{k.rows.num_rows} * k.p.num_heads + 3) / 4);
+  merge_kernel<kHeadDim><<<merging, 128, 0, stream>>>(k);
   return launch_status("attention");
 }
 
@@ -404,15 +417,18 @@ Status attention_sm90(const AttentionParams& p, const AttentionWorkspace& worksp
   const bool suffices =
       workspace.partials != nullptr &&
       workspace.size >= attention_sm90_workspace(rows.num_rows, p.num_heads, p.layout.head_dim, workspace.max_keys);
-  const int parts = attention_sm90_parts(rows.num_bundles * p.layout.num_kv_heads, num_sms, workspace.max_keys, suffices);
-  const KernelParams k = {p, rows, parts, attention_num_splits(workspace.max_keys), parts > 1 ? workspace.partials : nullptr};
+  const int num_tasks = rows.num_bundles * p.layout.num_kv_heads, splits = attention_num_splits(workspace.max_keys);
+  const bool is_captured = rows.num_bundles_at != nullptr;
+  const int parts = is_captured ? (suffices ? splits : 1) : attention_sm90_parts(num_tasks, num_sms, workspace.max_keys, suffices);
+  const int blocks = !is_captured ? num_tasks * parts : parts > 1 && num_tasks < 2 * num_sms ? 2 * num_sms : num_tasks;
+  const KernelParams k = {p, rows, parts, splits, parts > 1 ? workspace.partials : nullptr};
   switch (p.layout.head_dim) {
     case 32:
-      return launch<32>(k, stream);
+      return launch<32>(k, blocks, stream);
     case 64:
-      return launch<64>(k, stream);
+      return launch<64>(k, blocks, stream);
     case 128:
-      return launch<128>(k, stream);
+      return launch<128>(k, blocks, stream);
     default:
       return unsupported("attention: head_dim " + std::to_string(p.layout.head_dim) + " is not 32, 64 or 128");
   }

@@ -27,6 +27,7 @@ inline constexpr uint32_t kW4NotFinite = 0x7fc00000u;
 struct QuantizeW4Params {
   LinearWeight weight;  // the bias is not read
   uint8_t* packed;      // [w4_cpu_packed_bytes(out_features, in_features)], 64-byte aligned
+  bool gated = false;   // to be read for `gated`: of interest where gates and ups do not lie in turns already (on a device)
 };
 
 void quantize_w4_scalar(const QuantizeW4Params& params, ThreadPool& pool);

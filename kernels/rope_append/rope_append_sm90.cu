@@ -68,17 +68,20 @@ __global__ void __launch_bounds__(kThreads) rope_append_kernel(const RopeAppendP
   }
 }
 
-// One block a copy and key-value head, after every row is written.
+// Blocks of a key-value head take the copies in turn, after every row is written, up to one of row -1.
 __global__ void __launch_bounds__(kThreads) rope_copies_kernel(const RopeAppendParams p, const RowBatch rows) {
-  const KvCopy copy = rows.copies[blockIdx.x];
-  const int slot = rows.positions[copy.row] % kPageTokens, head_dim = p.layout.head_dim;
-  const int64_t k = p.layout.k_offset(p.layer, static_cast<int>(blockIdx.y)) + slot * head_dim;
-  const int64_t v = p.layout.v_offset(p.layer, static_cast<int>(blockIdx.y)) + slot;
-  const Element* from = p.pages + copy.from * p.layout.page_elements();
-  Element* to = p.pages + copy.to * p.layout.page_elements();
-  for (int d = static_cast<int>(threadIdx.x); d < head_dim; d += kThreads) {
-    to[k + d] = from[k + d];
-    to[v + d * kPageTokens] = from[v + d * kPageTokens];
+  const int head_dim = p.layout.head_dim, kv_head = static_cast<int>(blockIdx.y);
+  for (int i = static_cast<int>(blockIdx.x); i < rows.num_copies; i += static_cast<int>(gridDim.x)) {
+    const KvCopy copy = rows.copies[i];
+    if (copy.row < 0) return;
+    const int slot = rows.positions[copy.row] % kPageTokens;
+    const int64_t k = p.layout.k_offset(p.layer, kv_head) + slot * head_dim, v = p.layout.v_offset(p.layer, kv_head) + slot;
+    const Element* from = p.pages + copy.from * p.layout.page_elements();
+    Element* to = p.pages + copy.to * p.layout.page_elements();
+    for (int d = static_cast<int>(threadIdx.x); d < head_dim; d += kThreads) {
+      to[k + d] = from[k + d];
+      to[v + d * kPageTokens] = from[v + d * kPageTokens];
+    }
   }
 }
 
@@ -98,7 +101,8 @@ Status rope_append_sm90(const RopeAppendParams& p, cudaStream_t stream) {
   rope_append_kernel<<<dim3(static_cast<unsigned>(rows.num_tiles), heads), kThreads, 0, stream>>>(p, rows);
   OTR_RETURN_IF_ERROR(launch_status("rope_append"));
   if (rows.num_copies == 0) return {};
-  const dim3 grid(static_cast<unsigned>(rows.num_copies), static_cast<unsigned>(p.layout.num_kv_heads));
+  const int blocks = rows.num_copies < kKvCopyBlocks ? rows.num_copies : kKvCopyBlocks;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.layout.num_kv_heads));
   rope_copies_kernel<<<grid, kThreads, 0, stream>>>(p, rows);
   return launch_status("rope_append");
 }

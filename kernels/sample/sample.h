@@ -61,6 +61,7 @@ struct SampleParams {
   SampleResult* results;    // [num_draws]
   float* scaled;            // workspace [num_threads][sample_workspace_stride(vocab_size)]
   int32_t* order;           // workspace [num_threads][sample_workspace_stride(vocab_size)]
+  void* scratch = nullptr;  // on a device: workspace, DeviceLayouts::sample_scratch_bytes; `scaled` and `order` have num_draws rows there
 };
 
 // Half of it holds a row's logits or ids; behind them lie the maxima of blocks of kSampleMaxBlock tokens, or ids to be sorted.
@@ -110,6 +111,7 @@ struct CandidateParams {
   Candidates* results;         // [num_draws]
   float* scaled;               // workspace, as in SampleParams
   int32_t* order;              // workspace, as in SampleParams
+  void* scratch = nullptr;     // likewise
 };
 
 void candidates_scalar(const CandidateParams& params, ThreadPool& pool);

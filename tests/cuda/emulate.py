@@ -26,8 +26,8 @@ def launches(text):
 
     def replace(match):
         kernel, config, arguments = match.groups()
-        grid, block, shared, _ = (split_arguments(config) + ["0", "nullptr"])[:4]
-        return f"emulator::launch(dim3({grid}), dim3({block}), 1, static_cast<size_t>({shared}), [=] {{ {kernel}({arguments}); }});"
+        grid, block, shared, stream = (split_arguments(config) + ["0", "nullptr"])[:4]
+        return f"emulator::launch(dim3({grid}), dim3({block}), 1, static_cast<size_t>({shared}), [=] {{ {kernel}({arguments}); }}, {stream});"
 
     return pattern.sub(replace, text)
 

@@ -1,5 +1,6 @@
 #include "tests/cuda/emulator.h"
 
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "tests/cuda/emulated_ptx.h"
+#include "tests/cuda/emulated_runtime.h"
 
 dim3 threadIdx, blockIdx, gridDim;
 
@@ -22,7 +24,9 @@ constexpr size_t kStack = 256 * 1024;
 struct Block;
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // of its first turn
+  jmp_buf place_left;  // of the later ones: a jump asks the system for nothing, where swapcontext makes two calls
+  bool begun = false;
   Place place;
   Block* block = nullptr;
   const std::function<bool()>* waits_for = nullptr;  // null: can go on
@@ -58,7 +62,8 @@ struct Cluster {
   size_t shared_bytes = 0;
 };
 
-ucontext_t scheduler;
+ucontext_t unused;
+jmp_buf scheduler;
 Fiber* running = nullptr;
 Cluster* cluster = nullptr;
 const std::function<void()>* body = nullptr;
@@ -73,7 +78,20 @@ void* map_memory(size_t bytes) {
 void fiber_main() {
   (*body)();
   running->done = true;
-  swapcontext(&running->context, &scheduler);
+  _longjmp(scheduler, 1);
+}
+
+// The scheduler's side: lets a fiber go on until it waits or is done.
+void give_turn(Fiber* f) {
+  if (_setjmp(scheduler) != 0) return;
+  if (f->begun) _longjmp(f->place_left, 1);
+  f->begun = true;
+  swapcontext(&unused, &f->context);
+}
+
+// The fiber's side.
+void end_turn(Fiber* f) {
+  if (_setjmp(f->place_left) == 0) _longjmp(scheduler, 1);
 }
 
 void prepare(ucontext_t* context, void* stack) {
@@ -125,7 +143,7 @@ void run_cluster(dim3 grid, dim3 size, unsigned count, unsigned first_x, unsigne
       threadIdx = f.place.thread;
       blockIdx = f.place.block;
       gridDim = f.place.grid;
-      swapcontext(&scheduler, &f.context);
+      give_turn(&f);
       running = nullptr;
       left -= f.done ? 1 : 0;
     }
@@ -163,13 +181,16 @@ void fail(const char* what) {
 const Place& place() { return running->place; }
 unsigned threads_of_block() { return running->place.block_size.x; }
 
-void launch(dim3 grid, dim3 block, unsigned cluster_size, size_t shared_bytes, const std::function<void()>& kernel) {
+void launch(dim3 grid, dim3 block, unsigned cluster_size, size_t shared_bytes, const std::function<void()>& kernel, cudaStream_t stream) {
   if (shared_bytes + 1024 > kSharedWindow) fail("too much shared memory");
   if (cluster_size == 0 || cluster_size > 8 || grid.x % cluster_size != 0) fail("a grid that is no multiple of its clusters");
-  body = &kernel;
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; x += cluster_size) run_cluster(grid, block, cluster_size, x, y, shared_bytes);
-  }
+  if (grid.x == 0 || grid.y == 0) fail("an empty grid");
+  enqueue(stream, [=] {
+    body = &kernel;
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; x += cluster_size) run_cluster(grid, block, cluster_size, x, y, shared_bytes);
+    }
+  });
 }
 
 uint8_t* dynamic_shared() { return running->block->shared + 1024; }
@@ -192,7 +213,7 @@ void wait_until(const std::function<bool()>& ready, const char* what, uint32_t n
   self->what = what;
   self->number = number;
   self->waits_for = &ready;
-  swapcontext(&self->context, &scheduler);
+  end_turn(self);
 }
 
 void barrier(int number, unsigned count) {
@@ -240,40 +261,4 @@ int __syncthreads_and(int value) {
   results[turn] = 1;  // two barriers: the next use, and the one after it, find 1
   __syncthreads();
   return result;
-}
-
-// ---- The runtime's calls, on host memory
-// ----------------------------------------------------------------------------------------
-
-extern "C" {
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
-cudaError_t cudaMalloc(void** p, size_t bytes) { return *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256), cudaSuccess; }
-cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
-cudaError_t cudaMemset(void* p, int value, size_t bytes) { return std::memset(p, value, bytes), cudaSuccess; }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = 5;
-      break;  // few, so that blocks take several tiles
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 232448;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = 233472;
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaSuccess;
-}
 }

@@ -77,7 +77,7 @@ struct ProjectionOnDevice {
   }
 };
 
-void linear_on_device(const LinearParams& p, ThreadPool&) {
+void linear_on_device(const LinearParams& p, const LaunchContext&) {
   const DeviceBuffer<Element> weight(row_major(p.weight, p.gated != nullptr));
   ProjectionOnDevice<LinearParams> device(p);
   LinearParams& on = device.on;
@@ -90,7 +90,7 @@ void linear_on_device(const LinearParams& p, ThreadPool&) {
   device.read_back(p);
 }
 
-void linear_w4_on_device(const LinearW4Params& p, ThreadPool&) {
+void linear_w4_on_device(const LinearW4Params& p, const LaunchContext&) {
   const DeviceBuffer<uint8_t> weight(
       repack_w4(p.weight.packed, p.weight.out_features, p.weight.in_features, p.gated != nullptr));
   ProjectionOnDevice<LinearW4Params> device(p);
@@ -99,7 +99,7 @@ void linear_w4_on_device(const LinearW4Params& p, ThreadPool&) {
   device.read_back(p);
 }
 
-void quantize_w4_on_device(const QuantizeW4Params& p, ThreadPool&) {
+void quantize_w4_on_device(const QuantizeW4Params& p, const LaunchContext&) {
   const LinearWeight& w = p.weight;
   const DeviceBuffer<Element> weight(row_major(w, false));
   const DeviceBuffer<uint8_t> packed(static_cast<size_t>(w4_sm90_packed_bytes(w.out_features, w.in_features)));
@@ -107,7 +107,7 @@ void quantize_w4_on_device(const QuantizeW4Params& p, ThreadPool&) {
   unpack_w4(packed.read(), w.out_features, w.in_features, p.packed);
 }
 
-void rmsnorm_on_device(const RmsNormParams& p, ThreadPool&) {
+void rmsnorm_on_device(const RmsNormParams& p, const LaunchContext&) {
   int64_t rows = p.num_rows;
   for (int32_t r = 0; p.row_index != nullptr && r < p.num_rows; ++r) rows = std::max<int64_t>(rows, p.row_index[r] + 1);
   if (p.row_index != nullptr) rows = *std::max_element(p.row_index, p.row_index + p.num_rows) + 1;
@@ -120,7 +120,7 @@ void rmsnorm_on_device(const RmsNormParams& p, ThreadPool&) {
   download(out, p.out);
 }
 
-void embed_on_device(const EmbedParams& p, ThreadPool&) {
+void embed_on_device(const EmbedParams& p, const LaunchContext&) {
   const int64_t vocab = *std::max_element(p.token_ids, p.token_ids + p.num_rows) + 1;
   const auto ids = upload(p.token_ids, p.num_rows);
   const auto out = upload(p.out, int64_t{p.num_rows} * p.hidden_size);
@@ -141,7 +141,7 @@ void embed_on_device(const EmbedParams& p, ThreadPool&) {
   download(out, p.out);
 }
 
-void rope_table_on_device(const RopeTableParams& p, ThreadPool&) {
+void rope_table_on_device(const RopeTableParams& p, const LaunchContext&) {
   const auto positions = upload(p.positions, p.num_rows);
   const auto inv_freq = upload(p.inv_freq, p.half_dim);
   const auto cos = upload(p.cos, int64_t{p.num_rows} * p.half_dim), sin = upload(p.sin, int64_t{p.num_rows} * p.half_dim);
@@ -186,7 +186,7 @@ struct DeviceRows {
   }
 };
 
-void rope_append_on_device(const RopeAppendParams& p, ThreadPool&) {
+void rope_append_on_device(const RopeAppendParams& p, const LaunchContext&) {
   const DeviceRows rows(*p.rows);
   const int64_t n = p.rows->num_rows, hd = p.layout.head_dim;
   const auto qkv = upload(p.qkv, n * (p.num_heads + 2 * p.layout.num_kv_heads) * hd);
@@ -211,7 +211,7 @@ void rope_append_on_device(const RopeAppendParams& p, ThreadPool&) {
 }
 
 // Once with every task in one block, once with tasks shared by blocks through a workspace: the same bits.
-void attention_on_device(const AttentionParams& p, ThreadPool&) {
+void attention_on_device(const AttentionParams& p, const LaunchContext&) {
   const DeviceRows rows(*p.rows);
   const int64_t n = p.rows->num_rows;
   const auto q = upload(p.q, n * p.num_heads * p.layout.head_dim);
@@ -277,14 +277,14 @@ struct DrawsOnDevice {
   }
 };
 
-void sample_on_device(const SampleParams& p, ThreadPool&) {
+void sample_on_device(const SampleParams& p, const LaunchContext&) {
   if (p.num_draws == 0) return;
   const DrawsOnDevice<SampleParams, SampleDraw, SampleResult> device(p);
   expect_ok(sample_sm90(device.on, {device.chunks.data(), device.spare.data()}, nullptr));
   download(device.results, p.results);
 }
 
-void candidates_on_device(const CandidateParams& p, ThreadPool&) {
+void candidates_on_device(const CandidateParams& p, const LaunchContext&) {
   if (p.num_draws == 0) return;
   const DrawsOnDevice<CandidateParams, CandidateDraw, Candidates> device(p);
   const DeviceBuffer<CandidateList> lists(device.chunks.size());
@@ -299,14 +299,14 @@ int64_t named_pages(const Params& p, const PageId* ids, int32_t count) {
   return pages * p.layout.page_elements();
 }
 
-void page_copy_on_device(const PageCopyParams& p, ThreadPool&) {
+void page_copy_on_device(const PageCopyParams& p, const LaunchContext&) {
   const auto pages = upload(p.pages, std::max(named_pages(p, p.from, p.num_copies), named_pages(p, p.to, p.num_copies)));
   const auto from = upload(p.from, p.num_copies), to = upload(p.to, p.num_copies);
   expect_ok(page_copy_sm90({p.layout, pointer(pages), pointer(from), pointer(to), p.num_copies}, nullptr));
   download(pages, p.pages);
 }
 
-void page_zero_on_device(const PageZeroParams& p, ThreadPool&) {
+void page_zero_on_device(const PageZeroParams& p, const LaunchContext&) {
   const auto pages = upload(p.pages, named_pages(p, p.ids, p.num_ids));
   const auto ids = upload(p.ids, p.num_ids);
   expect_ok(page_zero_sm90({p.layout, pointer(pages), pointer(ids), p.num_ids}, nullptr));

@@ -96,7 +96,7 @@ TEST(Dispatch, UnknownNamesAreRefusedWithTheKnownOnes) {
     ASSERT_FALSE(unknown.ok()) << name;
     EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(unknown.status().message(),
-              "unknown path '" + std::string(name) + "': expected auto, cpu-amx, cpu-avx512, cpu-avx2, cpu-scalar");
+              "unknown path '" + std::string(name) + "': expected auto, cpu-amx, cpu-avx512, cpu-avx2, cpu-scalar, cuda-sm90a");
   }
 }
 
@@ -117,7 +117,7 @@ TEST(Dispatch, EveryTableIsComplete) {
   for (const PathInfo& path : list_paths()) {
     const KernelTable& t = *path.table;
     EXPECT_TRUE(t.embed && t.rmsnorm && t.linear && t.linear_w4 && t.quantize_w4 && t.rope_table && t.rope_append &&
-                t.attention && t.sample && t.candidates && t.page_copy && t.page_zero)
+                t.attention && t.sample && t.candidates && t.page_copy && t.page_zero && t.clear && t.attention_tile_rows && t.w4_packed_bytes && t.device == nullptr)
         << t.path;
   }
 }

@@ -96,6 +96,7 @@ class TestEngine {
     options.num_workers = setup.num_workers;
     EXPECT_EQ(otr_engine_create(&options, &engine_), OTR_OK) << otr_last_error(nullptr);
   }
+  explicit TestEngine(otr_engine* engine) : engine_(engine) {}  // takes it
   ~TestEngine() { otr_engine_destroy(engine_); }
   TestEngine(const TestEngine&) = delete;
   TestEngine& operator=(const TestEngine&) = delete;

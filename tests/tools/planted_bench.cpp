@@ -13,29 +13,29 @@
 
 namespace {
 
-void (*original)(const otr::LinearParams&, otr::ThreadPool&);
+void (*original)(const otr::LinearParams&, const otr::LaunchContext&);
 
-void slow_linear(const otr::LinearParams& params, otr::ThreadPool& pool) {
+void slow_linear(const otr::LinearParams& params, const otr::LaunchContext& on) {
   const otr::Stopwatch watch;
-  original(params, pool);
+  original(params, on);
   const double end = 1.1 * watch.seconds();
   while (watch.seconds() < end) {
   }
 }
 
-void bit_linear(const otr::LinearParams& params, otr::ThreadPool& pool) {
-  original(params, pool);
+void bit_linear(const otr::LinearParams& params, const otr::LaunchContext& on) {
+  original(params, on);
   uint32_t bits = otr::bits_from_float(params.out[3]) ^ 1;
   std::memcpy(&params.out[3], &bits, sizeof bits);
 }
 
 // The last output, which is always looked at.
-void wrong_linear(const otr::LinearParams& params, otr::ThreadPool& pool) {
-  original(params, pool);
+void wrong_linear(const otr::LinearParams& params, const otr::LaunchContext& on) {
+  original(params, on);
   params.out[(params.num_rows - 1) * params.out_stride + params.weight.out_features - 1] += 0.5f;
 }
 
-template <void (*kPlanted)(const otr::LinearParams&, otr::ThreadPool&)>
+template <void (*kPlanted)(const otr::LinearParams&, const otr::LaunchContext&)>
 void plant(otr::KernelTable& table) {
   original = table.linear;
   table.linear = kPlanted;

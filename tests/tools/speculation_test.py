@@ -1,7 +1,7 @@
 """The exactness matrix: output files are equal to plain decoding's under every policy, batch and pressure.
 
 tools/test runs a covering array: every two values of different settings meet in a case. OUTRIDER_LONG_TESTS=1 runs the full
-product. One file mixes temperatures, filters and penalties by line; the history is that of a step before. Two models: tinymath with
+product, OUTRIDER_ISA=NAME another path than the machine's best. One file mixes temperatures, filters and penalties by line; the history is that of a step before. Two models: tinymath with
 its drafter, and a random Qwen3 that drafts for itself. (Random and adversarial drafters: tests/runtime/speculation_test.cpp.)
 """
 
@@ -65,6 +65,8 @@ class ExactnessMatrix(ProgramTest):
     def roll(self, case, *policy_flags, step=1):
         stats = self.folder / "stats.json"
         flags = ["--n", 2, "--max-new-tokens", 96, "--max-batch", case["batch"], "--step", step, "--stats", stats, *policy_flags]
+        if os.environ.get("OUTRIDER_ISA"):
+            flags += ["--isa", os.environ["OUTRIDER_ISA"]]
         if case["pressure"]:
             flags += ["--kv-bytes", self.pressure_pages * self.page_bytes]
         out = self.run_ok("rollout", "--model", self.model, "--prompts", "-", *flags, stdin=to_lines(self.lines()))

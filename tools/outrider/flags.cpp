@@ -36,9 +36,15 @@ nlohmann::json number_in(const std::string& name, const std::string& text) {
 
 bool is_device(const std::string& text) {
   constexpr std::string_view kCuda = "cuda:";
-  int32_t index = 0;
-  return text == "auto" || text == "cpu" ||
-         (text.starts_with(kCuda) && parse_number(std::string_view(text).substr(kCuda.size()), &index) && index >= 0);
+  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+  if (!text.starts_with(kCuda)) return false;
+  for (std::string_view rest = std::string_view(text).substr(kCuda.size());;) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    int32_t index = 0;
+    if (!parse_number(rest.substr(0, comma), &index) || index < 0) return false;
+    if (comma == rest.size()) return true;
+    rest.remove_prefix(comma + 1);
+  }
 }
 
 // The file of this program, wherever it was found.
@@ -174,8 +180,8 @@ const std::vector<Flag> kEngineFlagTable = {
     {"worker-processes", nullptr, "each worker is a process; one that dies or hangs is replaced, and its samples go on"},
     {"worker-timeout", "SECONDS", "a worker process that comes no further for so long has hung (default 300)"},
     {"draft-workers", "N", "of the workers, how many may draft for the others (default 0)"},
-    {"device", "NAME", "auto, cpu or cuda:N (default auto)"},
-    {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
+    {"device", "NAME", "auto, cpu, cuda or cuda:N,…: the GPUs that workers go round (default auto)"},
+    {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2, cpu-scalar or cuda-sm90a (default auto: the device's best)"},
     {"profile", "FILE.json", "what passes cost on this machine, as 'outrider profile' measured it"},
     {"stats", "FILE.json", "write times and counts to this file"},
 };
@@ -213,8 +219,8 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   options.drafters = drafter_pointers.data();
   options.num_drafters = drafter_pointers.size();
   if (flags.given("kv-bytes")) options.kv_bytes = size_flag("kv-bytes", flags.required("kv-bytes"));
-  if (!is_device(device)) bad_flag("device", device, "must be auto, cpu or cuda:N");
-  choice_flag("isa", isa, {"auto", "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"});
+  if (!is_device(device)) bad_flag("device", device, "must be auto, cpu, cuda or cuda:N,…");
+  choice_flag("isa", isa, {"auto", "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90a"});
   options.model_path = model.c_str();
   options.device = device.c_str();
   options.isa = isa.c_str();

@@ -49,7 +49,7 @@ const Flag kTable[] = {
     {"max-batch", "N", "samples of the largest passes (default 64)"},
     {"max-context", "N", "tokens of the longest contexts (default 4096, or what the model has)"},
     {"threads", "N", "default: one per CPU that the process may use"},
-    {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (default auto: the best there is)"},
+    {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2, cpu-scalar or cuda-sm90a (default auto: the CPU's best)"},
     {"plot", "FILE.svg", "draw measured against predicted times and where speculation pays; with --ladder, the ladder"},
     {"ladder", "PROFILE.json", "time nothing: the ladder by the costs of this profile"},
     {"context", "N", "tokens of the ladder's samples (default 1024, or what the profile has)"},
@@ -68,7 +68,7 @@ ProfilerOptions options_of(const Flags& flags) {
     o.drafters.push_back(std::move(drafter).value());
   }
   o.isa = flags.text("isa", "auto");
-  choice_flag("isa", o.isa, {"auto", "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar"});
+  choice_flag("isa", o.isa, {"auto", "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90a"});
   if (flags.given("threads")) o.num_threads = int_flag("threads", flags.required("threads"), 1);
   if (flags.given("max-batch")) o.max_batch = int_flag("max-batch", flags.required("max-batch"), 1);
   o.max_context = flags.given("max-context")

@@ -1,0 +1,154 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <sched.h>
+
+#include <string>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/launch_status.h"
+
+namespace otr {
+namespace {
+
+// CUDA keeps an error until it is asked for: an answer that was wanted must not be taken for a later call's.
+bool succeeded(cudaError_t error) {
+  if (error == cudaSuccess) return true;
+  (void)cudaGetLastError();
+  return false;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal) {
+  const std::string name = "device cuda:" + std::to_string(ordinal);
+  int count = 0, major = 0, minor = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (!succeeded(error)) return unsupported(name + ": " + cudaGetErrorString(error));
+  if (ordinal < 0 || ordinal >= count) return unsupported(name + ": this machine has " + std::to_string(count) + " CUDA devices");
+  if (!succeeded(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal)) ||
+      !succeeded(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal)) || major != 9 || minor != 0) {
+    return unsupported(name + ": its compute capability is " + std::to_string(major) + "." + std::to_string(minor) + ", not 9.0");
+  }
+  std::shared_ptr<CudaDevice> device(new CudaDevice(ordinal));
+  device->make_current();
+  OTR_RETURN_IF_ERROR(cuda_status(name.c_str(), cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking)));
+  return device;
+}
+
+CudaDevice::~CudaDevice() {
+  if (stream_ == nullptr) return;
+  (void)wait();
+  (void)cudaStreamDestroy(stream_);
+}
+
+void CudaDevice::make_current() const { (void)cudaSetDevice(ordinal_); }
+
+cudaStream_t CudaDevice::stream() {
+  make_current();
+  return stream_;
+}
+
+void* CudaDevice::allocate(size_t bytes) {
+  make_current();
+  void* data = nullptr;
+  if (!succeeded(cudaMalloc(&data, bytes))) return nullptr;
+  keep(cuda_status("clear", cudaMemsetAsync(data, 0, bytes, stream_)));
+  return data;
+}
+
+void CudaDevice::release(void* data) {
+  make_current();
+  if (data != nullptr) (void)cudaFree(data);
+}
+
+void* CudaDevice::allocate_host(size_t bytes) {
+  make_current();
+  void* data = nullptr;
+  return succeeded(cudaHostAlloc(&data, bytes, cudaHostAllocDefault)) ? data : nullptr;
+}
+
+void CudaDevice::release_host(void* data) {
+  if (data != nullptr) (void)cudaFreeHost(data);
+}
+
+uint64_t CudaDevice::free_bytes() const {
+  make_current();
+  size_t free = 0, total = 0;
+  return succeeded(cudaMemGetInfo(&free, &total)) ? free : 0;
+}
+
+bool CudaDevice::is_device_pointer(const void* data) const {
+  cudaPointerAttributes attributes = {};
+  return succeeded(cudaPointerGetAttributes(&attributes, data)) && attributes.type == cudaMemoryTypeDevice;
+}
+
+void CudaDevice::copy(void* to, const void* from, size_t bytes) {
+  make_current();
+  if (bytes > 0) keep(cuda_status("copy", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_)));
+}
+
+void CudaDevice::clear(void* data, size_t bytes) {
+  make_current();
+  if (bytes > 0) keep(cuda_status("clear", cudaMemsetAsync(data, 0, bytes, stream_)));
+}
+
+void CudaDevice::keep(const Status& status) {
+  if (failure_.ok()) failure_ = status;
+}
+
+Status CudaDevice::wait() {
+  make_current();
+  const Stopwatch time;
+  for (;;) {
+    const cudaError_t error = cudaStreamQuery(stream_);
+    if (error == cudaSuccess) break;
+    if (error != cudaErrorNotReady) {
+      keep(cuda_status("device", error));
+      break;
+    }
+    (void)cudaGetLastError();  // "not ready" is no failure
+    if (time.seconds() > kPatience) {
+      keep({StatusCode::kTimeout, "the device did not finish within " + std::to_string(static_cast<int>(kPatience)) + " s"});
+      break;
+    }
+    sched_yield();
+  }
+  ++num_waits_;
+  return failure_;
+}
+
+Result<Capture> CudaDevice::capture(const std::function<void()>& launches) {
+  OTR_RETURN_IF_ERROR(wait());
+  const uint64_t before = free_bytes();
+  OTR_RETURN_IF_ERROR(cuda_status("capture", cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
+  launches();
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+  if (const Status outcome = failure_.ok() ? cuda_status("capture", ended) : failure_; !outcome.ok()) {
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    return outcome;
+  }
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  if (!succeeded(made)) {
+    return Status(made == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal,
+                  std::string("capture: ") + cudaGetErrorString(made));
+  }
+  keep(cuda_status("capture", cudaGraphUpload(executable, stream_)));
+  OTR_RETURN_IF_ERROR(wait());
+  const uint64_t after = free_bytes();
+  return Capture{executable, before > after ? static_cast<int64_t>(before - after) : 0};
+}
+
+void CudaDevice::launch(const Capture& capture) {
+  make_current();
+  keep(cuda_status("launch", cudaGraphLaunch(static_cast<cudaGraphExec_t>(capture.executable), stream_)));
+}
+
+void CudaDevice::destroy(const Capture& capture) {
+  make_current();
+  (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(capture.executable));
+}
+
+}  // namespace otr

@@ -1,0 +1,53 @@
+// CudaDevice: an Accelerator on a CUDA device: one stream, plain allocations, CUDA graphs.
+//
+// Every call makes its device the calling thread's. wait() asks again and again instead of sleeping, since a tick is a millisecond, and
+// gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again.
+//
+// Thread safety: as Accelerator.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "kernels/base/accelerator.h"
+
+namespace otr {
+
+class CudaDevice final : public Accelerator {
+ public:
+  static constexpr double kPatience = 120;  // seconds: a thousand times the longest tick of a 32B model
+
+  // Device number `ordinal`. Errors: kUnsupported, with the reason, where there is no such device of compute capability 9.0.
+  static Result<std::shared_ptr<CudaDevice>> open(int ordinal);
+  ~CudaDevice() override;
+
+  // Of the launches. Makes the device the calling thread's.
+  cudaStream_t stream();
+
+  void* allocate(size_t bytes) override;
+  void release(void* data) override;
+  void* allocate_host(size_t bytes) override;
+  void release_host(void* data) override;
+  uint64_t free_bytes() const override;
+  bool is_device_pointer(const void* data) const override;
+  void copy(void* to, const void* from, size_t bytes) override;
+  void clear(void* data, size_t bytes) override;
+  void keep(const Status& status) override;
+  Status wait() override;
+  uint64_t num_waits() const override { return num_waits_; }
+  Result<Capture> capture(const std::function<void()>& launches) override;
+  void launch(const Capture& capture) override;
+  void destroy(const Capture& capture) override;
+
+ private:
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
+  void make_current() const;
+
+  const int ordinal_;
+  cudaStream_t stream_ = nullptr;
+  Status failure_;  // the first one
+  uint64_t num_waits_ = 0;
+};
+
+}  // namespace otr

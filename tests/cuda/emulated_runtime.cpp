@@ -1,0 +1,236 @@
+// The CUDA runtime's calls that the backend and its tests make, on host memory, which only kernels and copies can touch: a device's pointer
+// that the host reads through ends the program.
+#include "tests/cuda/emulated_runtime.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda/emulator.h"
+
+using Work = std::vector<std::function<void()>>;
+
+struct CUstream_st {
+  int device = 0;
+  Work pending;
+  Work* capture = nullptr;
+};
+struct CUgraph_st {
+  Work work;
+};
+struct CUgraphExec_st {
+  Work work;
+};
+
+namespace {
+
+constexpr int kDevices = 2;
+constexpr size_t kMemory = size_t{1} << 30, kNodeBytes = 1024;
+
+std::recursive_mutex mutex;
+std::map<uintptr_t, size_t> on_device, pinned;  // blocks: address, bytes; guarded by mutex
+size_t used = 0;                                // guarded by mutex
+thread_local int current_device = 0;
+
+bool inside(const std::map<uintptr_t, size_t>& blocks, const void* p) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(p);
+  auto block = blocks.upper_bound(at);
+  return block != blocks.begin() && at < std::prev(block)->first + std::prev(block)->second;
+}
+
+size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+// The device's memory can be touched while one of these lives: by kernels and copies, not by whoever holds a pointer on the host.
+class DeviceAccess {
+ public:
+  DeviceAccess() {
+    if (depth++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  ~DeviceAccess() {
+    if (--depth == 0) protect(PROT_NONE);
+  }
+  DeviceAccess(const DeviceAccess&) = delete;
+  DeviceAccess& operator=(const DeviceAccess&) = delete;
+
+ private:
+  static void protect(int how) {
+    for (const auto& [data, bytes] : on_device) {
+      if (mprotect(reinterpret_cast<void*>(data), whole_pages(bytes), how) != 0) otr::emulator::fail("mprotect");
+    }
+  }
+  const std::lock_guard<std::recursive_mutex> lock_{mutex};
+  static int depth;  // guarded by mutex
+};
+int DeviceAccess::depth = 0;
+
+void drain(cudaStream_t stream) {
+  const DeviceAccess access;
+  Work work;
+  work.swap(stream->pending);
+  for (const auto& piece : work) piece();
+}
+
+}  // namespace
+
+namespace otr::emulator {
+
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  const std::lock_guard lock(mutex);
+  if (stream == nullptr) {
+    const DeviceAccess access;
+    return work();
+  }
+  if (stream->device != current_device) fail("a launch on another device's stream");
+  (stream->capture != nullptr ? *stream->capture : stream->pending).push_back(std::move(work));
+}
+
+}  // namespace otr::emulator
+
+extern "C" {
+// ---- Devices ----
+cudaError_t cudaGetDeviceCount(int* count) { return *count = kDevices, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
+  return current_device = device, cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 5;
+      break;  // few, so that blocks take several tiles
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 232448;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = 233472;
+      break;
+    default:
+      return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
+}
+
+// ---- Memory ----
+cudaError_t cudaMalloc(void** p, size_t bytes) {
+  const std::lock_guard lock(mutex);
+  *p = nullptr;
+  if (bytes > kMemory - used) return cudaErrorMemoryAllocation;
+  void* data = mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
+  used += bytes;
+  std::memset(data, 0x7f, bytes);
+  on_device[reinterpret_cast<uintptr_t>(data)] = bytes;
+  const DeviceAccess closes_it;
+  return *p = data, cudaSuccess;
+}
+cudaError_t cudaFree(void* p) {
+  const std::lock_guard lock(mutex);
+  if (p == nullptr) return cudaSuccess;
+  const auto block = on_device.find(reinterpret_cast<uintptr_t>(p));
+  if (block == on_device.end()) otr::emulator::fail("memory that was never allocated is freed");
+  used -= block->second;
+  munmap(p, whole_pages(block->second));
+  on_device.erase(block);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
+  const std::lock_guard lock(mutex);
+  *p = std::malloc(bytes);
+  std::memset(*p, 0x7f, bytes);
+  pinned[reinterpret_cast<uintptr_t>(*p)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* p) {
+  const std::lock_guard lock(mutex);
+  if (pinned.erase(reinterpret_cast<uintptr_t>(p)) == 0) otr::emulator::fail("memory that was never allocated is freed");
+  std::free(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  const std::lock_guard lock(mutex);
+  return *free = kMemory - used, *total = kMemory, cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  const std::lock_guard lock(mutex);
+  attributes->type = inside(on_device, p) ? cudaMemoryTypeDevice : inside(pinned, p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* p, int value, size_t bytes) {
+  const DeviceAccess access;
+  return std::memset(p, value, bytes), cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const DeviceAccess access;
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+
+// ---- Streams ----
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = new CUstream_st{current_device, {}, nullptr}, cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  if (stream->capture != nullptr) otr::emulator::fail("a stream is waited for while it is captured");
+  return drain(stream), cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+  otr::emulator::enqueue(stream, [=] { std::memset(p, value, bytes); });
+  return cudaSuccess;
+}
+// Memory that the system may move is read, or written, before the call returns.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  const auto known = [](const void* p) { return inside(on_device, p) || inside(pinned, p); };
+  otr::emulator::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  if (!known(to) || !known(from)) {
+    if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
+    drain(stream);
+  }
+  return cudaSuccess;
+}
+
+// ---- Captures ----
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return stream->capture = new Work, cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = new CUgraph_st{std::move(*stream->capture)};
+  delete std::exchange(stream->capture, nullptr);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  const std::lock_guard lock(mutex);
+  const size_t bytes = graph->work.size() * kNodeBytes;
+  if (bytes > kMemory - used) return cudaErrorMemoryAllocation;
+  used += bytes;
+  return *executable = new CUgraphExec_st{graph->work}, cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (const auto& piece : executable->work) otr::emulator::enqueue(stream, piece);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  const std::lock_guard lock(mutex);
+  used -= executable->work.size() * kNodeBytes;
+  return delete executable, cudaSuccess;
+}
+}

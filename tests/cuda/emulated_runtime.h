@@ -1,0 +1,15 @@
+// Streams, captures and memory of the emulated device (emulator.h).
+//
+// Thread safety: enqueue and run may be called from any thread; what streams hold runs one piece at a time.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+namespace otr::emulator {
+
+// `work` runs at once on the default stream; else when its stream is asked, or whenever the capture that is under way is launched.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+
+}  // namespace otr::emulator

@@ -1,0 +1,257 @@
+// The engine on cuda-sm90a: what a request gives is a function of the request, whatever it is batched with, drafted by or captured in.
+// Through the C ABI; on the emulated device these are the kernels' own text, CUDA graphs and all copies included.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/linear/linear_sm90.h"
+#include "runtime/engine.h"
+#include "tests/cuda/device_buffer.h"
+#include "tests/runtime/rollouts.h"
+#include "tests/runtime/trainer_tensors.h"
+
+namespace otr {
+namespace {
+
+struct Trial {
+  const char* policy = "off";
+  int32_t max_batch = 8;
+  int32_t prefill_chunk = 64;
+  int64_t num_pages = 24;
+  const char* device = "cuda";
+  int32_t num_workers = 1;
+  const TinyModel* drafter = nullptr;  // "other"
+  bool drafter_in_4_bits = false;
+  int32_t worker_processes = 0, keep_checkpoints = 0;
+};
+
+class EngineSm90 : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Result<std::shared_ptr<CudaDevice>> device = CudaDevice::open(0); !device.ok()) GTEST_SKIP() << device.status().message();
+  }
+  otr_engine* create(const Trial& s) {
+    otr_engine_options options;
+    otr_engine_options_init(&options, sizeof options);
+    options.model_path = options_model_->path().c_str();
+    options.device = s.device;
+    options.policy = s.policy;
+    options.max_batch = s.max_batch;
+    options.prefill_chunk = s.prefill_chunk;
+    options.num_threads = 1;
+    options.num_workers = s.num_workers;
+    options.worker_processes = s.worker_processes;
+    options.worker_executable = "/bin/true";
+    options.keep_checkpoints = s.keep_checkpoints;
+    options.kv_bytes = model_.kv_bytes(s.num_pages * s.num_workers);
+    const std::string drafter = s.drafter != nullptr ? std::string("other=") + (s.drafter_in_4_bits ? "w4:" : "model:") + s.drafter->path() : "";
+    const char* const drafters[] = {drafter.c_str()};
+    options.drafters = drafters;
+    options.num_drafters = s.drafter != nullptr ? 1 : 0;
+    otr_engine* engine = nullptr;
+    status_ = otr_engine_create(&options, &engine);
+    return engine;
+  }
+  Outputs run(const Trial& s, nlohmann::json* stats = nullptr) {
+    const TestEngine engine(create(s));
+    EXPECT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    if (status_ != OTR_OK) return {};
+    const Outputs outputs = engine.run(requests_);
+    if (stats != nullptr) *stats = engine.stats();
+    return outputs;
+  }
+
+  // Filters, penalties, greedy draws and groups, around a page boundary; few tokens: a pass takes a fifth of a second here.
+  static std::vector<Request> make_requests() {
+    std::vector<Request> requests;
+    for (const int length : {62, 5, 70}) {
+      Request r(random_tokens(static_cast<uint32_t>(requests.size() % 2), static_cast<size_t>(length), 97));
+      r.n = requests.empty() ? 2 : 1;
+      r.stream = 7 + requests.size();
+      r.sampling.max_new_tokens = 5 + static_cast<int32_t>(requests.size());
+      r.sampling.ignore_eos = 1;
+      if (requests.size() == 1) r.sampling.temperature = 0.7f, r.sampling.top_k = 11, r.sampling.repetition_penalty = 1.2f;
+      if (requests.size() == 2) r.sampling.temperature = 0.0f;
+      requests.push_back(r);
+    }
+    return requests;
+  }
+
+  const TinyModel model_{{.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
+  const std::vector<Request> requests_ = make_requests();
+  const TinyModel* options_model_ = &model_;  // what create() loads
+  otr_status status_ = OTR_OK;
+};
+
+TEST_F(EngineSm90, BatchChunkAndPreemptionChangeNothing) {
+  nlohmann::json stats;
+  const Outputs expected = run({}, &stats);
+  ASSERT_EQ(expected.size(), 4u);
+  for (const auto& [key, output] : expected) EXPECT_EQ(output.error, "");
+  EXPECT_EQ(stats["isa"], "cuda-sm90a");
+  EXPECT_GT(stats["gpu"]["captures"], 4);
+  EXPECT_GT(stats["gpu"]["target_capture_bytes"], 0);
+  EXPECT_EQ(difference(expected, run({.max_batch = 1})), "");
+  EXPECT_EQ(difference(expected, run({.max_batch = 3, .prefill_chunk = 7})), "");
+  EXPECT_EQ(difference(expected, run({.num_pages = 4}, &stats)), "");
+  EXPECT_GT(stats["preemptions"], 0);
+}
+
+TEST_F(EngineSm90, DraftersChangeNothing) {
+  const Outputs expected = run({});
+  const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
+  for (const char* policy : {"fixed:self:3", "fixed:self:3:2:6", "fixed:other:2", "fixed:other+ngram:2:2:4", "auto"}) {
+    nlohmann::json stats;
+    EXPECT_EQ(difference(expected, run({.policy = policy, .drafter = &other}, &stats)), "") << policy;
+    EXPECT_GT(stats["gpu"]["draft_capture_bytes"], 0) << policy;
+    if (std::string_view(policy) != "auto") {  // which may find that nothing pays
+      EXPECT_GT(stats["speculation"]["verify_steps"], 0) << policy;
+    }
+  }
+}
+
+TEST_F(EngineSm90, TheDrafterThatIsTheModelIsKept) {
+  nlohmann::json stats;
+  run({.policy = "fixed:self:3"}, &stats);
+  const double drafted = stats["speculation"]["draft_tokens"], accepted = stats["speculation"]["accepted_tokens"];
+  EXPECT_GT(accepted, 0.5 * drafted) << drafted;  // 4 bits of a random model: nothing like chance, which is one in 97
+}
+
+TEST_F(EngineSm90, WorkersOnTwoDevicesChangeNothing) {
+  if (!CudaDevice::open(1).ok()) GTEST_SKIP() << "one device alone";
+  const Outputs expected = run({});
+  EXPECT_EQ(difference(expected, run({.policy = "fixed:self:2", .device = "cuda:0,1"})), "");
+  EXPECT_EQ(difference(expected, run({.device = "cuda:1,0", .num_workers = 3})), "");
+}
+
+TEST_F(EngineSm90, AScoreHasTheBitsOfItsRollout) {
+  const TestEngine engine(create({.prefill_chunk = 33}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  const Outputs rolled = engine.run(requests_);
+  for (const auto& [key, output] : rolled) engine.score(requests_[key.first].prompt, output.tokens, nullptr, 10 * key.first + key.second);
+  for (const auto& [key, scored] : engine.collect()) {
+    EXPECT_EQ(scored.raw_logprobs, rolled.at({key.first / 10, key.first % 10}).raw_logprobs) << key.first;
+  }
+}
+
+// The flag comes up from the device: it fails the request whose key is NaN, and nobody else.
+TEST_F(EngineSm90, ANaNFailsItsOwnRequest) {
+  constexpr int32_t kToken = 50;
+  const TinyModel spoilt({.max_position_embeddings = 512, .nan_embedding = kToken});
+  options_model_ = &spoilt;
+  const TestEngine engine(create({}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  std::vector<Request> requests(3, Request({7, 8, 9, 10}));
+  requests[1].prompt[2] = kToken;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].sampling.max_new_tokens = 3;
+    requests[i].sampling.temperature = 0.0f;
+  }
+  const Outputs outputs = engine.run(requests);
+  EXPECT_EQ(outputs.at({0, 0}).error, "");
+  EXPECT_EQ(outputs.at({1, 0}).error, "a key, value or logit is NaN or Inf");
+  EXPECT_EQ(outputs.at({2, 0}).tokens, outputs.at({0, 0}).tokens);
+}
+
+// New weights, from the host's memory and from the device's, are those that an engine is created with, in every layout that a tensor
+// can have: stacked, gates and ups, vectors, and the model in 4 bits made again.
+TEST_F(EngineSm90, WeightsThatArePutAreThoseOfTheCheckpoint) {
+  const TinyModel next({.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512, .seed = 9});
+  const Trial trial{.policy = "fixed:self:2"};
+  options_model_ = &next;
+  const Outputs expected = run(trial);
+  options_model_ = &model_;
+  const TestEngine engine(create(trial));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  EXPECT_NE(difference(expected, engine.run(requests_)), "");
+  ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK);
+  bool on_device = false;
+  for (const TrainerTensor& tensor : trainer_tensors(next)) {
+    on_device = !on_device;
+    const otr_dtype dtype = !on_device && tensor.name.find("mlp") != std::string::npos ? OTR_DTYPE_F32 : OTR_DTYPE_BF16;
+    const std::vector<std::byte> data = tensor.as(dtype);
+    const testing_util::DeviceBuffer<std::byte> copy(data);
+    const otr_tensor t = tensor_of(tensor, dtype, on_device ? copy.data() : data.data(), data.size());
+    EXPECT_EQ(otr_weights_put(engine.get(), &t), OTR_OK) << tensor.name << ": " << otr_last_error(engine.get());
+  }
+  ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK);
+  EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+}
+
+// ---- That the comparison finds kernels which are not row-invariant ---------------------------------------------------------
+
+// The same product with other splits where rows are few, as engines do that choose by rows. Of a wider model: what is added up before an
+// activation is rounded to bf16 seldom shows, but the logits are float32, and theirs must be a contraction that can be split.
+void linear_by_rows(const LinearParams& p, const LaunchContext& on) {
+  if (p.gated != nullptr || p.num_rows > 1 || p.weight.in_features <= 64) return cuda_kernels().linear(p, on);
+  CudaDevice& device = static_cast<CudaDevice&>(*on.accelerator);
+  const LinearSm90Problem problem{p.num_rows, p.weight.out_features, p.weight.in_features, false};
+  const DeviceLimits limits = device_limits_sm90().value();
+  const int splits = choose_linear_sm90(problem, limits).splits == 1 ? 2 : 1;
+  device.keep(linear_sm90(p, choose_linear_sm90(problem, limits, splits), device.stream()));
+}
+
+TEST_F(EngineSm90, KernelsThatDependOnTheNumberOfRowsAreFound) {
+  const TinyModel wide({.hidden_size = 128, .max_position_embeddings = 512});
+  KernelTable changed = cuda_kernels();
+  changed.linear = linear_by_rows;
+  const auto run_with = [&](const KernelTable& kernels, int32_t max_batch) {
+    EngineOptions o;
+    o.device = {.isa = kCudaPath, .kernels = &kernels, .num_threads = 1, .target = {.path = wide.path(), .kv_bytes = wide.kv_bytes(24), .bucket = {}}};
+    o.gpus = {0};
+    o.policy = "off";
+    o.max_batch = max_batch;
+    o.prefill_chunk = 64;
+    Result<std::unique_ptr<Engine>> engine = Engine::create(o);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    std::map<uint64_t, std::vector<uint32_t>> logprobs;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      otr_group_request r;
+      otr_group_request_init(&r, sizeof r);
+      r.prompt_token_ids = requests_[i].prompt.data(), r.num_prompt_tokens = requests_[i].prompt.size();
+      r.stream = requests_[i].stream, r.tag = i, r.sampling = &requests_[i].sampling;
+      EXPECT_TRUE(engine.value()->submit(r).ok());
+    }
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      Result<std::unique_ptr<Sequence>> done = engine.value()->wait(120'000);
+      if (!done.ok()) throw std::runtime_error(done.status().message());
+      const Sequence& s = *done.value();
+      logprobs[s.group->tag] = bits_of(s.raw_logprobs.data(), s.raw_logprobs.size());
+    }
+    return logprobs;
+  };
+  EXPECT_EQ(run_with(cuda_kernels(), 1), run_with(cuda_kernels(), 8));
+  EXPECT_NE(run_with(changed, 1), run_with(changed, 8));
+}
+
+TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
+  EXPECT_EQ(create({.device = "cuda:99"}), nullptr);
+  EXPECT_EQ(status_, OTR_UNSUPPORTED);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find(" CUDA devices"), std::string::npos);
+  EXPECT_EQ(create({.num_pages = int64_t{1} << 26}), nullptr);
+  EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
+}
+
+TEST_F(EngineSm90, WhatReadsTheMemoryOfAnEngineIsRefused) {
+  for (const Trial& trial : {Trial{.worker_processes = 1}, Trial{.keep_checkpoints = 1}}) {
+    EXPECT_EQ(create(trial), nullptr);
+    EXPECT_EQ(status_, OTR_UNSUPPORTED) << otr_last_error(nullptr);
+    EXPECT_NE(std::string(otr_last_error(nullptr)).find(" on GPUs: "), std::string::npos) << otr_last_error(nullptr);
+  }
+  const TestEngine engine(create({}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  engine.run(requests_);  // there are pages to export
+  const std::vector<int32_t>& tokens = requests_.back().prompt;
+  std::vector<std::byte> bytes(1 << 20);
+  size_t size = 0, covered = 0;
+  EXPECT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), bytes.data(), bytes.size(), &size, &covered), OTR_UNSUPPORTED);
+  EXPECT_EQ(otr_kv_import(engine.get(), bytes.data(), bytes.size(), &covered), OTR_UNSUPPORTED);
+  EXPECT_EQ(otr_checkpoint_save(engine.get(), "/nowhere/checkpoint", nullptr, 0), OTR_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace otr

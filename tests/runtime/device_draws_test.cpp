@@ -1,0 +1,135 @@
+// Draws that go to a device and back: any number of them, with any penalties, gives what the sampler gives on the host. The device is one in
+// host memory whose kernels are the scalar path's, run when the queue comes to them.
+#include "runtime/device_draws.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "kernels/base/thread_pool.h"
+#include "tests/memory/fake_accelerator.h"
+#include "tests/runtime/rollouts.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kVocab = 600, kRows = 5;
+
+FakeAccelerator& fake(const LaunchContext& on) { return static_cast<FakeAccelerator&>(*on.accelerator); }
+
+int64_t launches;
+
+void sample_later(const SampleParams& p, const LaunchContext& on) {
+  ++launches;
+  EXPECT_LE(p.num_draws, DeviceDraws::kLaunchDraws);
+  fake(on).ask([p, &pool = on.pool] { sample_scalar(p, pool); });
+}
+void candidates_later(const CandidateParams& p, const LaunchContext& on) {
+  ++launches;
+  fake(on).ask([p, &pool = on.pool] { candidates_scalar(p, pool); });
+}
+
+class DeviceDrawsTest : public testing::Test {
+ protected:
+  DeviceDrawsTest() {
+    std::mt19937 random(1);
+    for (float& x : logits_) x = static_cast<float>(random() % 1000) * 0.01f;
+    kernels_.sample = sample_later;
+    kernels_.candidates = candidates_later;
+    kernels_.device = &layouts_;
+    draws_ = std::make_unique<DeviceDraws>(std::move(DeviceDraws::create(kernels_, {pool_, &device_}, kVocab).value()));
+  }
+
+  // Draw i, with `num_penalties` of the vocabulary.
+  SampleDraw draw(int32_t i, int32_t num_penalties) {
+    SampleDraw d = {};
+    d.logits_row = i % kRows;
+    d.position = i;
+    d.noise = noise_stream({.seed = 3, .stream = 4, .sample = static_cast<uint32_t>(i)});
+    d.forced_token = -1;
+    d.temperature = i % 3 == 0 ? 0.7f : 1.0f;
+    d.top_k = i % 4 == 0 ? 20 : 0;
+    d.top_p = 1.0f;
+    d.repetition_penalty = num_penalties > 0 ? 1.5f : 1.0f;
+    d.num_penalties = num_penalties;
+    if (num_penalties > 0) {
+      lists_.emplace_back();
+      for (int32_t token = 0; token < num_penalties; ++token) lists_.back().push_back({(token * 7 + i) % kVocab, token % 3});
+      d.penalties = lists_.back().data();
+    }
+    return d;
+  }
+  std::vector<SampleResult> on_the_host(const std::vector<SampleDraw>& draws) {
+    std::vector<SampleResult> results(draws.size());
+    const size_t stride = static_cast<size_t>(sample_workspace_stride(kVocab));
+    std::vector<float> scaled(stride);
+    std::vector<int32_t> order(stride);
+    sample_scalar({.num_draws = static_cast<int32_t>(draws.size()), .vocab_size = kVocab, .logits = logits_.data(), .logits_stride = kVocab,
+                   .draws = draws.data(), .results = results.data(), .scaled = scaled.data(), .order = order.data()}, pool_);
+    return results;
+  }
+  void expect_host_results(const std::vector<SampleDraw>& draws) {
+    const std::vector<SampleResult> expected = on_the_host(draws);
+    std::vector<SampleResult> results(draws.size());
+    ASSERT_TRUE(draws_->sample(logits_.data(), draws.data(), static_cast<int32_t>(draws.size()), results.data()).ok());
+    for (size_t i = 0; i < draws.size(); ++i) {
+      EXPECT_EQ(results[i].token, expected[i].token) << i;
+      EXPECT_EQ(results[i].logprob, expected[i].logprob) << i;
+      EXPECT_EQ(results[i].raw_logprob, expected[i].raw_logprob) << i;
+    }
+  }
+
+  ThreadPool pool_{1};
+  FakeAccelerator device_{size_t{64} << 20};
+  DeviceLayouts layouts_{.rows_from_tiles = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; }};
+  KernelTable kernels_ = {};
+  std::vector<float> logits_ = std::vector<float>(kRows * kVocab);
+  std::deque<std::vector<PenaltyEntry>> lists_;
+  std::unique_ptr<DeviceDraws> draws_;
+};
+
+TEST_F(DeviceDrawsTest, AnyNumberOfDrawsIsDrawn) {
+  for (const int32_t count : {1, 63, 64, 65, DeviceDraws::kMaxDraws, DeviceDraws::kMaxDraws + 1, 2500}) {
+    std::vector<SampleDraw> draws;
+    for (int32_t i = 0; i < count; ++i) draws.push_back(draw(i, i % 2 == 0 ? 0 : 1 + i % 150));
+    const uint64_t waits = device_.num_waits();
+    launches = 0;
+    expect_host_results(draws);
+    EXPECT_EQ(launches, (count / DeviceDraws::kMaxDraws) * (DeviceDraws::kMaxDraws / DeviceDraws::kLaunchDraws) +
+                            (count % DeviceDraws::kMaxDraws + DeviceDraws::kLaunchDraws - 1) / DeviceDraws::kLaunchDraws);
+    EXPECT_EQ(device_.num_waits() - waits, static_cast<uint64_t>((count + DeviceDraws::kMaxDraws - 1) / DeviceDraws::kMaxDraws));
+  }
+}
+
+// More penalties than one copy holds, which is 262,144: 655 lists of 400.
+TEST_F(DeviceDrawsTest, PenaltiesThatDoNotFitAtOnceGoDownInTurn) {
+  std::vector<SampleDraw> draws;
+  for (int32_t i = 0; i < 2 * 655 + 1; ++i) draws.push_back(draw(i, 400));
+  const uint64_t waits = device_.num_waits();
+  expect_host_results(draws);
+  EXPECT_EQ(device_.num_waits() - waits, 3u);
+}
+
+TEST_F(DeviceDrawsTest, CandidatesComeBackForEveryPlace) {
+  std::vector<CandidateDraw> places;
+  for (int32_t i = 0; i < 200; ++i) places.push_back({draw(i, i % 3), 1.0f, false});
+  std::vector<Candidates> found(places.size());
+  ASSERT_TRUE(draws_->candidates(logits_.data(), places.data(), static_cast<int32_t>(places.size()), 4, found.data()).ok());
+  std::vector<SampleDraw> draws;
+  for (const CandidateDraw& place : places) draws.push_back(place.draw);
+  const std::vector<SampleResult> drawn = on_the_host(draws);
+  for (size_t i = 0; i < places.size(); ++i) EXPECT_EQ(found[i].tokens[0], drawn[i].token) << i;  // the first candidate is the draw
+}
+
+TEST_F(DeviceDrawsTest, AFailureOfTheDeviceIsSaid) {
+  std::vector<SampleDraw> draws = {draw(0, 0)};
+  SampleResult result;
+  device_.keep({StatusCode::kInternal, "the device fell over"});
+  EXPECT_EQ(draws_->sample(logits_.data(), draws.data(), 1, &result).message(), "the device fell over");
+}
+
+}  // namespace
+}  // namespace otr
