@@ -66,6 +66,7 @@ Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
 Worker::~Worker() {
   mailbox_.stop();
   join();
+  rebuild_.reclaim();  // whoever borrowed may outlive it
   for (auto& s : live_) {
     if (s == nullptr) continue;
     rebuild_.drop(s.get());
