@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -430,7 +431,10 @@ void Engine::publish(std::unique_ptr<Sequence> s) {
   if (--it->second.samples > 0) return;
   unfinished_.erase(it);
   if (!unfinished_.empty()) return;
-  plan_roles();
+  try {
+    plan_roles();
+  } catch (const std::bad_alloc&) {  // the roles stay as they are
+  }
   for (WorkerPort* port : ports_) port->end_step();
 }
 

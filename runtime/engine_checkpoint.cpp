@@ -49,6 +49,7 @@ Status Engine::load_checkpoint(const std::string& path) {
   OTR_ASSIGN_OR_RETURN(auto groups, file.restore(identity, limits_));
   const std::lock_guard<std::mutex> lock(mutex_);
   if (outstanding_ > 0) return Status(StatusCode::kBusy, std::to_string(outstanding_) + " samples are outstanding: take them or cancel them");
+  if (placement_.all_gone()) return Status(StatusCode::kLost, "every worker process is lost");
   for (auto& samples : groups) resubmit(std::move(samples));
   return {};
 }
@@ -75,7 +76,8 @@ void Engine::resubmit(std::vector<CheckpointFile::Sample> samples) {
   std::unique_ptr<Sequence> first;
   for (size_t i = 0; i < all.size(); ++i) {
     if (samples[i].is_finished) {
-      ledger_status_ = ledger_.finish(to, group->id, all[i]->sample, all[i]->finish_reason, all[i]->error);
+      const Status finished = ledger_.finish(to, group->id, all[i]->sample, all[i]->finish_reason, all[i]->error);
+      if (ledger_status_.ok()) ledger_status_ = finished;
       if (history_ != nullptr && !group->is_score) history_->collect(*all[i]);
       publish(std::move(all[i]));
       result_arrived_.notify_all();

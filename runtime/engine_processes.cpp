@@ -149,7 +149,10 @@ void Engine::queue_again(int32_t worker, const Status& why) {
         group.group->blocked.push_back(std::move(s));
         continue;
       }
-      if (sample.num_accepted() == 0 && !group.group->is_score) waits = s.get();
+      if (sample.num_accepted() == 0 && !group.group->is_score) {
+        waits = s.get();
+        group.group->disband();  // those that never left are made again
+      }
       queue.push(std::move(s));
     }
   }
@@ -165,12 +168,16 @@ void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
     ledger_.move(id, s->sample, to);
     return port(to).start(std::move(s));
   }
+  const std::string error = "every worker process is lost; the last one: " + why.message();
   std::vector<std::unique_ptr<Sequence>> all = std::exchange(s->group->blocked, {});
   all.push_back(std::move(s));
   for (auto& failed : all) {
     if (failed->group->is_score) failed->raw_logprobs.clear();
     failed->finish_reason = OTR_FINISH_ERROR;
-    failed->error = "every worker process is lost; the last one: " + why.message();
+    failed->error = error;
+    const LedgerGroup* group = ledger_.find(id);
+    const LedgerSample* sample = group != nullptr ? group->find(failed->sample) : nullptr;
+    if (sample != nullptr) (void)ledger_.finish(sample->worker, id, failed->sample, OTR_FINISH_ERROR, error);
     publish(std::move(failed));
   }
 }

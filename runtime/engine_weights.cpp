@@ -27,6 +27,9 @@ Status Engine::begin_weights(uint64_t version) {
   }
   updating_ = true;
   for (WorkerPort* port : ports_) port->pause();
+  // Who drafts for others may have been woken since.
+  at_rest_changed_.wait(lock, [this] { return stop_ || at_rest(); });
+  if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   next_weight_version_ = version;
   return {};
 }

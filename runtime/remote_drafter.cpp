@@ -72,7 +72,7 @@ void RemoteDrafter::exchange() {
       continue;
     }
     if (r.window->next() != nullptr) r.waits_since = now;
-    else if (!r.alone && now - r.waits_since > kPatience) r.alone = true, ++num_impatient_;
+    else if (!r.alone && now - r.waits_since > kPatience) r.alone = true, r.head_start = 0, ++num_impatient_;
     ++i;
   }
   ring();
@@ -89,6 +89,7 @@ void RemoteDrafter::receive() {
     (void)r.window->offer(*m);  // a stale one too shows that the drafter lives
     if (r.alone) r.waits_since = Clock::now();
     r.alone = false;
+    r.head_start = 0;
   }
 }
 
@@ -144,7 +145,7 @@ void RemoteDrafter::observe(const DraftVerdict& v) {
   r->window->grow(v.sequence.tokens.last(static_cast<size_t>(v.num_new)), false);
   if (!r->wanted) return;
   owes_ |= !send(r);
-  if (r->head_start > 0 && (r->head_start -= v.num_new) <= 0 && r->alone) {
+  if (r->copy == nullptr && r->head_start > 0 && (r->head_start -= v.num_new) <= 0) {
     r->alone = false;
     r->waits_since = Clock::now();
   }

@@ -128,7 +128,11 @@ void Worker::follow_orders() {
   }
   if (std::exchange(orders_.lease_ended, false)) report_.pages_returned |= rebuild_.take_back();
   if (orders_.lend) {
-    lend(&*orders_.lend);
+    try {
+      lend(&*orders_.lend);
+    } catch (const std::bad_alloc&) {  // replicas cost speed, and nobody's sample
+      orders_.lend->most = 0;
+    }
     report_.lent = std::exchange(orders_.lend, std::nullopt);
   }
   adopt_tokens();
@@ -149,6 +153,7 @@ void Worker::start_arrived() {
     try {
       draws_.reserve(most_draws);
       results_.reserve(most_draws);
+      if (options_.reports_progress) report_.progress.reserve(most_draws, most_draws);
       start(&s);
     } catch (const std::exception& e) {
       options_.host->broke(e.what());
@@ -241,8 +246,8 @@ void Worker::start(std::unique_ptr<Sequence>* s) {
 
 // Takes a live sequence out of the batch, its pages and its slot.
 std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
-  batcher_.remove(s->slot);
   if (options_.reports_progress) report_.progress.add(s);
+  batcher_.remove(s->slot);
   if (!s->group->is_score) speculator_->leave(*s);
   s->pages.release_all(&target().page_pool());
   free_slots_.push_back(s->slot);

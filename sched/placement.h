@@ -12,6 +12,7 @@
 // Pure: sees workers through WorkerLoad only. Single-threaded. Allocates in the constructor only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -57,6 +58,9 @@ class Placement {
   // `comes_back`: an empty one takes its place.
   void lost(int32_t worker, bool comes_back);
   bool is_gone(int32_t worker) const { return states_[static_cast<size_t>(worker)].gone; }
+  bool all_gone() const {
+    return std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.gone; });
+  }
 
   // The worker has no sample, and none is to come. REQUIRES: it may get some
   bool is_idle(int32_t worker) const { return static_cast<size_t>(worker) >= first_ && states_[static_cast<size_t>(worker)].is_dry(); }
