@@ -26,6 +26,7 @@ struct Trial {
   int32_t num_workers = 1;
   const TinyModel* drafter = nullptr;  // "other"
   bool drafter_in_4_bits = false;
+  int32_t num_draft_workers = 0;
   int32_t worker_processes = 0, keep_checkpoints = 0;
 };
 
@@ -44,6 +45,7 @@ class EngineSm90 : public testing::Test {
     options.prefill_chunk = s.prefill_chunk;
     options.num_threads = 1;
     options.num_workers = s.num_workers;
+    options.num_draft_workers = s.num_draft_workers;
     options.worker_processes = s.worker_processes;
     options.worker_executable = "/bin/true";
     options.keep_checkpoints = s.keep_checkpoints;
@@ -112,6 +114,7 @@ TEST_F(EngineSm90, DraftersChangeNothing) {
       EXPECT_GT(stats["speculation"]["verify_steps"], 0) << policy;
     }
   }
+  EXPECT_EQ(difference(expected, run({.policy = "fixed:other:2", .drafter = &other, .drafter_in_4_bits = true})), "");
 }
 
 TEST_F(EngineSm90, TheDrafterThatIsTheModelIsKept) {
@@ -126,6 +129,9 @@ TEST_F(EngineSm90, WorkersOnTwoDevicesChangeNothing) {
   const Outputs expected = run({});
   EXPECT_EQ(difference(expected, run({.policy = "fixed:self:2", .device = "cuda:0,1"})), "");
   EXPECT_EQ(difference(expected, run({.device = "cuda:1,0", .num_workers = 3})), "");
+  const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
+  const Trial decoupled{.policy = "fixed:other:2:decoupled", .device = "cuda:0,1", .num_workers = 2, .drafter = &other, .num_draft_workers = 1};
+  EXPECT_EQ(difference(expected, run(decoupled)), "");
 }
 
 TEST_F(EngineSm90, AScoreHasTheBitsOfItsRollout) {
