@@ -210,9 +210,6 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
   }
   heard_ = turned_ = Clock::now();
   was_at_rest_ = true;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  first_over_ = true;
-  first_.notify_all();
   return {};
 }
 
@@ -303,6 +300,8 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
         if (state_ == State::kReady) return bad_input("it says twice that it is ready");
         state_ = State::kReady;
         last_order_ = rested_after_ = 1;  // the setup
+        first_over_ = true;  // here: what comes in the same read may be its end, and is not that of its start
+        first_.notify_all();
       }
       options_.host->process_rested();  // unless orders wait
       return {};
