@@ -52,7 +52,8 @@ class RolloutKilled(ProgramTest):
             for _ in range(MOST_KILLS):
                 resumed += self.checkpoint.exists()
                 # What changes no sample may change between the two.
-                flags = rng.choice([(), ("--policy", "off"), ("--workers", "2"), ("--policy", "fixed:ngram:4", "--max-batch", "7")])
+                flags = rng.choice([(), ("--policy", "off"), ("--workers", "2"), ("--workers", "2", "--worker-processes"),
+                                    ("--policy", "fixed:ngram:4", "--max-batch", "7")])
                 code = self.killed(seconds * rng.uniform(0.2, 0.9), *flags)
                 if code != -signal.SIGKILL:
                     break
