@@ -100,8 +100,12 @@ TEST_P(Races, ArePoliciesOfTheirOwn) {
   const Outputs plain = run({.num_workers = 1, .policy = "off", .race = RaceMode::kOff});
   for (const char* policy : {"specactor", "auto:leapfrog"}) {
     const Variant v{.num_workers = 2, .policy = policy, .race = RaceMode::kByPolicy};
-    EXPECT_EQ(difference(plain, run(v)), "") << policy;
-    EXPECT_GT(sum("replicas"), 0) << policy;
+    int64_t replicas = 0;  // there are some when one worker has run dry before the other: as the machine likes
+    for (int round = 0; round < 10 && replicas == 0; ++round) {
+      EXPECT_EQ(difference(plain, run(v)), "") << policy;
+      replicas = sum("replicas");
+    }
+    EXPECT_GT(replicas, 0) << policy;
   }
   EXPECT_EQ(difference(plain, run({.policy = "auto", .race = RaceMode::kByPolicy})), "");
   EXPECT_EQ(sum("replicas"), 0);
