@@ -1,7 +1,6 @@
 // Create, requests in, results out, numbers. New weights are in engine_weights.cpp, processes in engine_processes.cpp; what workers do
 // in worker.cpp.
 #include "runtime/engine.h"
-#include "runtime/worker_share.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +8,8 @@
 #include <new>
 #include <system_error>
 #include <utility>
+
+#include "runtime/worker_share.h"
 
 namespace otr {
 namespace {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/checkpoint_file.h"
+#include "runtime/engine_options.h"
 #include "runtime/history_store.h"
 #include "runtime/kv_export.h"
 #include "runtime/ledger.h"
@@ -25,36 +26,6 @@
 #include "runtime/worker.h"
 
 namespace otr {
-
-// Whether workers that have nothing to run race with replicas of what others run (runtime/race.h).
-enum class RaceMode { kByPolicy, kOff, kFastestOfN, kLeapfrog };
-
-struct EngineOptions {
-  DeviceOptions device;  // threads and pages: of all workers together
-  std::vector<int32_t> gpus;  // workers go round them, at least one each; empty: the CPU
-  int32_t num_workers = 1;
-  int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
-  std::string policy = "auto";
-  RaceMode race = RaceMode::kByPolicy;
-  std::vector<std::string> drafters;  // "NAME=model:PATH"
-  std::vector<CustomDrafter> custom_drafters;
-  std::string profile;           // a file of measured costs; empty: none
-  std::vector<CostModel> costs;  // by drafter of the policy, instead of measured ones: for proofs
-  WorkerProofs proofs;
-  HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
-  std::string trace_path;                          // "": no trace
-  int32_t max_batch = 256;                         // of all workers together
-  int32_t prefill_chunk = 512;
-  bool worker_processes = false;
-  std::string worker_executable;           // which serves one: see otr_serve_worker
-  int32_t worker_timeout_ms = 300'000;     // without a sign of a process, or of its worker's coming further
-  int32_t worker_start_timeout_ms = 120'000;
-  int32_t max_worker_restarts = 3;         // of a worker, in a row, without a finished sample
-  bool keeps_checkpoints = false;  // what save_checkpoint() needs: 12 bytes a token of every sample's limit
-};
-
-// What worker processes need, and what they do not do.
-Status check_process_options(const EngineOptions& options);
 
 class Engine final : private WorkerHost, private ProcessHost {
  public:

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/base/thread_pool.h"
-#include "runtime/engine.h"
+#include "runtime/engine_options.h"
 
 namespace otr {
 

@@ -8,8 +8,7 @@
 #include <fstream>
 
 #include "loader/xxh64.h"
-#include "runtime/engine.h"
-#include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/engine_runs.h"
 
 namespace otr {
 namespace {
@@ -38,22 +37,7 @@ class Checkpoints : public EveryPath {
   }
 
   void submit_all(Engine* e) const {
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      const Request& request = requests_[i];
-      otr_group_request g;
-      otr_group_request_init(&g, sizeof g);
-      otr_sampling_params sampling = request.sampling;
-      sampling.stop_token_ids = request.stop_ids.data();
-      sampling.num_stop_token_ids = request.stop_ids.size();
-      g.prompt_token_ids = request.prompt.data();
-      g.num_prompt_tokens = request.prompt.size();
-      g.n = request.n;
-      g.first_sample = request.first_sample;
-      g.stream = request.stream;
-      g.tag = i;
-      g.sampling = &sampling;
-      EXPECT_TRUE(e->submit(g).ok());
-    }
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
     otr_score_request s;
     otr_score_request_init(&s, sizeof s);
     s.prompt_token_ids = requests_[5].prompt.data();
@@ -64,23 +48,10 @@ class Checkpoints : public EveryPath {
     s.sampling = &requests_[1].sampling;
     EXPECT_TRUE(e->score(s).ok());
   }
-  // At most `most` results.
-  static void collect(Engine* e, size_t most, Outputs* outputs) {
-    for (size_t i = 0; i < most; ++i) {
-      const Result<std::unique_ptr<Sequence>> finished = e->wait(120'000);
-      if (!finished.ok()) {
-        EXPECT_EQ(finished.status().code(), StatusCode::kIdle) << finished.status().message();
-        return;
-      }
-      const Sequence& s = *finished.value();
-      const size_t n = s.raw_logprobs.size();
-      const Output output{{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
-                          bits_of(s.logprobs.data(), n),
-                          bits_of(s.raw_logprobs.data(), n),
-                          s.finish_reason,
-                          s.error};
-      EXPECT_TRUE(outputs->emplace(std::pair(s.group->tag, s.sample), output).second) << "a sample came twice";
-    }
+  static void collect_into(Outputs* outputs, Engine* e, size_t most = SIZE_MAX) {
+    Outputs more = collect(e, most);
+    outputs->merge(more);
+    EXPECT_TRUE(more.empty()) << "a sample came twice";
   }
   std::string path() const { return model_.path() + "/state"; }
   std::vector<std::byte> bytes() const {
@@ -103,7 +74,7 @@ TEST_P(Checkpoints, GoOnWithTheSameBits) {
   {
     const auto e = engine();
     submit_all(e.get());
-    collect(e.get(), SIZE_MAX, &plain);
+    plain = collect(e.get());
   }
   int64_t gone_on = 0;
   const size_t moments[] = {0, 1, 5, 11, 17, 23};
@@ -114,13 +85,13 @@ TEST_P(Checkpoints, GoOnWithTheSameBits) {
     {
       const auto e = engine(i % 2 == 0 ? 1 : 3, i % 3 == 0 ? "fixed:ngram:3" : "off", i % 2 == 0 ? 0 : 3);
       submit_all(e.get());
-      collect(e.get(), moments[i], &outputs);
+      collect_into(&outputs, e.get(), moments[i]);
       ASSERT_TRUE(e->save_checkpoint(path(), user).ok());
     }
     const auto e = engine(i % 2 == 0 ? 2 : 1);
     const Status loaded = e->load_checkpoint(path());
     ASSERT_TRUE(loaded.ok()) << loaded.message();
-    collect(e.get(), SIZE_MAX, &outputs);
+    collect_into(&outputs, e.get());
     EXPECT_EQ(difference(plain, outputs), "") << "after " << moments[i];
     for (const auto& [key, output] : plain) generated += output.reason == OTR_FINISH_SCORE ? 0 : static_cast<int64_t>(output.tokens.size());
     const nlohmann::json stats = nlohmann::json::parse(e->stats_json());
@@ -138,7 +109,7 @@ TEST_P(Checkpoints, AgainAndAgain) {
   Outputs plain, outputs;
   const auto first = engine();
   submit_all(first.get());
-  collect(first.get(), SIZE_MAX, &plain);
+  plain = collect(first.get());
   {
     const auto e = engine();
     submit_all(e.get());
@@ -147,11 +118,11 @@ TEST_P(Checkpoints, AgainAndAgain) {
   for (int life = 0; life < 6; ++life) {
     const auto e = engine(1 + life % 3, "fixed:ngram:2", 4);
     ASSERT_TRUE(e->load_checkpoint(path()).ok());
-    collect(e.get(), 6, &outputs);
+    collect_into(&outputs, e.get(), 6);
     ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
   }
   ASSERT_TRUE(first->load_checkpoint(path()).ok());
-  collect(first.get(), SIZE_MAX, &outputs);
+  collect_into(&outputs, first.get());
   EXPECT_EQ(difference(plain, outputs), "");
 }
 
@@ -164,7 +135,7 @@ TEST_P(Checkpoints, ACancelledGroupStaysSo) {
   const auto next = engine();
   ASSERT_TRUE(next->load_checkpoint(path()).ok());
   Outputs outputs;
-  collect(next.get(), SIZE_MAX, &outputs);
+  collect_into(&outputs, next.get());
   for (const auto& [key, output] : outputs) EXPECT_EQ(output.reason == OTR_FINISH_ABORT, key.first == 2) << key.first;
 }
 
@@ -178,7 +149,7 @@ class CheckpointRefusals : public Checkpoints {
     const auto e = engine();
     submit_all(e.get());
     Outputs outputs;
-    collect(e.get(), 12, &outputs);
+    collect_into(&outputs, e.get(), 12);
     ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
   }
   void expect_refused(Engine* e, StatusCode code, const std::string& reason) const {
@@ -227,7 +198,7 @@ TEST_P(CheckpointRefusals, WhoOwesSomethingTakesNone) {
   ASSERT_TRUE(e->load_checkpoint(path()).ok());
   EXPECT_EQ(e->load_checkpoint(path()).code(), StatusCode::kBusy);
   Outputs outputs;
-  collect(e.get(), SIZE_MAX, &outputs);
+  collect_into(&outputs, e.get());
   EXPECT_FALSE(e->save_checkpoint(model_.path() + "/no/such/folder", {}).ok());
   EXPECT_TRUE(e->save_checkpoint(path(), {}).ok());
   EXPECT_TRUE(e->load_checkpoint(path()).ok());  // which is empty

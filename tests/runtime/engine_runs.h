@@ -35,10 +35,27 @@ inline uint64_t submit(Engine* e, const Request& request, uint64_t tag) {
   return id.ok() ? id.value() : 0;
 }
 
-// Takes every result until nothing is outstanding.
-inline Outputs collect(Engine* e) {
+// Teacher-forced scores of what was rolled out: tag i is of the i-th output.
+inline void submit_scores(Engine* e, const std::vector<Request>& requests, const Outputs& outputs) {
+  uint64_t tag = 0;
+  for (const auto& [key, output] : outputs) {
+    const Request& r = requests[key.first];
+    otr_score_request s;
+    otr_score_request_init(&s, sizeof s);
+    s.prompt_token_ids = r.prompt.data();
+    s.num_prompt_tokens = r.prompt.size();
+    s.token_ids = output.tokens.data();
+    s.num_tokens = output.tokens.size();
+    s.tag = tag++;
+    s.sampling = &r.sampling;
+    EXPECT_TRUE(e->score(s).ok());
+  }
+}
+
+// Takes at most `most` results, or as many as are outstanding.
+inline Outputs collect(Engine* e, size_t most = SIZE_MAX) {
   Outputs outputs;
-  for (;;) {
+  while (most-- > 0) {
     const Result<std::unique_ptr<Sequence>> finished = e->wait(120'000);
     if (!finished.ok()) {
       EXPECT_EQ(finished.status().code(), StatusCode::kIdle) << finished.status().message();
@@ -54,6 +71,7 @@ inline Outputs collect(Engine* e) {
                         s.error};
     EXPECT_TRUE(outputs.emplace(std::pair(s.group->tag, s.sample), output).second) << "a sample came twice";
   }
+  return outputs;
 }
 
 // The sum over the workers that draft for others.

@@ -327,23 +327,11 @@ TEST_F(Processes, ScoresSurviveToo) {
   Variant v{.num_workers = 2, .migrate_every = 2};
   for (int32_t w = 0; w < 2; ++w) v.faults.push_back({.worker = w, .life = 0, .step = ProtocolStep::kTick, .occurrence = 2 + w, .kind = FaultKind::kDie});
   const std::unique_ptr<Engine> e = engine(v);
-  uint64_t tag = 0;
-  for (const auto& [key, output] : plain_) {
-    const Request& r = requests_[key.first];
-    otr_score_request s;
-    otr_score_request_init(&s, sizeof s);
-    s.prompt_token_ids = r.prompt.data();
-    s.num_prompt_tokens = r.prompt.size();
-    s.token_ids = output.tokens.data();
-    s.num_tokens = output.tokens.size();
-    s.tag = tag++;
-    s.sampling = &r.sampling;
-    ASSERT_TRUE(e->score(s).ok());
-  }
+  submit_scores(e.get(), requests_, plain_);
   const Outputs scores = collect(e.get());
   read_stats(e.get());
   EXPECT_GT(count("requeued_samples"), 0);
-  tag = 0;
+  uint64_t tag = 0;
   for (const auto& [key, output] : plain_) {
     Output wanted = output;
     wanted.reason = OTR_FINISH_SCORE;

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "kernels/linear/linear_epilogue.h"
-#include "runtime/engine.h"
-#include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/engine_runs.h"
 #include "tests/runtime/odd_drafters.h"
 
 namespace otr {
@@ -57,22 +56,7 @@ class Speculation : public EveryPath {
     if (!created.ok()) return {};
     Engine& engine = *created.value();
     EXPECT_TRUE(engine.pause().ok());  // they arrive together
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      const Request& request = requests_[i];
-      otr_group_request g;
-      otr_group_request_init(&g, sizeof g);
-      otr_sampling_params sampling = request.sampling;
-      sampling.stop_token_ids = request.stop_ids.data();
-      sampling.num_stop_token_ids = request.stop_ids.size();
-      g.prompt_token_ids = request.prompt.data();
-      g.num_prompt_tokens = request.prompt.size();
-      g.n = request.n;
-      g.first_sample = request.first_sample;
-      g.stream = request.stream;
-      g.tag = i;
-      g.sampling = &sampling;
-      EXPECT_TRUE(engine.submit(g).ok());
-    }
+    for (size_t i = 0; i < requests_.size(); ++i) submit(&engine, requests_[i], i);
     engine.resume();
     Outputs outputs;
     for (;;) {

@@ -187,23 +187,11 @@ TEST_P(Workers, WhoHasRunDryTakesWhatRuns) {
 TEST_P(Workers, ScoresMoveToo) {
   const Outputs rolled = run({});
   const std::unique_ptr<Engine> e = engine({.num_workers = 3, .migrate_every = 1, .max_batch = 9, .chunk = 20});
-  uint64_t tag = 0;
-  for (const auto& [key, output] : rolled) {
-    const Request& r = requests_[key.first];
-    otr_score_request s;
-    otr_score_request_init(&s, sizeof s);
-    s.prompt_token_ids = r.prompt.data();
-    s.num_prompt_tokens = r.prompt.size();
-    s.token_ids = output.tokens.data();
-    s.num_tokens = output.tokens.size();
-    s.tag = tag++;
-    s.sampling = &r.sampling;
-    ASSERT_TRUE(e->score(s).ok());
-  }
+  submit_scores(e.get(), requests_, rolled);
   const Outputs scores = collect(e.get());
   check_stats(*e, scores);
   EXPECT_GT(count("migrations"), 0);
-  tag = 0;
+  uint64_t tag = 0;
   for (const auto& [key, output] : rolled) {
     Output wanted = output;
     wanted.reason = OTR_FINISH_SCORE;

@@ -1,0 +1,16 @@
+// What structs of the C ABI become inside, once they are checked. They have this version's size (abi.cpp widens them).
+//
+// Thread safety: pure functions. Errors: kInvalidArgument with the field's name.
+#pragma once
+
+#include "graph/model_weights.h"
+#include "runtime/engine_options.h"
+#include "runtime/outrider.h"
+
+namespace otr {
+
+Result<EngineOptions> engine_options(const otr_engine_options& options);
+// A borrow of the tensor's name, shape and data.
+Result<HostTensor> host_tensor(const otr_tensor& tensor);
+
+}  // namespace otr
