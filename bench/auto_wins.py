@@ -7,7 +7,8 @@
 one, so that what chose it does not judge it. A round's order is shuffled. Printed: each policy's median makespan (busy seconds; loading is
 not counted) and its speed-up over off; for the test rounds the ratio best / auto of each round, their geometric mean and its one-sided
 95 % bound (Student's t on the logarithms); and auto's share of an oracle in hindsight: for every power of two of the running samples the
-best rate (tokens a second, median over the rounds) that any of the policies had there, for auto's own tokens there.
+best rate (tokens a second, median over the rounds) that any of the policies had there, for auto's own tokens there. `--drop RATIO` spares
+the hopeless: a preset whose best run is RATIO times slower than the best preset's runs no more.
 
 `--epoch 2`: an epoch under auto fills the history first; the rounds then run the next step with a copy of it each.
 """
@@ -61,7 +62,7 @@ def rates(ticks):
     return dict(sums)
 
 
-def one_run(args, policy, folder, step, runs):
+def one_run(args, policy, folder, step, runs, number):
     history = None
     if args.epoch == 2:
         history = os.path.join(folder, "copy")
@@ -72,7 +73,7 @@ def one_run(args, policy, folder, step, runs):
         shutil.copy(out, reference)
     elif not filecmp.cmp(out, reference, shallow=False):
         sys.exit(f"the output of {policy} differs")
-    runs[policy].append({"seconds": stats["busy_seconds"], "rates": rates(ticks), "tokens": stats["generated_tokens"], "ticks": stats["ticks"],
+    runs[policy].append({"round": number, "seconds": stats["busy_seconds"], "rates": rates(ticks), "tokens": stats["generated_tokens"], "ticks": stats["ticks"],
                          "preemptions": stats["preemptions"], "decide": stats["decide_seconds"] / stats["busy_seconds"]})
     print(f"  {policy}: {stats['busy_seconds']:.2f} s", file=sys.stderr, flush=True)
 
@@ -100,6 +101,19 @@ def lower_bound(ratios):
     return math.exp(mean), math.exp(mean - STUDENT_95[freedom] * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 
+def against_auto(runs, policy):
+    """By what factor auto is faster in the same rounds, with a two-sided 90 % interval: each side is a one-sided 95 % bound."""
+    ratios = {r["round"]: r["seconds"] for r in runs["auto"]}
+    ratios = [r["seconds"] / ratios[r["round"]] for r in runs[policy]]
+    mean, low = lower_bound(ratios)
+    return mean, low, mean * mean / low
+
+
+def hopeful(presets, runs, ratio):
+    fastest = {p: min(r["seconds"] for r in runs[p]) for p in presets}
+    return [p for p in presets if fastest[p] <= ratio * min(fastest.values())]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin/outrider"))
@@ -114,6 +128,7 @@ def main():
     parser.add_argument("--epoch", type=int, choices=(1, 2), default=1)
     parser.add_argument("--select", type=int, default=4)
     parser.add_argument("--test", type=int, default=4)
+    parser.add_argument("--drop", type=float, default=math.inf, metavar="RATIO")
     parser.add_argument("--preset", action="append", help="instead of the list")
     parser.add_argument("--json", help="write every run's figures to this file")
     args = parser.parse_args()
@@ -128,18 +143,20 @@ def main():
         if args.epoch == 2:
             rollout(args, "auto", folder, os.path.join(folder, "history"), 0)
         step = args.epoch - 1
-        for _ in range(args.select):
-            policies = ["off", "auto", *presets]
+        left = presets
+        for number in range(args.select):
+            policies = ["off", "auto", *left]
             shuffle.shuffle(policies)
             for policy in policies:
-                one_run(args, policy, folder, step, runs)
-        best = min(presets, key=lambda p: statistics.median(r["seconds"] for r in runs[p]))
+                one_run(args, policy, folder, step, runs, number)
+            left = hopeful(left, runs, args.drop)
+        best = min(left, key=lambda p: statistics.median(r["seconds"] for r in runs[p]))
         chosen_on = len(runs["auto"])
-        for _ in range(args.test):
+        for number in range(args.select, args.select + args.test):
             policies = ["off", "auto", best]
             shuffle.shuffle(policies)
             for policy in policies:
-                one_run(args, policy, folder, step, runs)
+                one_run(args, policy, folder, step, runs, number)
         with open(os.path.join(folder, "reference.jsonl"), encoding="utf-8") as f:
             lengths = sorted(len(json.loads(line)["token_ids"]) for line in f)
     if args.json:
@@ -149,11 +166,13 @@ def main():
     p99 = lengths[min(len(lengths) - 1, int(0.99 * len(lengths)))]
     print(f"{len(lengths)} prompts, {runs['auto'][0]['tokens']} tokens, longest {lengths[-1]}, p99 / median {p99 / statistics.median(lengths):.1f}, "
           f"epoch {args.epoch}, kv {args.kv_bytes or 'ample'}, preemptions under auto {runs['auto'][0]['preemptions']}\n")
-    print("| policy | runs | seconds, median | of off | lowest | highest | ticks |\n|---|---|---|---|---|---|---|")
+    print("| policy | runs | seconds, median | of off | lowest | highest | auto is faster by (90 %) | ticks |\n|---|---|---|---|---|---|---|---|")
     for policy, policy_runs in sorted(runs.items(), key=lambda item: statistics.median(r["seconds"] for r in item[1])):
         seconds = [r["seconds"] for r in policy_runs]
         median = statistics.median(seconds)
-        print(f"| {policy} | {len(seconds)} | {median:.2f} | {off / median:.2f} x | {min(seconds):.2f} | {max(seconds):.2f} | {policy_runs[-1]['ticks']} |")
+        mean, low, high = against_auto(runs, policy)
+        print(f"| {policy} | {len(seconds)} | {median:.2f} | {off / median:.2f} x | {min(seconds):.2f} | {max(seconds):.2f} "
+              f"| {mean:.3f} ({low:.3f} to {high:.3f}) | {policy_runs[-1]['ticks']} |")
     ratios = [b["seconds"] / a["seconds"] for a, b in zip(runs["auto"][chosen_on:], runs[best][chosen_on:])]
     if ratios:
         mean, bound = lower_bound(ratios)
