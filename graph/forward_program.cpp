@@ -228,6 +228,21 @@ void ForwardProgram::run(const RowBatch& rows) const {
   for (const Launch& launch : lists_->head) launch(wanted);
 }
 
+template <typename Visit>
+Status ForwardProgram::Buffers::for_each(const Visit& visit) {
+  for (Buffer<float>* b : {&residual, &qkv, &cos, &sin, &logits, &workspace}) OTR_RETURN_IF_ERROR(visit(b));
+  for (Buffer<Element>* b : {&normed, &q, &attended, &activated, &logit_normed}) OTR_RETURN_IF_ERROR(visit(b));
+  return {};
+}
+
+Status ForwardProgram::sleep() {
+  return owns_buffers_ ? buffers_->for_each([](auto* b) { return b->sleep(); }) : Status();
+}
+
+Status ForwardProgram::wake() {
+  return owns_buffers_ ? buffers_->for_each([](auto* b) { return b->wake(); }) : Status();
+}
+
 int64_t ForwardProgram::buffer_bytes() const {
   if (!owns_buffers_) return 0;
   const Buffers& b = *buffers_;

@@ -57,6 +57,10 @@ class ForwardProgram {
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
   void run(const RowBatch& rows) const;
 
+  // Buffers that are its own give their memory back and get it again, as Buffer::sleep and wake. No run() between them.
+  Status sleep();
+  Status wake();
+
   ProgramBucket bucket() const { return bucket_; }
   // Of the last run: one row for each of its logit rows, in order.
   float* logits() const { return logits_; }  // [num_logit_rows][vocab_size]
@@ -83,6 +87,9 @@ class ForwardProgram {
     Mirror fault_mirror;
     Buffer<float> workspace;     // attention's on a device
     int32_t max_rows = 0, max_logit_rows = 0;
+
+    template <typename Visit>
+    Status for_each(const Visit& visit);  // until one fails; those that the host reads excepted
   };
 
   struct Parts {

@@ -116,6 +116,19 @@ void* ModelWeights::address(const WeightPiece& piece) {
   __builtin_unreachable();
 }
 
+Status ModelWeights::sleep() {
+  OTR_RETURN_IF_ERROR(packed_.sleep());
+  for (const WeightPiece& piece : plan_.pieces) {
+    for (const PiecePart& part : piece.parts) missing_.insert(part.tensor);
+  }
+  return embedding_.sleep();
+}
+
+Status ModelWeights::wake() {
+  OTR_RETURN_IF_ERROR(packed_.wake());
+  return embedding_.wake();
+}
+
 Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   const auto wrong = [&](const std::string& reason) { return invalid_argument(quoted(tensor.name) + ": " + reason); };
   const WeightPlan::Place at = plan_.place_of(tensor.name);
@@ -126,7 +139,14 @@ Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   if (piece.kind != PieceKind::kVector) shape.push_back(width);
   if (!std::ranges::equal(tensor.shape, shape)) return wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
   if (!dtype_is_loadable(tensor.dtype)) return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
-  if (accelerator_ != nullptr) return put_on_device(tensor, at);
+  OTR_RETURN_IF_ERROR(accelerator_ != nullptr ? put_on_device(tensor, at) : put_on_host(tensor, at, pool));
+  if (const auto found = missing_.find(tensor.name); found != missing_.end()) missing_.erase(found);
+  return {};
+}
+
+Status ModelWeights::put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool) {
+  const WeightPiece& piece = *at.piece;
+  const int64_t rows = at.part->out_features, width = piece.in_features;
   if (piece.kind == PieceKind::kVector) {
     convert_tensor(tensor.dtype, tensor.data, static_cast<size_t>(rows), vectors_.data() + piece.offset + at.first_row);
     return {};

@@ -11,7 +11,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +63,13 @@ class ModelWeights {
   // Weights of this config that another process has loaded. Takes the files; never to be put().
   static Result<ModelWeights> attach(const ModelConfig& config, const WeightFiles& files);
 
+  // Their memory goes back, its addresses stay; norms, biases and frequencies, a thousandth of it, are kept. After wake() every tensor of the
+  // checkpoint is missing until it was put(). Errors: as Buffer::sleep and wake. REQUIRES: neither shared nor attached.
+  Status sleep();
+  Status wake();
+  // Checkpoint names of those that are missing.
+  const std::set<std::string, std::less<>>& missing() const { return missing_; }
+
   // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument: the model has
   // no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
   Status put(const HostTensor& tensor, ThreadPool& pool);
@@ -80,6 +90,7 @@ class ModelWeights {
  private:
   void* address(const WeightPiece& piece);
   Status load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device);
+  Status put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool);
   Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);
   void bind();
   void put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows);
@@ -87,6 +98,7 @@ class ModelWeights {
   ModelConfig config_;
   WeightPlan plan_;
   Accelerator* accelerator_ = nullptr;  // null: host
+  std::set<std::string, std::less<>> missing_;
   Buffer<Element> embedding_;
   Buffer<Element> packed_;  // the plan's linear pieces
   Buffer<float> vectors_;   // the plan's vectors, then inv_freq

@@ -29,6 +29,18 @@ Result<DeviceDraws> DeviceDraws::create(const KernelTable& kernels, const Launch
   return d;
 }
 
+Status DeviceDraws::sleep() {
+  OTR_RETURN_IF_ERROR(scaled_.sleep());
+  OTR_RETURN_IF_ERROR(order_.sleep());
+  return scratch_.sleep();
+}
+
+Status DeviceDraws::wake() {
+  OTR_RETURN_IF_ERROR(scaled_.wake());
+  OTR_RETURN_IF_ERROR(order_.wake());
+  return scratch_.wake();
+}
+
 // Sends down the first draws, as many as fit, at least one. Returns how many.
 template <typename Draw>
 int32_t DeviceDraws::fill(const Draw* draws, int32_t num_draws) {

@@ -234,6 +234,7 @@ Result<uint64_t> Engine::score(const otr_score_request& request) {
 Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequences) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (updating_) return Status(StatusCode::kBusy, "the weights are being replaced: commit them first");
+  OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
   const std::shared_ptr<Group> group = sequences.front()->group;
   const int32_t count = static_cast<int32_t>(sequences.size());
   const uint64_t id = next_group_;
@@ -275,7 +276,7 @@ bool Engine::at_rest() const {
 }
 
 void Engine::resume_workers() {
-  if (paused_ || updating_ || standstills_ > 0) return;
+  if (paused_ || updating_ || asleep_ != 0 || standstills_ > 0) return;
   for (WorkerPort* port : ports_) port->resume();
 }
 

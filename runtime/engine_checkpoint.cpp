@@ -22,6 +22,10 @@ void Engine::record(int32_t from, const WorkerReport& report) {
 Result<CheckpointIdentity> Engine::checkpoint_identity() {
   if (!options_.keeps_checkpoints) return invalid_argument("the engine keeps no checkpoints: see options.keep_checkpoints");
   OTR_RETURN_IF_ERROR(check_not_updating());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
+  }
   const uint64_t digest = weights_digest();
   const std::lock_guard<std::mutex> lock(mutex_);
   return CheckpointIdentity{.isa = first_worker().device().isa(),

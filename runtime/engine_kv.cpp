@@ -47,6 +47,10 @@ KvIdentity Engine::kv_identity() {
 }
 
 Status Engine::check_pages_readable() const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
+  }
   if (options_.worker_processes) return unsupported("pages of worker processes");
   if (!options_.gpus.empty()) return unsupported("pages of GPUs");
   return {};

@@ -170,6 +170,37 @@ void ModelRunner::weights_changed() {
   prefix_cache_->clear();
 }
 
+Status ModelRunner::sleep_weights() {
+  if (!owns_weights_) return {};
+  OTR_RETURN_IF_ERROR(weights_->model.sleep());
+  return weights_->quantized != nullptr ? weights_->quantized->sleep() : Status();
+}
+
+Status ModelRunner::wake_weights() {
+  if (!owns_weights_) return {};
+  OTR_RETURN_IF_ERROR(weights_->model.wake());
+  return weights_->quantized != nullptr ? weights_->quantized->wake() : Status();
+}
+
+Status ModelRunner::sleep_pages() {
+  prefix_cache_->clear();
+  OTR_RETURN_IF_ERROR(pages_.sleep());
+  OTR_RETURN_IF_ERROR(program_->sleep());
+  if (quantized_program_ != nullptr) OTR_RETURN_IF_ERROR(quantized_program_->sleep());
+  OTR_RETURN_IF_ERROR(sample_scaled_.sleep());
+  OTR_RETURN_IF_ERROR(sample_order_.sleep());
+  return device_draws_ != nullptr ? device_draws_->sleep() : Status();
+}
+
+Status ModelRunner::wake_pages() {
+  OTR_RETURN_IF_ERROR(pages_.wake());
+  OTR_RETURN_IF_ERROR(program_->wake());
+  if (quantized_program_ != nullptr) OTR_RETURN_IF_ERROR(quantized_program_->wake());
+  OTR_RETURN_IF_ERROR(sample_scaled_.wake());
+  OTR_RETURN_IF_ERROR(sample_order_.wake());
+  return device_draws_ != nullptr ? device_draws_->wake() : Status();
+}
+
 // Copies first: a page may be given up by one sequence and zeroed for another in the same tick.
 void ModelRunner::prepare(const PageWork& work) {
   if (accelerator_ != nullptr) return prepare_on_device(work);

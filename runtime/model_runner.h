@@ -88,6 +88,11 @@ class ModelRunner {
   bool owns_weights() const { return owns_weights_; }
   // What was made of the old weights is made again, or forgotten.
   void weights_changed();
+  // Memory goes back at addresses that stay (Buffer::sleep); no rows run until it is awake. Weights that it owns are lost, to be put again, and
+  // so are those in 4 bits, which weights_changed() makes. Pages and programs' buffers come back empty, and so does the prefix cache.
+  Status sleep_weights(), wake_weights(), sleep_pages(), wake_pages();
+  const std::set<std::string, std::less<>>& missing_weights() const { return weights_->model.missing(); }
+
   double quantize_seconds() const { return quantize_seconds_; }  // of the last time
 
   // Copies and zeroes pages as asked. To be done before rows run on them.

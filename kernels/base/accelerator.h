@@ -31,6 +31,11 @@ class Accelerator {
   // ---- Memory ----
   virtual void* allocate(size_t bytes) = 0;  // zeroed, aligned to 256; null if the device refuses
   virtual void release(void* data) = 0;      // data may be null
+  // The memory of a block goes back to the device, its address stays the block's; take_back() gives it memory again, zeroed. Between them
+  // nothing may touch it. Blocks smaller than the device's unit of memory keep theirs. Asking twice is no error. Errors: as wait();
+  // kUnsupported where the device cannot; of take_back() kOutOfMemory.
+  virtual Status give_back(void* data) = 0;
+  virtual Status take_back(void* data) = 0;
   virtual void* allocate_host(size_t bytes) = 0;  // host memory that the device reads by itself; null if the system refuses
   virtual void release_host(void* data) = 0;
   virtual uint64_t free_bytes() const = 0;

@@ -50,15 +50,28 @@ cudaStream_t CudaDevice::stream() {
 
 void* CudaDevice::allocate(size_t bytes) {
   make_current();
-  void* data = nullptr;
-  if (!succeeded(cudaMalloc(&data, bytes))) return nullptr;
-  keep(cuda_status("clear", cudaMemsetAsync(data, 0, bytes, stream_)));
+  void* const data = memory_.allocate(bytes);
+  if (data != nullptr) clear(data, bytes);
   return data;
 }
 
+// Like cudaFree, which waits by itself: a mapping must not go while something runs.
 void CudaDevice::release(void* data) {
+  if (data == nullptr) return;
+  (void)wait();
+  memory_.release(data);
+}
+
+Status CudaDevice::give_back(void* data) {
+  OTR_RETURN_IF_ERROR(wait());
+  return memory_.give_back(data);
+}
+
+Status CudaDevice::take_back(void* data) {
   make_current();
-  if (data != nullptr) (void)cudaFree(data);
+  OTR_ASSIGN_OR_RETURN(const size_t bytes, memory_.take_back(data));
+  clear(data, bytes);
+  return {};
 }
 
 void* CudaDevice::allocate_host(size_t bytes) {

@@ -1,4 +1,4 @@
-// CudaDevice: an Accelerator on a CUDA device: one stream, plain allocations, CUDA graphs.
+// CudaDevice: an Accelerator on a CUDA device: one stream, blocks of memory (device_memory.h), CUDA graphs.
 //
 // Every call makes its device the calling thread's. wait() asks again and again instead of sleeping, since a tick is a millisecond, and
 // gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again.
@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "kernels/base/accelerator.h"
+#include "kernels/cuda/device_memory.h"
 
 namespace otr {
 
@@ -27,6 +28,8 @@ class CudaDevice final : public Accelerator {
 
   void* allocate(size_t bytes) override;
   void release(void* data) override;
+  Status give_back(void* data) override;
+  Status take_back(void* data) override;
   void* allocate_host(size_t bytes) override;
   void release_host(void* data) override;
   uint64_t free_bytes() const override;
@@ -41,10 +44,11 @@ class CudaDevice final : public Accelerator {
   void destroy(const Capture& capture) override;
 
  private:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal), memory_(ordinal) {}
   void make_current() const;
 
   const int ordinal_;
+  DeviceMemory memory_;
   cudaStream_t stream_ = nullptr;
   Status failure_;  // the first one
   uint64_t num_waits_ = 0;

@@ -67,6 +67,26 @@ class EngineSm90 : public testing::Test {
     return outputs;
   }
 
+  // From the host's memory and from the device's.
+  static void put_weights_of(const TinyModel& model, const TestEngine& engine) {
+    ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK) << otr_last_error(engine.get());
+    bool on_device = false;
+    for (const TrainerTensor& tensor : trainer_tensors(model)) {
+      on_device = !on_device;
+      const otr_dtype dtype = !on_device && tensor.name.find("mlp") != std::string::npos ? OTR_DTYPE_F32 : OTR_DTYPE_BF16;
+      const std::vector<std::byte> data = tensor.as(dtype);
+      const testing_util::DeviceBuffer<std::byte> copy(data);
+      const otr_tensor t = tensor_of(tensor, dtype, on_device ? copy.data() : data.data(), data.size());
+      EXPECT_EQ(otr_weights_put(engine.get(), &t), OTR_OK) << tensor.name << ": " << otr_last_error(engine.get());
+    }
+    ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK) << otr_last_error(engine.get());
+  }
+  static size_t free_memory() {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  }
+
   // Filters, penalties, greedy draws and groups, around a page boundary; few tokens: a pass takes a fifth of a second here.
   static std::vector<Request> make_requests() {
     std::vector<Request> requests;
@@ -174,17 +194,39 @@ TEST_F(EngineSm90, WeightsThatArePutAreThoseOfTheCheckpoint) {
   const TestEngine engine(create(trial));
   ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
   EXPECT_NE(difference(expected, engine.run(requests_)), "");
-  ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK);
-  bool on_device = false;
-  for (const TrainerTensor& tensor : trainer_tensors(next)) {
-    on_device = !on_device;
-    const otr_dtype dtype = !on_device && tensor.name.find("mlp") != std::string::npos ? OTR_DTYPE_F32 : OTR_DTYPE_BF16;
-    const std::vector<std::byte> data = tensor.as(dtype);
-    const testing_util::DeviceBuffer<std::byte> copy(data);
-    const otr_tensor t = tensor_of(tensor, dtype, on_device ? copy.data() : data.data(), data.size());
-    EXPECT_EQ(otr_weights_put(engine.get(), &t), OTR_OK) << tensor.name << ": " << otr_last_error(engine.get());
+  put_weights_of(next, engine);
+  EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+}
+
+// What sleeps gives its memory to the device: nearly all of weights and pages, and the captured programs. What wakes has the bits of before,
+// at the same addresses.
+TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
+  const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
+  const TestEngine engine(create({.policy = "fixed:other+self:2", .num_pages = 64, .drafter = &other}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  const Outputs expected = engine.run(requests_);
+  const size_t before = free_memory(), pages = model_.kv_bytes(64);
+  EXPECT_GT(engine.stats()["gpu"]["captures"], 4);
+  ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_KV), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(engine.stats()["gpu"]["captures"], 0);
+  const size_t without_pages = free_memory();
+  EXPECT_GT(without_pages, before + pages);
+  uint64_t group;
+  EXPECT_EQ(engine.try_submit(requests_[0], 0, &group), OTR_BUSY);
+  ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_ALL), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_GT(free_memory(), without_pages + engine.stats()["weight_bytes"].get<size_t>() / 2);  // blocks of less than a unit stay
+  {
+    void* trainer = nullptr;  // who has the memory now
+    ASSERT_EQ(cudaMalloc(&trainer, free_memory()), cudaSuccess);
+    EXPECT_EQ(otr_wake(engine.get(), OTR_MEMORY_KV), OTR_OUT_OF_MEMORY);
+    EXPECT_EQ(otr_wake(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OUT_OF_MEMORY);
+    EXPECT_EQ(engine.try_submit(requests_[0], 0, &group), OTR_BUSY);
+    ASSERT_EQ(cudaFree(trainer), cudaSuccess);
   }
-  ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK);
+  ASSERT_EQ(otr_wake(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OK) << otr_last_error(engine.get());
+  put_weights_of(model_, engine);
+  ASSERT_EQ(otr_wake(engine.get(), OTR_MEMORY_KV), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(free_memory(), before);
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
