@@ -55,7 +55,9 @@ class ForwardProgram {
                                        const ProgramOptions& options = {});
 
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
-  void run(const RowBatch& rows) const;
+  // set_tokens(token_ids), if any, is asked on a device before the pass, to launch what sets rows' tokens there.
+  using SetTokens = std::function<void(int32_t* token_ids)>;
+  void run(const RowBatch& rows, const SetTokens& set_tokens = nullptr) const;
 
   // Buffers that are its own give their memory back and get it again, as Buffer::sleep and wake. No run() between them.
   Status sleep();

@@ -26,6 +26,9 @@ class DeviceDraws {
   Status sample(const float* logits, const SampleDraw* draws, int32_t num_draws, SampleResult* results);
   Status candidates(const float* logits, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
 
+  // Launches candidates() of draws that are on the device, into results there.
+  void launch_candidates(const float* logits, const CandidateDraw* on_device, int32_t num_draws, int32_t m, Candidates* found);
+
   // The workspace, as Buffer::sleep and wake.
   Status sleep();
   Status wake();

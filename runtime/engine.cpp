@@ -320,7 +320,9 @@ std::string Engine::gpu_json() const {
   int32_t captures = 0;
   int64_t target = 0, draft = 0;
   double seconds = 0;
+  uint64_t waits = 0;
   for (const auto& worker : workers_) {
+    waits += worker->device().accelerator()->num_waits();
     const ProgramPool& programs = *worker->device().programs();
     captures += programs.num_captures();
     target += programs.bytes(ProgramRole::kTarget);
@@ -328,7 +330,8 @@ std::string Engine::gpu_json() const {
     seconds += programs.capture_seconds();
   }
   return ",\"gpu\":{\"captures\":" + std::to_string(captures) + ",\"target_capture_bytes\":" + std::to_string(target) +
-         ",\"draft_capture_bytes\":" + std::to_string(draft) + ",\"capture_seconds\":" + decimal(seconds) + "}";
+         ",\"draft_capture_bytes\":" + std::to_string(draft) + ",\"capture_seconds\":" + decimal(seconds) +
+         ",\"host_waits\":" + std::to_string(waits) + "}";
 }
 
 std::string Engine::stats_json() const {

@@ -262,6 +262,12 @@ void ModelRunner::draw(const SampleDraw* draws, int32_t num_draws, SampleResult*
                     .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
 }
 
+Result<std::unique_ptr<DeviceChain>> ModelRunner::make_chain(int32_t max_draws) {
+  if (accelerator_ == nullptr) return std::unique_ptr<DeviceChain>();
+  OTR_ASSIGN_OR_RETURN(DeviceChain chain, DeviceChain::create(kernels_, context(), max_draws, device_draws_.get()));
+  return std::make_unique<DeviceChain>(std::move(chain));
+}
+
 void ModelRunner::candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results) {
   if (device_draws_ != nullptr) return throw_failure(device_draws_->candidates(program.logits(), draws, num_draws, m, results));
   const int32_t vocab = config().vocab_size;

@@ -19,6 +19,7 @@
 #include "kernels/dispatch.h"
 #include "memory/page_table.h"
 #include "memory/prefix_cache.h"
+#include "runtime/device_chain.h"
 #include "runtime/device_draws.h"
 
 namespace otr {
@@ -106,6 +107,8 @@ class ModelRunner {
   void run(const RowBatch& rows);
   // Draws from the logits of the last run.
   void draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results);
+  // For chains of drafts of at most `max_draws` tokens in all: null on the host. It is used while the runner is. Errors: kOutOfMemory.
+  Result<std::unique_ptr<DeviceChain>> make_chain(int32_t max_draws);
   // A drafter's candidates, from the logits of a program's last run.
   void candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
 

@@ -48,7 +48,7 @@ class Accelerator {
   virtual void keep(const Status& status) = 0;
   // Returns when everything asked so far is done. Errors: the first failure since create; kTimeout if the device does not finish.
   virtual Status wait() = 0;
-  virtual uint64_t num_waits() const = 0;  // that have returned
+  virtual uint64_t num_waits() const = 0;  // that have returned; may be asked from any thread
 
   // ---- Captures ----
   // What `launches` asks of the queue is not run but kept, with all its arguments. Errors: kOutOfMemory; else as wait().

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 
 #include "kernels/base/accelerator.h"
@@ -38,7 +39,7 @@ class CudaDevice final : public Accelerator {
   void clear(void* data, size_t bytes) override;
   void keep(const Status& status) override;
   Status wait() override;
-  uint64_t num_waits() const override { return num_waits_; }
+  uint64_t num_waits() const override { return num_waits_.load(std::memory_order_relaxed); }
   Result<Capture> capture(const std::function<void()>& launches) override;
   void launch(const Capture& capture) override;
   void destroy(const Capture& capture) override;
@@ -51,7 +52,7 @@ class CudaDevice final : public Accelerator {
   DeviceMemory memory_;
   cudaStream_t stream_ = nullptr;
   Status failure_;  // the first one
-  uint64_t num_waits_ = 0;
+  std::atomic<uint64_t> num_waits_ = 0;  // others may read it
 };
 
 }  // namespace otr

@@ -137,6 +137,30 @@ TEST_F(EngineSm90, DraftersChangeNothing) {
   EXPECT_EQ(difference(expected, run({.policy = "fixed:other:2", .drafter = &other, .drafter_in_4_bits = true})), "");
 }
 
+// A chain's levels feed each other on the device: the host waits once for all of them, and once for the target. Trees, and samples with
+// penalties that see what was drafted, wait level by level.
+TEST_F(EngineSm90, TheHostWaitsOnceForAChain) {
+  const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
+  const auto waits_per_tick = [&](const char* policy, float penalty) {
+    std::vector<Request> requests(2, Request({5, 6, 7}));
+    for (Request& r : requests) r.stream = static_cast<uint64_t>(&r - requests.data()), r.sampling.max_new_tokens = 13, r.sampling.ignore_eos = 1, r.sampling.repetition_penalty = penalty;
+    const TestEngine engine(create({.policy = policy, .drafter = &other}));
+    EXPECT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    const double before = engine.stats()["gpu"]["host_waits"];
+    engine.run(requests);
+    const nlohmann::json after = engine.stats();
+    return (after["gpu"]["host_waits"].get<double>() - before) / after["ticks"].get<double>();
+  };
+  EXPECT_EQ(waits_per_tick("off", 1.0f), 1.0);
+  for (const char* policy : {"fixed:self:6", "fixed:other:6"}) {
+    const double waits = waits_per_tick(policy, 1.0f);
+    EXPECT_GT(waits, 1.0) << policy;
+    EXPECT_LE(waits, 2.0) << policy;
+  }
+  EXPECT_GT(waits_per_tick("fixed:self:6:2:12", 1.0f), 2.0);
+  EXPECT_GT(waits_per_tick("fixed:self:6", 1.1f), 2.0);
+}
+
 TEST_F(EngineSm90, TheDrafterThatIsTheModelIsKept) {
   nlohmann::json stats;
   run({.policy = "fixed:self:3"}, &stats);

@@ -34,7 +34,7 @@ class EngineSleep : public testing::Test {
     return std::string(otr_last_error(engine.get())).find(what) != std::string::npos;
   }
 
-  const TinyModel model_{{.hidden_size = 512, .intermediate_size = 2048, .num_layers = 2, .vocab_size = 4000}};
+  const TinyModel model_{{.vocab_size = 4000, .hidden_size = 512, .intermediate_size = 2048, .num_layers = 2}};
 };
 
 TEST_F(EngineSleep, MemoryGoesAndTheSameBitsComeBack) {
@@ -79,7 +79,7 @@ TEST_F(EngineSleep, NothingRunsWithoutItsMemory) {
   const Request request({1, 2, 3});
   uint64_t group;
   EXPECT_EQ(otr_sleep(engine.get(), static_cast<otr_memory>(0)), OTR_INVALID_ARGUMENT);
-  EXPECT_EQ(otr_wake(engine.get(), static_cast<otr_memory>(4)), OTR_INVALID_ARGUMENT);
+  EXPECT_EQ(otr_wake(engine.get(), static_cast<otr_memory>(0)), OTR_INVALID_ARGUMENT);
   EXPECT_EQ(otr_wake(engine.get(), OTR_MEMORY_ALL), OTR_OK);  // it is awake
 
   engine.submit(request, 0);
