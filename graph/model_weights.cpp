@@ -50,11 +50,29 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   return w;
 }
 
-uint64_t ModelWeights::digest() const {
+// Of an arena: on a device the sum of its pieces' sums.
+Result<uint64_t> ModelWeights::sum_of(const void* data, size_t bytes) const {
+  if (accelerator_ == nullptr) return frame_sum(data, bytes);
+  constexpr size_t kPiece = 64 << 20;
+  std::vector<std::byte> piece(std::min(bytes, kPiece));
+  std::vector<uint64_t> sums;
+  for (size_t at = 0; at < bytes; at += kPiece) {
+    const size_t size = std::min(bytes - at, kPiece);
+    accelerator_->copy(piece.data(), static_cast<const std::byte*>(data) + at, size);
+    OTR_RETURN_IF_ERROR(accelerator_->wait());
+    sums.push_back(frame_sum(piece.data(), size));
+  }
+  return xxh64(sums.data(), sums.size() * sizeof(uint64_t));
+}
+
+Result<uint64_t> ModelWeights::digest() const {
   const ModelConfig& c = config_;
-  const uint64_t parts[] = {frame_sum(packed_.data(), packed_.bytes()),
-                            frame_sum(embedding_.data(), embedding_.bytes()),
-                            frame_sum(vectors_.data(), vectors_.bytes()),
+  OTR_ASSIGN_OR_RETURN(const uint64_t packed, sum_of(packed_.data(), packed_.bytes()));
+  OTR_ASSIGN_OR_RETURN(const uint64_t embedding, sum_of(embedding_.data(), embedding_.bytes()));
+  OTR_ASSIGN_OR_RETURN(const uint64_t vectors, sum_of(vectors_.data(), vectors_.bytes()));
+  const uint64_t parts[] = {packed,
+                            embedding,
+                            vectors,
                             std::bit_cast<uint64_t>(c.rms_norm_eps),
                             bits_from_float(rope_scale_),
                             static_cast<uint64_t>(c.architecture)};

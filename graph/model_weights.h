@@ -83,8 +83,8 @@ class ModelWeights {
   const float* inv_freq() const { return inv_freq_; }             // [head_dim / 2]
   float rope_scale() const { return rope_scale_; }                // of cosine and sine
   // A checksum of everything that a forward pass reads, in this path's layout, and of the config: equal digests, equal results.
-  // REQUIRES: on the host.
-  uint64_t digest() const;
+  // From a device all of it comes up, a piece at a time. Errors: as Accelerator::wait.
+  Result<uint64_t> digest() const;
   int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + vectors_.bytes()); }
 
  private:
@@ -93,6 +93,7 @@ class ModelWeights {
   Status put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool);
   Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);
   void bind();
+  Result<uint64_t> sum_of(const void* data, size_t bytes) const;
   void put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows);
 
   ModelConfig config_;

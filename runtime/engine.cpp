@@ -14,13 +14,6 @@
 namespace otr {
 namespace {
 
-// What lies on a GPU is neither shared between processes nor read by the host.
-Status check_gpu_options(const EngineOptions& o) {
-  if (o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
-  if (o.keeps_checkpoints) return unsupported("keep_checkpoints on GPUs: a checkpoint has a digest of the weights, which is taken in the host's memory");
-  return {};
-}
-
 Status check_options(const EngineOptions& o) {
   constexpr int32_t kMaxBatch = 65536, kMaxChunk = 1 << 20, kMaxThreads = 4096, kMaxWorkers = 256;
   if (o.max_batch < 1 || o.max_batch > kMaxBatch) return invalid_argument("max_batch must be between 1 and 65536");
@@ -31,7 +24,7 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers < 1 || o.num_workers > kMaxWorkers) return invalid_argument("num_workers must be between 1 and 256");
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
-  if (!o.gpus.empty()) OTR_RETURN_IF_ERROR(check_gpu_options(o));
+  if (!o.gpus.empty() && o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
   return o.worker_processes ? check_process_options(o) : Status();
 }
 
@@ -92,7 +85,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (drafts_history && o.history == HistoryContent::kNone) {
     o.history = uses_history_logprobs(policy) ? HistoryContent::kLogprobs : HistoryContent::kTokens;
   }
-  if (!o.gpus.empty()) o.proofs.rebuild.mode = RebuildMode::kRecompute;  // pages are copied in the host's memory alone
   std::unique_ptr<Engine> engine(new Engine(o));
   if (!o.trace_path.empty()) {
     OTR_ASSIGN_OR_RETURN(engine->trace_, Trace::create(o.trace_path));
@@ -163,7 +155,7 @@ Status Engine::add_workers(WorkerOptions w) {
     DeviceOptions d = options_.device;
     d.num_threads = share.num_threads;
     if (num_workers > 1) d.first_cpu = share.first_cpu;
-    if (!options_.gpus.empty()) d.ordinal = options_.gpus[static_cast<size_t>(beside)];
+    if (!options_.gpus.empty()) d.ordinal = options_.gpus[static_cast<size_t>(beside)], d.peers = options_.gpus;
     d.target.bucket = w.bucket();
     if (first == nullptr) {
       d.target.kv_sharers = num_workers;

@@ -101,13 +101,13 @@ class Engine final : private WorkerHost, private ProcessHost {
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
   void resume_workers();
-  uint64_t weights_digest();
-  KvIdentity kv_identity();
+  Result<uint64_t> weights_digest();
+  Result<KvIdentity> kv_identity();
   Status check_pages_readable() const;  // from this process, on the host
   Result<CheckpointIdentity> checkpoint_identity();
   void record(int32_t worker, const WorkerReport& report);
   void resubmit(std::vector<CheckpointFile::Sample> samples);
-  static size_t import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
+  static Result<size_t> import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
 
   // ---- WorkerHost ----
   void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;

@@ -26,7 +26,7 @@ Result<CheckpointIdentity> Engine::checkpoint_identity() {
     const std::lock_guard<std::mutex> lock(mutex_);
     OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
   }
-  const uint64_t digest = weights_digest();
+  OTR_ASSIGN_OR_RETURN(const uint64_t digest, weights_digest());
   const std::lock_guard<std::mutex> lock(mutex_);
   return CheckpointIdentity{.isa = first_worker().device().isa(),
                             .library = otr_version(),

@@ -58,7 +58,8 @@ class ModelRunner {
   bool in_4_bits() const { return in_4_bits_; }
   int64_t weight_bytes() const { return weights_->model.bytes(); }
   int64_t converted_tensors() const { return weights_->converted_tensors; }
-  uint64_t weights_digest() const { return weights_->model.digest(); }  // reads all of them; on the host alone
+  Result<uint64_t> weights_digest() const { return weights_->model.digest(); }  // reads all of them
+  bool on_device() const { return accelerator_ != nullptr; }
   const KvLayout& kv_layout() const { return layout_; }
   int64_t page_bytes() const { return layout_.page_bytes(); }
   PagePool& page_pool() { return *page_pool_; }
@@ -98,9 +99,10 @@ class ModelRunner {
 
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
-  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. These and copy_pages() REQUIRE: no accelerator.
-  void read_pages(std::span<const PageId> ids, Element* transfer);
-  void write_pages(std::span<const PageId> ids, const Element* transfer);
+  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. On a device they go through memory that is allocated there
+  // for the call. Errors: kOutOfMemory; as Accelerator::wait.
+  Status read_pages(std::span<const PageId> ids, Element* transfer);
+  Status write_pages(std::span<const PageId> ids, const Element* transfer);
   // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
   // writes to those pages.
   void copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to);
@@ -130,6 +132,8 @@ class ModelRunner {
   ProgramOptions program_options(ProgramRole role) const;
   void quantize();
   void prepare_on_device(const PageWork& work);
+  template <typename Move>
+  Status each_transfer(std::span<const PageId> ids, const Move& move);
 
   const KernelTable& kernels_;
   ThreadPool& pool_;

@@ -388,7 +388,7 @@ OTR_API otr_status otr_wake(otr_engine* engine, otr_memory what);
 
 /* An engine keeps the keys and values of prompts it has run, in pages of 64 tokens, as long as there is room: a prompt that begins with the
  * same tokens does not run them again. They can be taken from one engine to another of the same weights, instruction-set path and
- * library version, on this machine or elsewhere. Samples are the same with and without. On GPUs: OTR_UNSUPPORTED. */
+ * library version, on this machine or elsewhere. Samples are the same with and without. */
 
 /* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first token is
  * drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small a one is

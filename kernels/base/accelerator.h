@@ -43,6 +43,8 @@ class Accelerator {
 
   // ---- The queue ----
   virtual void copy(void* to, const void* from, size_t bytes) = 0;  // between any two memories
+  // `from` is another accelerator's, on this device or on a peer: nothing there may write to it before this queue's wait().
+  virtual void copy_from(const Accelerator& other, void* to, const void* from, size_t bytes) = 0;
   virtual void clear(void* data, size_t bytes) = 0;                 // to zeros
   // A launch's outcome.
   virtual void keep(const Status& status) = 0;

@@ -10,6 +10,9 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/accelerator.h"
 #include "kernels/cuda/device_memory.h"
@@ -20,8 +23,9 @@ class CudaDevice final : public Accelerator {
  public:
   static constexpr double kPatience = 120;  // seconds: a thousand times the longest tick of a 32B model
 
-  // Device number `ordinal`. Errors: kUnsupported, with the reason, where there is no such device of compute capability 9.0.
-  static Result<std::shared_ptr<CudaDevice>> open(int ordinal);
+  // Device number `ordinal`, whose memory the devices `peers` may read directly where the machine has a way. Errors: kUnsupported, with
+  // the reason, where there is no such device of compute capability 9.0.
+  static Result<std::shared_ptr<CudaDevice>> open(int ordinal, std::span<const int> peers = {});
   ~CudaDevice() override;
 
   // Of the launches. Makes the device the calling thread's.
@@ -36,6 +40,7 @@ class CudaDevice final : public Accelerator {
   uint64_t free_bytes() const override;
   bool is_device_pointer(const void* data) const override;
   void copy(void* to, const void* from, size_t bytes) override;
+  void copy_from(const Accelerator& other, void* to, const void* from, size_t bytes) override;
   void clear(void* data, size_t bytes) override;
   void keep(const Status& status) override;
   Status wait() override;
@@ -45,7 +50,7 @@ class CudaDevice final : public Accelerator {
   void destroy(const Capture& capture) override;
 
  private:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal), memory_(ordinal) {}
+  CudaDevice(int ordinal, std::vector<int> peers) : ordinal_(ordinal), memory_(ordinal, std::move(peers)) {}
   void make_current() const;
 
   const int ordinal_;

@@ -100,11 +100,14 @@ void DeviceMemory::release(void* data) {
 bool DeviceMemory::back(CUdeviceptr at, Block* block) {
   const CUmemAllocationProp p = properties();
   if (driver().create(&block->memory, block->bytes, &p, 0) != CUDA_SUCCESS) return false;
-  CUmemAccessDesc access = {};
-  access.location = p.location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  std::vector<CUmemAccessDesc> access(1 + peers_.size());
+  for (size_t i = 0; i < access.size(); ++i) {
+    access[i].location = p.location;
+    if (i > 0) access[i].location.id = peers_[i - 1];
+    access[i].flags = i == 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  }
   const bool mapped = driver().map(at, block->bytes, 0, block->memory, 0) == CUDA_SUCCESS;
-  if (mapped && driver().set_access(at, block->bytes, &access, 1) == CUDA_SUCCESS) return block->backed = true;
+  if (mapped && driver().set_access(at, block->bytes, access.data(), access.size()) == CUDA_SUCCESS) return block->backed = true;
   if (mapped) (void)driver().unmap(at, block->bytes);
   (void)driver().release(block->memory);
   return false;

@@ -12,6 +12,8 @@
 
 #include <cstddef>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/status.h"
 
@@ -19,8 +21,8 @@ namespace otr {
 
 class DeviceMemory {
  public:
-  // On device number `ordinal`. Nothing is asked of the device before the first allocate().
-  explicit DeviceMemory(int ordinal) : ordinal_(ordinal) {}
+  // On device number `ordinal`; the devices `peers`, which can, may read it. Nothing is asked of the device before the first allocate().
+  DeviceMemory(int ordinal, std::vector<int> peers) : ordinal_(ordinal), peers_(std::move(peers)) {}
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -45,6 +47,7 @@ class DeviceMemory {
   void unback(CUdeviceptr at, Block* block);
 
   const int ordinal_;
+  const std::vector<int> peers_;
   size_t unit_ = 0;
   bool asked_ = false;
   std::map<CUdeviceptr, Block> blocks_;

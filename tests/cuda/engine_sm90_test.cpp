@@ -2,6 +2,7 @@
 // Through the C ABI; on the emulated device these are the kernels' own text, CUDA graphs and all copies included.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "kernels/linear/linear_sm90.h"
 #include "runtime/engine.h"
 #include "tests/cuda/device_buffer.h"
+#include "tests/runtime/engine_runs.h"
 #include "tests/runtime/rollouts.h"
 #include "tests/runtime/trainer_tensors.h"
 
@@ -308,21 +310,84 @@ TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
   EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
 }
 
-TEST_F(EngineSm90, WhatReadsTheMemoryOfAnEngineIsRefused) {
-  for (const Trial& trial : {Trial{.worker_processes = 1}, Trial{.keep_checkpoints = 1}}) {
-    EXPECT_EQ(create(trial), nullptr);
-    EXPECT_EQ(status_, OTR_UNSUPPORTED) << otr_last_error(nullptr);
-    EXPECT_NE(std::string(otr_last_error(nullptr)).find(" on GPUs: "), std::string::npos) << otr_last_error(nullptr);
+TEST_F(EngineSm90, WorkerProcessesAreRefused) {
+  EXPECT_EQ(create({.worker_processes = 1}), nullptr);
+  EXPECT_EQ(status_, OTR_UNSUPPORTED) << otr_last_error(nullptr);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find(" on GPUs: "), std::string::npos) << otr_last_error(nullptr);
+}
+
+// Pages leave one engine and come into another, which does not compute their prompt again.
+TEST_F(EngineSm90, PagesGoFromOneEngineToAnother) {
+  const std::vector<Request> requests = {requests_.back()};  // of 70 tokens: one page is full
+  const std::vector<int32_t>& tokens = requests[0].prompt;
+  Outputs expected;
+  std::vector<std::byte> bytes;
+  size_t size = 0, covered = 0;
+  {
+    const TestEngine engine(create({}));
+    ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    expected = engine.run(requests);
+    EXPECT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), nullptr, 0, &size, &covered), OTR_INVALID_ARGUMENT);
+    bytes.resize(size);
+    ASSERT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), bytes.data(), size, &size, &covered), OTR_OK) << otr_last_error(engine.get());
+    EXPECT_EQ(covered, 64u);
   }
   const TestEngine engine(create({}));
-  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
-  engine.run(requests_);  // there are pages to export
-  const std::vector<int32_t>& tokens = requests_.back().prompt;
-  std::vector<std::byte> bytes(1 << 20);
-  size_t size = 0, covered = 0;
-  EXPECT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), bytes.data(), bytes.size(), &size, &covered), OTR_UNSUPPORTED);
-  EXPECT_EQ(otr_kv_import(engine.get(), bytes.data(), bytes.size(), &covered), OTR_UNSUPPORTED);
-  EXPECT_EQ(otr_checkpoint_save(engine.get(), "/nowhere/checkpoint", nullptr, 0), OTR_INVALID_ARGUMENT);
+  ASSERT_EQ(otr_kv_import(engine.get(), bytes.data(), bytes.size(), &covered), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(covered, 64u);
+  EXPECT_EQ(difference(expected, engine.run(requests)), "");
+  EXPECT_EQ(engine.stats()["prefix_hit_tokens"], 64);
+
+  const TinyModel next({.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512, .seed = 9});
+  options_model_ = &next;
+  const TestEngine other(create({}));
+  EXPECT_EQ(otr_kv_import(other.get(), bytes.data(), bytes.size(), &covered), OTR_UNSUPPORTED);  // the digest is of the weights' bits
+}
+
+// What an engine owes goes on in another one.
+TEST_F(EngineSm90, ACheckpointGoesOnInAnotherEngine) {
+  const Outputs expected = run({});
+  const std::filesystem::path path = std::filesystem::path(model_.path()) / "checkpoint";
+  const Trial trial{.policy = "fixed:self:2", .keep_checkpoints = 1};
+  {
+    const TestEngine engine(create(trial));
+    ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    ASSERT_EQ(otr_pause(engine.get()), OTR_OK);
+    for (size_t i = 0; i < requests_.size(); ++i) engine.submit(requests_[i], i);
+    ASSERT_EQ(otr_resume(engine.get()), OTR_OK);
+    ASSERT_EQ(otr_checkpoint_save(engine.get(), path.c_str(), nullptr, 0), OTR_OK) << otr_last_error(engine.get());
+  }
+  const TestEngine engine(create(trial));
+  ASSERT_EQ(otr_checkpoint_load(engine.get(), path.c_str()), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(difference(expected, engine.collect()), "");
+}
+
+// Sequences go from one device to the other and back, and their pages with them, beneath samples that draft.
+TEST_F(EngineSm90, PagesFollowTheirSequenceToAnotherDevice) {
+  if (!CudaDevice::open(1).ok()) GTEST_SKIP() << "one device alone";
+  const Outputs expected = run({});
+  for (const RebuildMode mode : {RebuildMode::kTransfer, RebuildMode::kBothEnds, RebuildMode::kRecompute}) {
+    EngineOptions o;
+    o.device = {.isa = kCudaPath, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(48), .bucket = {}}};
+    o.gpus = {0, 1};
+    o.num_workers = 2;
+    o.policy = "fixed:self:2";
+    o.max_batch = 8;
+    o.prefill_chunk = 64;
+    o.proofs.migrate_every = 3;
+    o.proofs.rebuild.mode = mode;
+    const Result<std::unique_ptr<Engine>> engine = Engine::create(o);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    for (size_t i = 0; i < requests_.size(); ++i) submit(engine.value().get(), requests_[i], i);
+    EXPECT_EQ(difference(expected, collect(engine.value().get())), "");
+    const nlohmann::json stats = nlohmann::json::parse(engine.value()->stats_json());
+    EXPECT_GT(stats["migrations"], 0);
+    if (mode == RebuildMode::kRecompute) {
+      EXPECT_EQ(stats["kv_copied_tokens"], 0);
+    } else {
+      EXPECT_GT(stats["kv_copied_tokens"], 0) << static_cast<int>(mode);
+    }
+  }
 }
 
 }  // namespace

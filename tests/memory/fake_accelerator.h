@@ -54,6 +54,7 @@ class FakeAccelerator final : public Accelerator {
     ++num_copies;
     ask([=] { std::memcpy(to, from, bytes); });
   }
+  void copy_from(const Accelerator&, void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void clear(void* data, size_t bytes) override { ask([=] { std::memset(data, 0, bytes); }); }
   void keep(const Status& status) override {
     if (failure_.ok()) failure_ = status;
