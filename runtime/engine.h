@@ -60,6 +60,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
+  const RequestLimits& limits() const { return limits_; }
   HistoryStore* history() { return history_.get(); }  // null: none is kept
   // Ends the workers' threads and wakes every waiter. Called by the destructor; may be called before.
   void shutdown();
