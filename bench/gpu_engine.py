@@ -7,6 +7,8 @@ decoding's.
 PART  plain     batches 1 to 256 without drafts; at batch 1 against the model's bytes at the copy bandwidth G
       batch1    drafts of `self`, chains and trees, at batch 1
       batches   plain, `self` and `auto` at batches 4, 16 and 64
+      table     batches 1 to 64 by strategy, as TLT's Table 4, with the acceptance p measured a token
+      captures  graphs, buffers and capture time of one strategy and of `tlt`, which has four and more
       exact     policies by batches of a few requests each, with little KV memory too: nothing but equality
       tail      a rollout of 128 long-tail prompts under each fixed strategy: makespan
 
@@ -82,6 +84,32 @@ class Runs:
     def batches(self):
         self.table([(batch, policy) for batch in (4, 16, 64) for policy in ("off", "fixed:self:3", "auto")], 96)
 
+    def by_batch(self):
+        """Speed-up over `off` for each strategy and batch; p: kept of the first drafted tokens."""
+        policies = ["fixed:self:3", "fixed:self:5", "fixed:self:7", "fixed:self:4:2:8", "fixed:self:6:4:16"]
+        print("| batch | off tok/s | " + " | ".join(f"`{p}`" for p in policies) + " | p |\n|---|---|" + "---|" * (len(policies) + 1))
+        for batch in (1, 2, 4, 8, 16, 32, 64):
+            _, f = self.run("off", batch, 1, 48, "table")
+            plain, cells, p = f["tokens"] / f["seconds"], [], float("nan")
+            for policy in policies:
+                stats, f = self.run(policy, batch, 1, 48, "table")
+                cells.append(f"{f['tokens'] / f['seconds'] / plain:.2f} (tau {f['tau']:.2f})")
+                drafter = stats["speculation"]["drafters"]["self"]
+                if policy == policies[0]:
+                    p = drafter["accepted_at_depth"][0] / max(1, drafter["drafted_at_depth"][0])
+            print(f"| {batch} | {plain:.1f} | " + " | ".join(cells) + f" | {p:.3f} |", flush=True)
+
+    def captures(self):
+        sizes = {}
+        for policy in ("fixed:self:6:8:48", "tlt"):
+            stats, _ = self.run(policy, 32, 1, 8, "captures")
+            gpu = stats["gpu"]
+            sizes[policy] = gpu["target_capture_bytes"] + gpu["draft_capture_bytes"] + stats["activation_bytes"]
+            print(f"- `{policy}`:", end="")
+            self.memory(stats)
+        one, several = sizes.values()
+        print(f"\nAll strategies of `tlt` take {several / one:.3f} of one strategy's memory")
+
     def exact(self):
         page = self.run("off", 64, 2, 48, "exact")[0]["kv_page_bytes"]
         policies, batches = ["off", "fixed:self:1", CHAINS[1], *TREES, "fixed:ngram+self:4:2:8", "auto"], (1, 16)
@@ -99,7 +127,7 @@ class Runs:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["plain", "batch1", "batches", "exact", "tail"])
+    parser.add_argument("part", choices=["plain", "batch1", "batches", "table", "captures", "exact", "tail"])
     parser.add_argument("--bin", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--prompts", required=True)
@@ -108,7 +136,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="outrider-gpu-") as folder:
         runs = Runs(args, folder)
-        getattr(runs, args.part)()
+        getattr(runs, {"table": "by_batch"}.get(args.part, args.part))()
     sys.exit(1 if runs.failed else 0)
 
 

@@ -20,7 +20,9 @@ Result<DeviceRows> DeviceRows::create(const DeviceRowLimits& limits, Accelerator
   r.bundles_ = layout.add<TileBundle>(limits.max_rows);
   r.num_bundles_ = layout.add<int32_t>(1);
   r.copies_ = layout.add<KvCopy>(int64_t{limits.max_copies} + kKvCopyBlocks);
-  OTR_ASSIGN_OR_RETURN(r.mirror_, Mirror::create(layout.bytes(), "row descriptors", accelerator));
+  constexpr int64_t kMostHostBytes = 64 << 20;  // of memory that the system cannot move
+  const int64_t images = std::clamp<int64_t>(kMostHostBytes / layout.bytes(), 1, limits.max_under_way);
+  OTR_ASSIGN_OR_RETURN(r.mirror_, Mirror::create(layout.bytes(), "row descriptors", accelerator, static_cast<int32_t>(images)));
   return r;
 }
 

@@ -19,6 +19,7 @@ struct DeviceRowLimits {
   int32_t max_logit_rows;
   int32_t max_copies;
   int64_t max_page_entries;  // of all segments' tables together
+  int32_t max_under_way = 1;  // batches that fill() sends down before it waits for the device, as far as the host's memory goes
 };
 
 class DeviceRows {
@@ -29,6 +30,7 @@ class DeviceRows {
   Status fill(const RowBatch& batch, int32_t bucket);
   // What a program for `bucket` rows is captured with: the same for every batch.
   RowBatch padded(int32_t bucket) const;
+  int32_t* token_ids() const { return mirror_.device<int32_t>(token_ids_); }  // of the last batch, for what sets them on the device
   // Rows whose logits the last batch wants.
   const int32_t* logit_rows() const { return mirror_.device<int32_t>(logit_rows_); }
 

@@ -7,6 +7,13 @@
 
 namespace otr {
 
+namespace {
+
+// Levels of a drafted chain that are sent to a device before the host waits.
+constexpr int32_t kMaxDraftPasses = 16;
+
+}  // namespace
+
 Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const ModelWeights& weights,
                                               const QuantizedWeights* quantized, const KvLayout& layout, Element* pages,
                                               ProgramBucket bucket, const LaunchContext& on, const ProgramOptions& options) {
@@ -78,7 +85,8 @@ Status ForwardProgram::allocate_activations(const Parts& parts) {
 // The layers, in every bucket. `lists` stays where it is when the program moves.
 Status ForwardProgram::capture(const Parts& parts, const ProgramOptions& options) {
   const DeviceRowLimits limits{.max_rows = bucket_.max_rows, .max_logit_rows = bucket_.max_logit_rows, .max_copies = bucket_.max_copies,
-                               .max_page_entries = int64_t{bucket_.max_rows} * options.max_pages_per_sequence};
+                               .max_page_entries = int64_t{bucket_.max_rows} * options.max_pages_per_sequence,
+                               .max_under_way = options.role == ProgramRole::kDraft ? kMaxDraftPasses : 1};
   OTR_ASSIGN_OR_RETURN(lists_->rows, DeviceRows::create(limits, parts.on.accelerator));
   const auto launches = [lists = lists_.get()](int32_t rows) {
     const RowBatch padded = lists->rows.padded(rows);
@@ -212,7 +220,7 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
          {.sums = b.residual.data(), .add_residual = true});
 }
 
-void ForwardProgram::run(const RowBatch& rows) const {
+void ForwardProgram::run(const RowBatch& rows, const SetTokens& set_tokens) const {
   if (accelerator_ == nullptr) {
     for (const Launch& launch : lists_->layers) launch(rows);
     for (const Launch& launch : lists_->head) launch(rows);
@@ -220,12 +228,28 @@ void ForwardProgram::run(const RowBatch& rows) const {
   }
   const int32_t bucket = captured_.bucket_of(rows.num_rows);
   accelerator_->keep(lists_->rows.fill(rows, bucket));
+  if (set_tokens) set_tokens(lists_->rows.token_ids());
   captured_.launch(bucket);
   if (role_ == ProgramRole::kTarget) buffers_->fault_mirror.up(0, rows.num_rows);
   RowBatch wanted = lists_->rows.padded(bucket);
   wanted.num_logit_rows = rows.num_logit_rows;
   wanted.logit_rows = lists_->rows.logit_rows();
   for (const Launch& launch : lists_->head) launch(wanted);
+}
+
+template <typename Visit>
+Status ForwardProgram::Buffers::for_each(const Visit& visit) {
+  for (Buffer<float>* b : {&residual, &qkv, &cos, &sin, &logits, &workspace}) OTR_RETURN_IF_ERROR(visit(b));
+  for (Buffer<Element>* b : {&normed, &q, &attended, &activated, &logit_normed}) OTR_RETURN_IF_ERROR(visit(b));
+  return {};
+}
+
+Status ForwardProgram::sleep() {
+  return owns_buffers_ ? buffers_->for_each([](auto* b) { return b->sleep(); }) : Status();
+}
+
+Status ForwardProgram::wake() {
+  return owns_buffers_ ? buffers_->for_each([](auto* b) { return b->wake(); }) : Status();
 }
 
 int64_t ForwardProgram::buffer_bytes() const {

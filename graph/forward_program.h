@@ -55,7 +55,13 @@ class ForwardProgram {
                                        const ProgramOptions& options = {});
 
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
-  void run(const RowBatch& rows) const;
+  // set_tokens(token_ids), if any, is asked on a device before the pass, to launch what sets rows' tokens there.
+  using SetTokens = std::function<void(int32_t* token_ids)>;
+  void run(const RowBatch& rows, const SetTokens& set_tokens = nullptr) const;
+
+  // Buffers that are its own give their memory back and get it again, as Buffer::sleep and wake. No run() between them.
+  Status sleep();
+  Status wake();
 
   ProgramBucket bucket() const { return bucket_; }
   // Of the last run: one row for each of its logit rows, in order.
@@ -83,6 +89,9 @@ class ForwardProgram {
     Mirror fault_mirror;
     Buffer<float> workspace;     // attention's on a device
     int32_t max_rows = 0, max_logit_rows = 0;
+
+    template <typename Visit>
+    Status for_each(const Visit& visit);  // until one fails; those that the host reads excepted
   };
 
   struct Parts {

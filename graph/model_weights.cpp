@@ -50,11 +50,29 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   return w;
 }
 
-uint64_t ModelWeights::digest() const {
+// Of an arena: on a device the sum of its pieces' sums.
+Result<uint64_t> ModelWeights::sum_of(const void* data, size_t bytes) const {
+  if (accelerator_ == nullptr) return frame_sum(data, bytes);
+  constexpr size_t kPiece = 64 << 20;
+  std::vector<std::byte> piece(std::min(bytes, kPiece));
+  std::vector<uint64_t> sums;
+  for (size_t at = 0; at < bytes; at += kPiece) {
+    const size_t size = std::min(bytes - at, kPiece);
+    accelerator_->copy(piece.data(), static_cast<const std::byte*>(data) + at, size);
+    OTR_RETURN_IF_ERROR(accelerator_->wait());
+    sums.push_back(frame_sum(piece.data(), size));
+  }
+  return xxh64(sums.data(), sums.size() * sizeof(uint64_t));
+}
+
+Result<uint64_t> ModelWeights::digest() const {
   const ModelConfig& c = config_;
-  const uint64_t parts[] = {frame_sum(packed_.data(), packed_.bytes()),
-                            frame_sum(embedding_.data(), embedding_.bytes()),
-                            frame_sum(vectors_.data(), vectors_.bytes()),
+  OTR_ASSIGN_OR_RETURN(const uint64_t packed, sum_of(packed_.data(), packed_.bytes()));
+  OTR_ASSIGN_OR_RETURN(const uint64_t embedding, sum_of(embedding_.data(), embedding_.bytes()));
+  OTR_ASSIGN_OR_RETURN(const uint64_t vectors, sum_of(vectors_.data(), vectors_.bytes()));
+  const uint64_t parts[] = {packed,
+                            embedding,
+                            vectors,
                             std::bit_cast<uint64_t>(c.rms_norm_eps),
                             bits_from_float(rope_scale_),
                             static_cast<uint64_t>(c.architecture)};
@@ -116,6 +134,19 @@ void* ModelWeights::address(const WeightPiece& piece) {
   __builtin_unreachable();
 }
 
+Status ModelWeights::sleep() {
+  OTR_RETURN_IF_ERROR(packed_.sleep());
+  for (const WeightPiece& piece : plan_.pieces) {
+    for (const PiecePart& part : piece.parts) missing_.insert(part.tensor);
+  }
+  return embedding_.sleep();
+}
+
+Status ModelWeights::wake() {
+  OTR_RETURN_IF_ERROR(packed_.wake());
+  return embedding_.wake();
+}
+
 Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   const auto wrong = [&](const std::string& reason) { return invalid_argument(quoted(tensor.name) + ": " + reason); };
   const WeightPlan::Place at = plan_.place_of(tensor.name);
@@ -126,7 +157,14 @@ Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   if (piece.kind != PieceKind::kVector) shape.push_back(width);
   if (!std::ranges::equal(tensor.shape, shape)) return wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
   if (!dtype_is_loadable(tensor.dtype)) return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
-  if (accelerator_ != nullptr) return put_on_device(tensor, at);
+  OTR_RETURN_IF_ERROR(accelerator_ != nullptr ? put_on_device(tensor, at) : put_on_host(tensor, at, pool));
+  if (const auto found = missing_.find(tensor.name); found != missing_.end()) missing_.erase(found);
+  return {};
+}
+
+Status ModelWeights::put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool) {
+  const WeightPiece& piece = *at.piece;
+  const int64_t rows = at.part->out_features, width = piece.in_features;
   if (piece.kind == PieceKind::kVector) {
     convert_tensor(tensor.dtype, tensor.data, static_cast<size_t>(rows), vectors_.data() + piece.offset + at.first_row);
     return {};

@@ -11,7 +11,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +63,13 @@ class ModelWeights {
   // Weights of this config that another process has loaded. Takes the files; never to be put().
   static Result<ModelWeights> attach(const ModelConfig& config, const WeightFiles& files);
 
+  // Their memory goes back, its addresses stay; norms, biases and frequencies, a thousandth of it, are kept. After wake() every tensor of the
+  // checkpoint is missing until it was put(). Errors: as Buffer::sleep and wake. REQUIRES: neither shared nor attached.
+  Status sleep();
+  Status wake();
+  // Checkpoint names of those that are missing.
+  const std::set<std::string, std::less<>>& missing() const { return missing_; }
+
   // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument: the model has
   // no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
   Status put(const HostTensor& tensor, ThreadPool& pool);
@@ -73,20 +83,23 @@ class ModelWeights {
   const float* inv_freq() const { return inv_freq_; }             // [head_dim / 2]
   float rope_scale() const { return rope_scale_; }                // of cosine and sine
   // A checksum of everything that a forward pass reads, in this path's layout, and of the config: equal digests, equal results.
-  // REQUIRES: on the host.
-  uint64_t digest() const;
+  // From a device all of it comes up, a piece at a time. Errors: as Accelerator::wait.
+  Result<uint64_t> digest() const;
   int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + vectors_.bytes()); }
 
  private:
   void* address(const WeightPiece& piece);
   Status load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device);
+  Status put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool);
   Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);
   void bind();
+  Result<uint64_t> sum_of(const void* data, size_t bytes) const;
   void put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows);
 
   ModelConfig config_;
   WeightPlan plan_;
   Accelerator* accelerator_ = nullptr;  // null: host
+  std::set<std::string, std::less<>> missing_;
   Buffer<Element> embedding_;
   Buffer<Element> packed_;  // the plan's linear pieces
   Buffer<float> vectors_;   // the plan's vectors, then inv_freq

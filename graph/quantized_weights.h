@@ -22,6 +22,10 @@ class QuantizedWeights {
   // What another process makes of its weights, which `source` is attached to: never to be quantised here. Takes `fd`.
   static Result<QuantizedWeights> attach(const ModelWeights& source, const KernelTable& kernels, int fd);
 
+  // As Buffer::sleep and wake; to be quantised again after a wake().
+  Status sleep() { return packed_.sleep(); }
+  Status wake() { return packed_.wake(); }
+
   void quantize(const KernelTable& kernels, const LaunchContext& on);
 
   struct Layer {

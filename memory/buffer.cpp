@@ -19,6 +19,16 @@ void release(void* data, size_t bytes, Accelerator* device) {
   if (data != nullptr) munmap(data, bytes);
 }
 
+// Private pages that are not needed read as zeros when they are touched again.
+Status give_back(void* data, size_t bytes, Accelerator* device) {
+  if (data == nullptr) return {};
+  if (device != nullptr) return device->give_back(data);
+  if (madvise(data, bytes, MADV_DONTNEED) != 0) return Status(StatusCode::kInternal, "the system does not take memory back");
+  return {};
+}
+
+Status take_back(void* data, Accelerator* device) { return data != nullptr && device != nullptr ? device->take_back(data) : Status(); }
+
 int make_memory_file(const char* name, size_t bytes) {
   const int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) {

@@ -6,6 +6,9 @@
 //
 // A shared one is a file in the host's memory, which other processes attach(), to read: one copy for all. Its owner may write at any time;
 // when is theirs to agree on.
+//
+// sleep() gives its memory to the system or the device and keeps its address; wake() gives it memory again, zeroed as at create. Between
+// them nothing may touch it. Not of a shared one.
 // Errors: kOutOfMemory with the size; attach() gives kBadInput for a file of another size. Thread safety: none needed, it owns; on a
 // device as the accelerator.
 #pragma once
@@ -23,6 +26,8 @@ namespace otr {
 namespace internal {
 void* allocate_zeroed(size_t bytes, Accelerator* device);  // null if the system refuses
 void release(void* data, size_t bytes, Accelerator* device);
+Status give_back(void* data, size_t bytes, Accelerator* device);
+Status take_back(void* data, Accelerator* device);
 int make_memory_file(const char* name, size_t bytes);         // -1 if the system refuses
 void* map_memory_file(int fd, size_t bytes, bool may_write);  // null likewise, or if the file has another size
 void close_file(int fd);
@@ -89,6 +94,10 @@ class Buffer {
     b.size_ = static_cast<size_t>(size);
     return b;
   }
+
+  // REQUIRES: not shared. Asking twice is no error. Errors: as Accelerator::give_back and take_back.
+  Status sleep() { return internal::give_back(data_, size_ * sizeof(T), device_); }
+  Status wake() { return internal::take_back(data_, device_); }
 
   int fd() const { return fd_; }  // of a shared one; else -1
   T* data() { return data_; }

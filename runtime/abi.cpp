@@ -204,6 +204,10 @@ otr_result_view view_of(const Sequence& s) {
           .weight_version = s.group->weight_version};
 }
 
+Status check_memory(otr_memory what) {
+  return what >= OTR_MEMORY_WEIGHTS && what <= OTR_MEMORY_ALL ? Status() : invalid_argument("memory " + std::to_string(what) + " is unknown");
+}
+
 }  // namespace
 }  // namespace otr
 
@@ -379,6 +383,20 @@ otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor) {
 
 otr_status otr_weights_commit(otr_engine* engine) {
   return on_engine(engine, [](Engine& e) { return e.commit_weights(); });
+}
+
+otr_status otr_sleep(otr_engine* engine, otr_memory what) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    OTR_RETURN_IF_ERROR(check_memory(what));
+    return e.sleep(static_cast<uint32_t>(what));
+  });
+}
+
+otr_status otr_wake(otr_engine* engine, otr_memory what) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    OTR_RETURN_IF_ERROR(check_memory(what));
+    return e.wake(static_cast<uint32_t>(what));
+  });
 }
 
 otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity, size_t* size,

@@ -59,7 +59,7 @@ Status Device::choose_kernels(const DeviceOptions& options) {
     return {};
   }
 #if defined(OUTRIDER_CUDA)
-  OTR_ASSIGN_OR_RETURN(accelerator_, CudaDevice::open(options.ordinal));
+  OTR_ASSIGN_OR_RETURN(accelerator_, CudaDevice::open(options.ordinal, options.peers));
   programs_ = std::make_unique<ProgramPool>(accelerator_.get());
   kernels_ = &cuda_kernels();
   return {};

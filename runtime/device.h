@@ -19,6 +19,7 @@ namespace otr {
 struct DeviceOptions {
   std::string isa = "auto";  // of the CPU's paths; or kCudaPath
   int32_t ordinal = 0;       // of the GPU, on that path
+  std::vector<int32_t> peers = {};  // the engine's GPUs, which copy pages from it
   const KernelTable* kernels = nullptr;  // if not null, instead of the path's: for proofs of what goes wrong with others
   int32_t num_threads = 0;
   bool pin_threads = false;

@@ -29,6 +29,18 @@ Result<DeviceDraws> DeviceDraws::create(const KernelTable& kernels, const Launch
   return d;
 }
 
+Status DeviceDraws::sleep() {
+  OTR_RETURN_IF_ERROR(scaled_.sleep());
+  OTR_RETURN_IF_ERROR(order_.sleep());
+  return scratch_.sleep();
+}
+
+Status DeviceDraws::wake() {
+  OTR_RETURN_IF_ERROR(scaled_.wake());
+  OTR_RETURN_IF_ERROR(order_.wake());
+  return scratch_.wake();
+}
+
 // Sends down the first draws, as many as fit, at least one. Returns how many.
 template <typename Draw>
 int32_t DeviceDraws::fill(const Draw* draws, int32_t num_draws) {
@@ -76,10 +88,16 @@ Status DeviceDraws::sample(const float* logits, const SampleDraw* draws, int32_t
 
 Status DeviceDraws::candidates(const float* logits, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results) {
   return run(draws, num_draws, results, [&](const CandidateDraw* on_device, int32_t count, Candidates* found) {
-    kernels_->candidates({.num_draws = count, .vocab_size = vocab_size_, .m = m, .logits = logits, .logits_stride = vocab_size_,
-                          .draws = on_device, .results = found, .scaled = scaled_.data(), .order = order_.data(),
-                          .scratch = scratch_.data()}, on_);
+    launch_candidates(logits, on_device, count, m, found);
   });
+}
+
+void DeviceDraws::launch_candidates(const float* logits, const CandidateDraw* on_device, int32_t num_draws, int32_t m, Candidates* found) {
+  for (int32_t at = 0; at < num_draws; at += kLaunchDraws) {
+    kernels_->candidates({.num_draws = std::min(kLaunchDraws, num_draws - at), .vocab_size = vocab_size_, .m = m, .logits = logits,
+                          .logits_stride = vocab_size_, .draws = on_device + at, .results = found + at, .scaled = scaled_.data(),
+                          .order = order_.data(), .scratch = scratch_.data()}, on_);
+  }
 }
 
 }  // namespace otr

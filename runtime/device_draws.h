@@ -26,6 +26,13 @@ class DeviceDraws {
   Status sample(const float* logits, const SampleDraw* draws, int32_t num_draws, SampleResult* results);
   Status candidates(const float* logits, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
 
+  // Launches candidates() of draws that are on the device, into results there.
+  void launch_candidates(const float* logits, const CandidateDraw* on_device, int32_t num_draws, int32_t m, Candidates* found);
+
+  // The workspace, as Buffer::sleep and wake.
+  Status sleep();
+  Status wake();
+
   int64_t bytes() const {
     return static_cast<int64_t>(scaled_.bytes() + order_.bytes() + scratch_.bytes()) + down_.bytes() + up_.bytes();
   }

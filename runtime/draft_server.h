@@ -50,6 +50,7 @@ class DraftServer {
 
   DraftStats stats() const;
   const ModelRunner& model() const { return drafter_->model(); }
+  ModelRunner& model() { return drafter_->model(); }
   int64_t own_weight_bytes() const { return own_weight_bytes_; }  // 0: they are another's
 
  private:

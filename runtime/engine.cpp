@@ -14,13 +14,6 @@
 namespace otr {
 namespace {
 
-// What lies on a GPU is neither shared between processes nor read by the host.
-Status check_gpu_options(const EngineOptions& o) {
-  if (o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
-  if (o.keeps_checkpoints) return unsupported("keep_checkpoints on GPUs: a checkpoint has a digest of the weights, which is taken in the host's memory");
-  return {};
-}
-
 Status check_options(const EngineOptions& o) {
   constexpr int32_t kMaxBatch = 65536, kMaxChunk = 1 << 20, kMaxThreads = 4096, kMaxWorkers = 256;
   if (o.max_batch < 1 || o.max_batch > kMaxBatch) return invalid_argument("max_batch must be between 1 and 65536");
@@ -31,7 +24,7 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers < 1 || o.num_workers > kMaxWorkers) return invalid_argument("num_workers must be between 1 and 256");
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
-  if (!o.gpus.empty()) OTR_RETURN_IF_ERROR(check_gpu_options(o));
+  if (!o.gpus.empty() && o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
   return o.worker_processes ? check_process_options(o) : Status();
 }
 
@@ -92,7 +85,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (drafts_history && o.history == HistoryContent::kNone) {
     o.history = uses_history_logprobs(policy) ? HistoryContent::kLogprobs : HistoryContent::kTokens;
   }
-  if (!o.gpus.empty()) o.proofs.rebuild.mode = RebuildMode::kRecompute;  // pages are copied in the host's memory alone
   std::unique_ptr<Engine> engine(new Engine(o));
   if (!o.trace_path.empty()) {
     OTR_ASSIGN_OR_RETURN(engine->trace_, Trace::create(o.trace_path));
@@ -163,7 +155,7 @@ Status Engine::add_workers(WorkerOptions w) {
     DeviceOptions d = options_.device;
     d.num_threads = share.num_threads;
     if (num_workers > 1) d.first_cpu = share.first_cpu;
-    if (!options_.gpus.empty()) d.ordinal = options_.gpus[static_cast<size_t>(beside)];
+    if (!options_.gpus.empty()) d.ordinal = options_.gpus[static_cast<size_t>(beside)], d.peers = options_.gpus;
     d.target.bucket = w.bucket();
     if (first == nullptr) {
       d.target.kv_sharers = num_workers;
@@ -234,6 +226,7 @@ Result<uint64_t> Engine::score(const otr_score_request& request) {
 Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequences) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (updating_) return Status(StatusCode::kBusy, "the weights are being replaced: commit them first");
+  OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
   const std::shared_ptr<Group> group = sequences.front()->group;
   const int32_t count = static_cast<int32_t>(sequences.size());
   const uint64_t id = next_group_;
@@ -275,7 +268,7 @@ bool Engine::at_rest() const {
 }
 
 void Engine::resume_workers() {
-  if (paused_ || updating_ || standstills_ > 0) return;
+  if (paused_ || updating_ || asleep_ != 0 || standstills_ > 0) return;
   for (WorkerPort* port : ports_) port->resume();
 }
 
@@ -319,7 +312,9 @@ std::string Engine::gpu_json() const {
   int32_t captures = 0;
   int64_t target = 0, draft = 0;
   double seconds = 0;
+  uint64_t waits = 0;
   for (const auto& worker : workers_) {
+    waits += worker->device().accelerator()->num_waits();
     const ProgramPool& programs = *worker->device().programs();
     captures += programs.num_captures();
     target += programs.bytes(ProgramRole::kTarget);
@@ -327,7 +322,8 @@ std::string Engine::gpu_json() const {
     seconds += programs.capture_seconds();
   }
   return ",\"gpu\":{\"captures\":" + std::to_string(captures) + ",\"target_capture_bytes\":" + std::to_string(target) +
-         ",\"draft_capture_bytes\":" + std::to_string(draft) + ",\"capture_seconds\":" + decimal(seconds) + "}";
+         ",\"draft_capture_bytes\":" + std::to_string(draft) + ",\"capture_seconds\":" + decimal(seconds) +
+         ",\"host_waits\":" + std::to_string(waits) + "}";
 }
 
 std::string Engine::stats_json() const {

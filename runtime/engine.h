@@ -44,6 +44,10 @@ class Engine final : private WorkerHost, private ProcessHost {
   Status begin_weights(uint64_t version);
   Status put_weight(const HostTensor& tensor);
   Status commit_weights();
+  // OTR_MEMORY_…, any of them: memory goes back to the system or the GPUs, and comes again: see the ABI. Errors: kBusy, of sleep();
+  // kUnsupported with worker processes; kOutOfMemory, of wake(), after which what was asked is asleep as before.
+  Status sleep(uint32_t what);
+  Status wake(uint32_t what);
   // The cached pages of the longest beginning of `tokens` that a worker has, as runtime/kv_export.h lays them out; returns the tokens that
   // they cover, and what `bytes` needs to hold in *size. kInvalidArgument: it is smaller; kBusy and as the ABI says.
   Result<size_t> export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size);
@@ -56,6 +60,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
+  const RequestLimits& limits() const { return limits_; }
   HistoryStore* history() { return history_.get(); }  // null: none is kept
   // Ends the workers' threads and wakes every waiter. Called by the destructor; may be called before.
   void shutdown();
@@ -87,19 +92,23 @@ class Engine final : private WorkerHost, private ProcessHost {
   int32_t server_of(int32_t worker) const;
   Status check_updating(bool expected) const;
   Status check_not_updating() const;
+  Status check_awake(uint32_t needed) const;
+  Status wait_until_done(std::unique_lock<std::mutex>* lock);
+  Status stop_workers(std::unique_lock<std::mutex>* lock);
+  Status give_memory(uint32_t what), take_memory(uint32_t what);
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
   int32_t first_beside(int32_t worker) const;
   std::string gpu_json() const;
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
   void resume_workers();
-  uint64_t weights_digest();
-  KvIdentity kv_identity();
+  Result<uint64_t> weights_digest();
+  Result<KvIdentity> kv_identity();
   Status check_pages_readable() const;  // from this process, on the host
   Result<CheckpointIdentity> checkpoint_identity();
   void record(int32_t worker, const WorkerReport& report);
   void resubmit(std::vector<CheckpointFile::Sample> samples);
-  static size_t import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
+  static Result<size_t> import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
 
   // ---- WorkerHost ----
   void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
@@ -154,6 +163,8 @@ class Engine final : private WorkerHost, private ProcessHost {
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work
+  uint32_t asleep_ = 0;        // OTR_MEMORY_…: the workers are at rest and get no work
+  bool weights_lost_ = false;  // in a sleep, and not all committed since
   int32_t standstills_ = 0;
   std::vector<Lending> lending_;    // by worker
   RaceMode race_ = RaceMode::kOff;  // set by create()

@@ -22,7 +22,11 @@ void Engine::record(int32_t from, const WorkerReport& report) {
 Result<CheckpointIdentity> Engine::checkpoint_identity() {
   if (!options_.keeps_checkpoints) return invalid_argument("the engine keeps no checkpoints: see options.keep_checkpoints");
   OTR_RETURN_IF_ERROR(check_not_updating());
-  const uint64_t digest = weights_digest();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
+  }
+  OTR_ASSIGN_OR_RETURN(const uint64_t digest, weights_digest());
   const std::lock_guard<std::mutex> lock(mutex_);
   return CheckpointIdentity{.isa = first_worker().device().isa(),
                             .library = otr_version(),

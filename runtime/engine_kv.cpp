@@ -31,15 +31,22 @@ class Engine::Standstill {
   bool stopped_ = false;
 };
 
-uint64_t Engine::weights_digest() {
-  if (!weights_digest_) weights_digest_ = first_worker().target().weights_digest();
+// On GPUs it comes through the first worker's queue, which is to have nothing else to do.
+Result<uint64_t> Engine::weights_digest() {
+  if (weights_digest_) return *weights_digest_;
+  std::optional<Standstill> standstill;
+  if (!options_.gpus.empty()) {
+    standstill.emplace(this);
+    OTR_RETURN_IF_ERROR(standstill->status());
+  }
+  OTR_ASSIGN_OR_RETURN(weights_digest_, first_worker().target().weights_digest());
   return *weights_digest_;
 }
 
-KvIdentity Engine::kv_identity() {
-  const uint64_t digest = weights_digest();
+Result<KvIdentity> Engine::kv_identity() {
+  OTR_ASSIGN_OR_RETURN(const uint64_t digest, weights_digest());
   const std::lock_guard<std::mutex> lock(mutex_);
-  return {.layout = first_worker().target().kv_layout(),
+  return KvIdentity{.layout = first_worker().target().kv_layout(),
           .isa = first_worker().device().isa(),
           .library = otr_version(),
           .weights_digest = digest,
@@ -47,8 +54,11 @@ KvIdentity Engine::kv_identity() {
 }
 
 Status Engine::check_pages_readable() const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
+  }
   if (options_.worker_processes) return unsupported("pages of worker processes");
-  if (!options_.gpus.empty()) return unsupported("pages of GPUs");
   return {};
 }
 
@@ -79,12 +89,17 @@ Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std:
   if (bytes.size() >= *size) {
     const size_t token_bytes = covered * sizeof(int32_t);
     std::vector<Element> transfer(pages.size() * static_cast<size_t>(best->kv_layout().page_elements()));
-    best->read_pages(pages, transfer.data());
+    const Status read = best->read_pages(pages, transfer.data());
+    if (!read.ok()) {
+      release(best, &pages);
+      return read;
+    }
     if (!transfer.empty()) std::memcpy(bytes.data() + sizeof(KvHeader) + token_bytes, transfer.data(), transfer.size() * sizeof(Element));
   }
   release(best, &pages);
   if (bytes.size() < *size) return invalid_argument("the buffer is too small: " + std::to_string(*size) + " bytes are needed");
-  seal_kv(kv_identity(), tokens.first(covered), bytes.first(*size));
+  OTR_ASSIGN_OR_RETURN(const KvIdentity identity, kv_identity());
+  seal_kv(identity, tokens.first(covered), bytes.first(*size));
   return covered;
 }
 
@@ -92,7 +107,8 @@ Result<size_t> Engine::import_kv(std::span<const std::byte> bytes) {
   const std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_not_updating());
   OTR_RETURN_IF_ERROR(check_pages_readable());
-  OTR_ASSIGN_OR_RETURN(const KvImport import, open_kv(kv_identity(), bytes, limits_.vocab_size));
+  OTR_ASSIGN_OR_RETURN(const KvIdentity identity, kv_identity());
+  OTR_ASSIGN_OR_RETURN(const KvImport import, open_kv(identity, bytes, limits_.vocab_size));
   std::vector<int32_t> tokens(import.tokens.size() / sizeof(int32_t));
   std::vector<Element> transfer(import.pages.size() / sizeof(Element));
   if (!tokens.empty()) {
@@ -102,12 +118,15 @@ Result<size_t> Engine::import_kv(std::span<const std::byte> bytes) {
   const Standstill standstill(this);
   OTR_RETURN_IF_ERROR(standstill.status());
   size_t least = tokens.size() / kPageTokens;
-  for (const auto& worker : workers_) least = std::min(least, import_pages(tokens, transfer.data(), &worker->target()));
+  for (const auto& worker : workers_) {
+    OTR_ASSIGN_OR_RETURN(const size_t here, import_pages(tokens, transfer.data(), &worker->target()));
+    least = std::min(least, here);
+  }
   return least * kPageTokens;
 }
 
 // Into one worker's prefix cache, as many of the first pages as have room there; returns how many it has then.
-size_t Engine::import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target) {
+Result<size_t> Engine::import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target) {
   const size_t num_pages = tokens.size() / kPageTokens;
   std::vector<PageId> pages;
   pages.reserve(num_pages);
@@ -115,9 +134,10 @@ size_t Engine::import_pages(std::span<const int32_t> tokens, const Element* tran
   cache.match(tokens, static_cast<int32_t>(num_pages), &pages);
   const size_t known = pages.size();
   while (pages.size() < num_pages && cache.num_available() > 0) pages.push_back(cache.allocate());
-  target->write_pages(std::span(pages).subspan(known), transfer + known * static_cast<size_t>(target->kv_layout().page_elements()));
-  cache.insert(tokens, pages, static_cast<int32_t>(pages.size()));
+  const Status written = target->write_pages(std::span(pages).subspan(known), transfer + known * static_cast<size_t>(target->kv_layout().page_elements()));
+  if (written.ok()) cache.insert(tokens, pages, static_cast<int32_t>(pages.size()));
   for (size_t i = pages.size(); i-- > 0;) target->page_pool().release(pages[i]);
+  OTR_RETURN_IF_ERROR(written);
   return pages.size();
 }
 

@@ -19,17 +19,10 @@ Status Engine::begin_weights(uint64_t version) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(false));
   std::unique_lock<std::mutex> lock(mutex_);
-  // A tick publishes its last samples before it ends; and whoever sees those may submit again while this waits.
-  at_rest_changed_.wait(lock, [this] { return stop_ || !unfinished_.empty() || at_rest(); });
-  if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
-  if (!unfinished_.empty()) {
-    return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
-  }
+  if ((asleep_ & OTR_MEMORY_WEIGHTS) != 0) return Status(StatusCode::kBusy, "the weights are asleep: wake them first");
+  OTR_RETURN_IF_ERROR(wait_until_done(&lock));
   updating_ = true;
-  for (WorkerPort* port : ports_) port->pause();
-  // Who drafts for others may have been woken since.
-  at_rest_changed_.wait(lock, [this] { return stop_ || at_rest(); });
-  if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
+  OTR_RETURN_IF_ERROR(stop_workers(&lock));
   next_weight_version_ = version;
   return {};
 }
@@ -46,13 +39,19 @@ Status Engine::put_weight(const HostTensor& tensor) {
 Status Engine::commit_weights() {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
+  for (const auto& worker : workers_) {
+    const auto& missing = worker->target().missing_weights();
+    if (missing.empty()) continue;
+    return invalid_argument("the weights were lost in sleep, and " + std::to_string(missing.size()) + " tensors were not put since, '" +
+                            *missing.begin() + "' among them");
+  }
   weights_digest_.reset();
   for (const auto& worker : workers_) worker->target().weights_changed();  // owners come before those who share
   for (const auto& process : processes_) process->weights_changed();       // which they have seen change
   std::lock_guard<std::mutex> lock(mutex_);
   quantize_seconds_ = first_worker().target().quantize_seconds();
   weight_version_ = next_weight_version_;
-  updating_ = false;
+  updating_ = weights_lost_ = false;
   resume_workers();
   return {};
 }

@@ -18,7 +18,9 @@ Result<std::unique_ptr<ModelDrafter>> ModelDrafter::create(const TreeDrafterOpti
     return invalid_argument("drafter '" + drafter.name + "' (" + drafter.path + ") has a vocabulary of " + std::to_string(vocab) +
                             " tokens, the target one of " + std::to_string(wanted));
   }
-  return std::unique_ptr<ModelDrafter>(new ModelDrafter(options, std::move(runner), live));
+  std::unique_ptr<ModelDrafter> made(new ModelDrafter(options, std::move(runner), live));
+  OTR_RETURN_IF_ERROR(made->create_chain());
+  return made;
 }
 
 ModelDrafter::ModelDrafter(const TreeDrafterOptions& options, std::unique_ptr<ModelRunner> runner, const LiveSequences& live)

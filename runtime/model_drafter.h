@@ -32,6 +32,7 @@ class ModelDrafter final : public TreeDrafter {
   void rewind(int32_t slot, int32_t num_tokens);
 
   const ModelRunner& model() const { return *runner_; }
+  ModelRunner& model() { return *runner_; }
 
  private:
   struct Cache {

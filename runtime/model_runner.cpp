@@ -1,7 +1,6 @@
 #include "runtime/model_runner.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -170,6 +169,37 @@ void ModelRunner::weights_changed() {
   prefix_cache_->clear();
 }
 
+Status ModelRunner::sleep_weights() {
+  if (!owns_weights_) return {};
+  OTR_RETURN_IF_ERROR(weights_->model.sleep());
+  return weights_->quantized != nullptr ? weights_->quantized->sleep() : Status();
+}
+
+Status ModelRunner::wake_weights() {
+  if (!owns_weights_) return {};
+  OTR_RETURN_IF_ERROR(weights_->model.wake());
+  return weights_->quantized != nullptr ? weights_->quantized->wake() : Status();
+}
+
+Status ModelRunner::sleep_pages() {
+  prefix_cache_->clear();
+  OTR_RETURN_IF_ERROR(pages_.sleep());
+  OTR_RETURN_IF_ERROR(program_->sleep());
+  if (quantized_program_ != nullptr) OTR_RETURN_IF_ERROR(quantized_program_->sleep());
+  OTR_RETURN_IF_ERROR(sample_scaled_.sleep());
+  OTR_RETURN_IF_ERROR(sample_order_.sleep());
+  return device_draws_ != nullptr ? device_draws_->sleep() : Status();
+}
+
+Status ModelRunner::wake_pages() {
+  OTR_RETURN_IF_ERROR(pages_.wake());
+  OTR_RETURN_IF_ERROR(program_->wake());
+  if (quantized_program_ != nullptr) OTR_RETURN_IF_ERROR(quantized_program_->wake());
+  OTR_RETURN_IF_ERROR(sample_scaled_.wake());
+  OTR_RETURN_IF_ERROR(sample_order_.wake());
+  return device_draws_ != nullptr ? device_draws_->wake() : Status();
+}
+
 // Copies first: a page may be given up by one sequence and zeroed for another in the same tick.
 void ModelRunner::prepare(const PageWork& work) {
   if (accelerator_ != nullptr) return prepare_on_device(work);
@@ -179,20 +209,56 @@ void ModelRunner::prepare(const PageWork& work) {
                        .num_ids = static_cast<int32_t>(work.zero.size())}, pool_);
 }
 
-void ModelRunner::read_pages(std::span<const PageId> ids, Element* transfer) {
-  assert(accelerator_ == nullptr);
-  kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
-                         .transfer = transfer}, pool_);
+// On a device: move(its page ids there, their number, the first one's place, room for them there), as many as are worth a copy at a time.
+template <typename Move>
+Status ModelRunner::each_transfer(std::span<const PageId> ids, const Move& move) {
+  constexpr int64_t kBytes = 64 << 20;
+  const int64_t most = std::clamp<int64_t>(kBytes / page_bytes(), 1, kMaxPageIds);
+  const int64_t room = std::min<int64_t>(most, static_cast<int64_t>(ids.size()));
+  OTR_ASSIGN_OR_RETURN(Buffer<Element> buffer, Buffer<Element>::create(room * layout_.page_elements(), "pages to transfer", accelerator_.get()));
+  for (size_t first = 0, count; first < ids.size(); first += count) {
+    count = std::min(ids.size() - first, static_cast<size_t>(room));
+    OTR_RETURN_IF_ERROR(page_ids_.begin());
+    std::copy_n(ids.data() + first, count, page_ids_.host<PageId>());
+    page_ids_.down(0, static_cast<int64_t>(count * sizeof(PageId)));
+    move(page_ids_.device<const PageId>(), static_cast<int32_t>(count), static_cast<int64_t>(first) * layout_.page_elements(), buffer.data());
+    OTR_RETURN_IF_ERROR(accelerator_->wait());
+  }
+  return {};
 }
 
-void ModelRunner::write_pages(std::span<const PageId> ids, const Element* transfer) {
-  assert(accelerator_ == nullptr);
+Status ModelRunner::read_pages(std::span<const PageId> ids, Element* transfer) {
+  if (accelerator_ != nullptr) {
+    return each_transfer(ids, [&](const PageId* on_device, int32_t count, int64_t at, Element* room) {
+      kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = room}, context());
+      accelerator_->copy(transfer + at, room, static_cast<size_t>(count) * static_cast<size_t>(layout_.page_bytes()));
+    });
+  }
+  kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
+                         .transfer = transfer}, pool_);
+  return {};
+}
+
+Status ModelRunner::write_pages(std::span<const PageId> ids, const Element* transfer) {
+  if (accelerator_ != nullptr) {
+    return each_transfer(ids, [&](const PageId* on_device, int32_t count, int64_t at, Element* room) {
+      accelerator_->copy(room, transfer + at, static_cast<size_t>(count) * static_cast<size_t>(layout_.page_bytes()));
+      kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = room}, context());
+    });
+  }
   kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
                           .transfer = transfer}, pool_);
+  return {};
 }
 
 void ModelRunner::copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to) {
-  assert(accelerator_ == nullptr);
+  if (accelerator_ != nullptr) {
+    for (size_t i = 0; i < to.size(); ++i) {
+      accelerator_->copy_from(*from.accelerator_, pages_.data() + to[i] * layout_.page_elements(),
+                              from.pages_.data() + source[i] * layout_.page_elements(), static_cast<size_t>(layout_.page_bytes()));
+    }
+    return throw_failure(accelerator_->wait());  // the lender may want its pages back from here on
+  }
   pool_.parallel_for(static_cast<int>(to.size()), [&](int i, int) {
     const size_t at = static_cast<size_t>(i);
     std::memcpy(pages_.data() + to[at] * layout_.page_elements(), from.pages_.data() + source[at] * layout_.page_elements(),
@@ -229,6 +295,12 @@ void ModelRunner::draw(const SampleDraw* draws, int32_t num_draws, SampleResult*
   const int32_t vocab = config().vocab_size;
   kernels_.sample({.num_draws = num_draws, .vocab_size = vocab, .logits = program_->logits(), .logits_stride = vocab, .draws = draws,
                     .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
+}
+
+Result<std::unique_ptr<DeviceChain>> ModelRunner::make_chain(int32_t max_draws) {
+  if (accelerator_ == nullptr) return std::unique_ptr<DeviceChain>();
+  OTR_ASSIGN_OR_RETURN(DeviceChain chain, DeviceChain::create(kernels_, context(), max_draws, device_draws_.get()));
+  return std::make_unique<DeviceChain>(std::move(chain));
 }
 
 void ModelRunner::candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results) {

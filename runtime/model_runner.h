@@ -19,6 +19,7 @@
 #include "kernels/dispatch.h"
 #include "memory/page_table.h"
 #include "memory/prefix_cache.h"
+#include "runtime/device_chain.h"
 #include "runtime/device_draws.h"
 
 namespace otr {
@@ -57,7 +58,8 @@ class ModelRunner {
   bool in_4_bits() const { return in_4_bits_; }
   int64_t weight_bytes() const { return weights_->model.bytes(); }
   int64_t converted_tensors() const { return weights_->converted_tensors; }
-  uint64_t weights_digest() const { return weights_->model.digest(); }  // reads all of them; on the host alone
+  Result<uint64_t> weights_digest() const { return weights_->model.digest(); }  // reads all of them
+  bool on_device() const { return accelerator_ != nullptr; }
   const KvLayout& kv_layout() const { return layout_; }
   int64_t page_bytes() const { return layout_.page_bytes(); }
   PagePool& page_pool() { return *page_pool_; }
@@ -88,19 +90,27 @@ class ModelRunner {
   bool owns_weights() const { return owns_weights_; }
   // What was made of the old weights is made again, or forgotten.
   void weights_changed();
+  // Memory goes back at addresses that stay (Buffer::sleep); no rows run until it is awake. Weights that it owns are lost, to be put again, and
+  // so are those in 4 bits, which weights_changed() makes. Pages and programs' buffers come back empty, and so does the prefix cache.
+  Status sleep_weights(), wake_weights(), sleep_pages(), wake_pages();
+  const std::set<std::string, std::less<>>& missing_weights() const { return weights_->model.missing(); }
+
   double quantize_seconds() const { return quantize_seconds_; }  // of the last time
 
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
-  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. These and copy_pages() REQUIRE: no accelerator.
-  void read_pages(std::span<const PageId> ids, Element* transfer);
-  void write_pages(std::span<const PageId> ids, const Element* transfer);
+  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. On a device they go through memory that is allocated there
+  // for the call. Errors: kOutOfMemory; as Accelerator::wait.
+  Status read_pages(std::span<const PageId> ids, Element* transfer);
+  Status write_pages(std::span<const PageId> ids, const Element* transfer);
   // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
   // writes to those pages.
   void copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to);
   void run(const RowBatch& rows);
   // Draws from the logits of the last run.
   void draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results);
+  // For chains of drafts of at most `max_draws` tokens in all: null on the host. It is used while the runner is. Errors: kOutOfMemory.
+  Result<std::unique_ptr<DeviceChain>> make_chain(int32_t max_draws);
   // A drafter's candidates, from the logits of a program's last run.
   void candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
 
@@ -122,6 +132,8 @@ class ModelRunner {
   ProgramOptions program_options(ProgramRole role) const;
   void quantize();
   void prepare_on_device(const PageWork& work);
+  template <typename Move>
+  Status each_transfer(std::span<const PageId> ids, const Move& move);
 
   const KernelTable& kernels_;
   ThreadPool& pool_;

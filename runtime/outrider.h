@@ -240,7 +240,7 @@ OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t str
 
 /* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an
  * id outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range.
- * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced. OTR_LOST: every
+ * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced, or it sleeps. OTR_LOST: every
  * worker process was given up. */
 OTR_API otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id);
 
@@ -356,11 +356,39 @@ OTR_API otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor)
 /* Ends the update. OTR_INVALID_ARGUMENT: none has begun. */
 OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
+/* ---- Sleep ------------------------------------------------------------------------------------------------------------- */
+
+/* Between two rollouts a trainer may want the engine's memory for itself, on a GPU above all:
+ *
+ *     otr_sleep(engine, OTR_MEMORY_ALL);                        all samples are finished; the trainer trains
+ *     otr_wake(engine, OTR_MEMORY_WEIGHTS);
+ *     otr_weights_begin … a put for every tensor … otr_weights_commit
+ *     otr_wake(engine, OTR_MEMORY_KV);                          now that the trainer's copy is gone
+ *
+ * Samples are those of an engine created with these weights, bit for bit. A sleeping engine keeps its options, its history and what it
+ * has learnt of drafters. */
+
+typedef enum otr_memory {
+  OTR_MEMORY_WEIGHTS = 1, /* the model's weights and what is made of them ("self"). They are lost: after otr_wake all are to be put. Norms and
+                             biases, and drafters' own weights, which no trainer has, keep their memory */
+  OTR_MEMORY_KV = 2,      /* KV pages, with the cached prompts, buffers of passes, and on a GPU captured programs; drafters' too */
+  OTR_MEMORY_ALL = 3
+} otr_memory;
+
+/* Gives memory back to the system or the GPUs. What sleeps already goes on sleeping. From here on nothing can be submitted, exported,
+ * imported or checkpointed (OTR_BUSY) until all is awake and the weights are committed. OTR_BUSY: samples are unfinished (results that nobody
+ * has taken yet do not matter), or the weights are being replaced. OTR_UNSUPPORTED: worker processes do not sleep; nor does a GPU whose
+ * driver cannot keep addresses. */
+OTR_API otr_status otr_sleep(otr_engine* engine, otr_memory what);
+
+/* Takes it again; what is awake stays awake. OTR_OUT_OF_MEMORY: it is not there, and all that was asked goes on sleeping: try again. */
+OTR_API otr_status otr_wake(otr_engine* engine, otr_memory what);
+
 /* ---- Pages ------------------------------------------------------------------------------------------------------------- */
 
 /* An engine keeps the keys and values of prompts it has run, in pages of 64 tokens, as long as there is room: a prompt that begins with the
  * same tokens does not run them again. They can be taken from one engine to another of the same weights, instruction-set path and
- * library version, on this machine or elsewhere. Samples are the same with and without. On GPUs: OTR_UNSUPPORTED. */
+ * library version, on this machine or elsewhere. Samples are the same with and without. */
 
 /* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first token is
  * drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small a one is

@@ -109,6 +109,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
     drafter_weight_bytes_ += model->model().weight_bytes() + model->model().quantized_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
     programs_.emplace_back(model->timed_program());
+    own_models_.push_back(programs_.back()->model);
     return std::unique_ptr<Drafter>(std::move(model));
   }
   return invalid_argument("the policy names drafter '" + name + "', which is not defined");

@@ -68,6 +68,7 @@ class Speculator {
   bool on() const { return options_.policy.kind != PolicyKind::kOff; }
   const Policy& policy() const { return options_.policy; }
   const std::vector<CostModel>& costs() const { return costs_; }  // by drafter; empty where the policy needs none
+  std::span<ModelRunner* const> own_models() const { return own_models_; }  // drafters that are models of their own
   // The models that are drafters here, for other processes. REQUIRES: the target's weights are in shared memory.
   std::vector<DrafterModel> shared_models() const;
   int64_t drafter_weight_bytes() const { return drafter_weight_bytes_; }
@@ -122,6 +123,7 @@ class Speculator {
   int64_t drafter_weight_bytes_ = 0, drafter_activation_bytes_ = 0;
   std::vector<DrafterTraits> traits_;               // likewise
   std::vector<std::optional<TimedProgram>> programs_;  // likewise; none of a drafter without a model
+  std::vector<ModelRunner*> own_models_;
   RemoteDrafter* remote_ = nullptr;  // of drafters_
   bool decoupled_ = false;
   std::vector<CostModel> costs_;                    // by drafter; empty where the policy needs none

@@ -58,6 +58,12 @@ TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, 
   page_work_.zero.reserve(2 * rows + static_cast<size_t>(options.chunk));
 }
 
+Status TreeDrafter::create_chain() {
+  OTR_ASSIGN_OR_RETURN(chain_, model_.make_chain(static_cast<int32_t>(candidates_.size())));
+  if (chain_ != nullptr) from_.reserve(static_cast<size_t>(options_.max_batch));
+  return {};
+}
+
 // Makes room for one more row, if there are fewer than a propose() may have.
 void TreeDrafter::join(const DraftSequence& s) {
   const size_t slot = static_cast<size_t>(s.slot);
@@ -91,12 +97,15 @@ DraftWork TreeDrafter::propose(std::span<const DraftRow> rows, const DraftLimits
     m.place_of.clear();
     m.own_chain.clear();
     m.tree.reset(limits.max_nodes);
+    m.depth = depth;
     m.drafts = admit(rows[i], rows.first(i), depth, &page_work_);
     if (m.drafts) deepest = std::max(deepest, depth);
   }
   model_.prepare(page_work_);
   catch_up(rows);
-  for (int32_t level = 1; level <= deepest; ++level) {
+  const bool chains = may_chain(rows, limits);
+  if (chains) grow_chains(rows, deepest);
+  for (int32_t level = 1; level <= deepest && !chains; ++level) {
     if (level > 1 && limits.gate != nullptr) pass_gate(rows, level, limits.gate);
     run_level(rows, level, limits.top_k);
   }
@@ -147,18 +156,93 @@ void TreeDrafter::run_level(std::span<const DraftRow> rows, int32_t level, int32
     if (!m.drafts) continue;
     const Sequence& s = sequence(row.sequence.slot);
     for (const int32_t node : m.tree.frontier()) {
-      const Candidates& c = *found++;
-      m.place_of.resize(static_cast<size_t>(m.tree.size()), -1);
-      m.place_of[static_cast<size_t>(node)] = static_cast<int32_t>(m.places.size());
-      m.places.push_back(c);
-      const size_t count = static_cast<size_t>(c.count);  // none where the logits are not finite: a drafter's numbers fail nobody
-      if (options_.by_q) std::copy(c.pi, c.pi + count, growth_.begin());
-      else calibration(s).calibrate(place_of(c), {growth_.data(), count});
-      m.tree.add_children(node, {c.tokens, count}, {growth_.data(), count});
+      hang(&m, s, node, *found++);
     }
     m.drafts = level < row.max_depth && m.tree.next_level([&s](int32_t token) { return s.stops_at(token); });
   }
 }
+
+// What was found at a node becomes its children.
+void TreeDrafter::hang(Member* m, const Sequence& s, int32_t node, const Candidates& c) {
+  m->place_of.resize(static_cast<size_t>(m->tree.size()), -1);
+  m->place_of[static_cast<size_t>(node)] = static_cast<int32_t>(m->places.size());
+  m->places.push_back(c);
+  const size_t count = static_cast<size_t>(c.count);  // none where the logits are not finite: a drafter's numbers fail nobody
+  if (options_.by_q) std::copy(c.pi, c.pi + count, growth_.begin());
+  else calibration(s).calibrate(place_of(c), {growth_.data(), count});
+  m->tree.add_children(node, {c.tokens, count}, {growth_.data(), count});
+}
+
+// The next of the level's draws: behind `depth` drafted tokens, whose penalties are not in it.
+void TreeDrafter::add_draw(const DraftSequence& s, int32_t depth) {
+  const Sequence& live = sequence(s.slot);
+  SampleDraw draw = live.draw(static_cast<int32_t>(draws_.size()), static_cast<int32_t>(s.tokens.size()) + depth, -1);
+  if (options_.uncoupled) draw.noise.r[3] ^= kNoiseDomainUncoupled;
+  draws_.push_back({draw, options_.by_q ? 1.0f : 1.0f / calibration(live).beta(), options_.by_q});
+}
+
+// ---- Chains that grow on the device ----------------------------------------------------------------------------------------
+
+bool TreeDrafter::may_chain(std::span<const DraftRow> rows, const DraftLimits& limits) const {
+  if (chain_ == nullptr || limits.top_k != 1 || limits.gate != nullptr) return false;
+  int64_t num_draws = 0;
+  for (const DraftRow& row : rows) {
+    if (!drafts(row.sequence.slot)) continue;
+    if (sequence(row.sequence.slot).group->sampling.penalised()) return false;
+    num_draws += member_of(row.sequence.slot)->depth;
+  }
+  return num_draws <= static_cast<int64_t>(candidates_.size());
+}
+
+// All levels are asked for one behind the other. Sequences whose chain ends early, at a stop, run on: nobody reads that.
+void TreeDrafter::grow_chains(std::span<const DraftRow> rows, int32_t deepest) {
+  if (deepest == 0) return;
+  chain_->begin();
+  for (int32_t level = 1; level <= deepest; ++level) run_chain_level(rows, level);
+  chain_->finish(candidates_.data());
+  const Candidates* found = candidates_.data();
+  for (int32_t level = 1; level <= deepest; ++level) {
+    for (const DraftRow& row : rows) {
+      Member& m = member(row.sequence.slot);
+      if (m.newest_draw < 0 || level > m.depth) continue;
+      const Candidates& c = *found++;
+      if (!m.drafts) continue;
+      const Sequence& s = sequence(row.sequence.slot);
+      const int32_t node = m.tree.frontier().front();
+      if (level > 1) m.own_chain.push_back(m.tree[node].token);
+      hang(&m, s, node, c);
+      m.drafts = m.tree.next_level([&s](int32_t token) { return s.stops_at(token); });
+    }
+  }
+}
+
+void TreeDrafter::run_chain_level(std::span<const DraftRow> rows, int32_t level) {
+  constexpr int32_t kAnyToken = 0;
+  rows_.clear();
+  draws_.clear();
+  penalties_.clear();
+  from_.clear();
+  for (const DraftRow& row : rows) {
+    const DraftSequence& s = row.sequence;
+    Member& m = member(s.slot);
+    if (level == 1) m.newest_draw = -1;
+    if (!m.drafts || level > m.depth) continue;
+    if (level == 1) {
+      add_rows(row, level);
+    } else {
+      from_.push_back(m.newest_draw);
+      rows_.add({&kAnyToken, 1}, static_cast<int32_t>(s.tokens.size()) + level - 2, table(s.slot).pages(), 0);
+      add_draw(s, level - 1);
+    }
+    m.newest_draw = chain_->num_draws() + static_cast<int32_t>(draws_.size()) - 1;
+  }
+  program_.run(rows_.batch(), [this](int32_t* token_ids) { chain_->set_tokens(from_, token_ids); });
+  ++work_.passes;
+  work_.rows += rows_.batch().num_rows;
+  chain_->draw(program_.logits(), draws_);
+}
+
+// ---- Trees -----------------------------------------------------------------------------------------------------------------
 
 // The rows and draws of one sequence's frontier. Nodes that find no pages are not expanded.
 void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
@@ -166,20 +250,16 @@ void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
   Member& m = member(s.slot);
   const PageTable& pages = table(s.slot);
   const int32_t num_tokens = static_cast<int32_t>(s.tokens.size());
-  const auto add_draw = [&](int32_t node) {
-    const Sequence& live = sequence(s.slot);
-    const int32_t depth = m.tree[node].depth;
-    SampleDraw draw = live.draw(static_cast<int32_t>(draws_.size()), num_tokens + depth, -1);
-    if (options_.uncoupled) draw.noise.r[3] ^= kNoiseDomainUncoupled;
-    draws_.push_back({draw, options_.by_q ? 1.0f : 1.0f / calibration(live).beta(), options_.by_q});
+  const auto add_draw_at = [&](int32_t node) {
+    add_draw(s, m.tree[node].depth);
     m.tree.tokens_to(node, &tokens_);
-    penalties_.extend(live, tokens_, &draws_.back().draw);
+    penalties_.extend(sequence(s.slot), tokens_, &draws_.back().draw);
   };
   if (level == 1) {
     const int32_t begin = num_computed(s.slot);
     rows_.add(s.tokens.subspan(static_cast<size_t>(begin)), begin, pages.pages(), num_tokens - 1);
     run_committed(s);
-    add_draw(DraftTree::kRoot);
+    add_draw_at(DraftTree::kRoot);
     return;
   }
   int32_t last_parent = -1;
@@ -187,7 +267,7 @@ void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
     const bool first_child = m.tree[node].parent != last_parent;
     last_parent = m.tree[node].parent;
     if (!place(s, &m, node, first_child, row.max_depth)) return false;
-    add_draw(node);
+    add_draw_at(node);
     return true;
   });
 }

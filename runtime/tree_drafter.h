@@ -2,6 +2,9 @@
 // every sequence's frontier, the best candidates with the target's own noise become the next nodes, and so on (spec/draft_tree.h).
 // A chain is the tree with one candidate a place.
 //
+// On a device chains grow there: a level's draws are the next level's tokens, and the host waits once a propose(). Not where a gate decides
+// level by level, nor where penalties depend on what was drafted.
+//
 // Sibling nodes share a position, so every path of a tree but the first has pages of its own (memory/draft_paths.h) for the length of
 // the propose(). Derived classes say where the committed tokens' keys are.
 //
@@ -48,6 +51,8 @@ class TreeDrafter : public Drafter {
   using LiveSequences = std::vector<std::unique_ptr<Sequence>>;  // by slot
 
   TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, const ForwardProgram& program, const LiveSequences& live);
+  // On a device, before the first propose(). Errors: kOutOfMemory.
+  Status create_chain();
 
   // The row takes part with drafts of up to `depth` tokens: its committed tokens have a place, and all drafted ones but the last.
   // False: it goes without a draft. `before`: the rows asked already.
@@ -77,6 +82,8 @@ class TreeDrafter : public Drafter {
  private:
   struct Member {
     bool drafts = false;             // takes part in this propose()
+    int32_t depth = 0;               // levels it may have
+    int32_t newest_draw = 0;         // of a chain
     DraftTree tree;
     std::vector<int32_t> place_of;   // by tree node: its index in `places`, if it was expanded
     std::vector<Candidates> places;
@@ -92,6 +99,11 @@ class TreeDrafter : public Drafter {
   void pass_gate(std::span<const DraftRow> rows, int32_t level, DraftGate* gate);
   void run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k);
   void add_rows(const DraftRow& row, int32_t level);
+  void add_draw(const DraftSequence& s, int32_t depth);
+  void hang(Member* m, const Sequence& s, int32_t node, const Candidates& c);
+  bool may_chain(std::span<const DraftRow> rows, const DraftLimits& limits) const;
+  void grow_chains(std::span<const DraftRow> rows, int32_t deepest);
+  void run_chain_level(std::span<const DraftRow> rows, int32_t level);
   bool place(const DraftSequence& s, Member* m, int32_t node, bool first_child, int32_t max_depth);
 
   const TreeDrafterOptions options_;
@@ -107,6 +119,8 @@ class TreeDrafter : public Drafter {
   std::vector<int32_t> tokens_;
   std::vector<CandidateDraw> draws_;
   std::vector<Candidates> candidates_;
+  std::unique_ptr<DeviceChain> chain_;  // on a device
+  std::vector<int32_t> from_;           // by row of a chain's level: the draw that gives its token
   std::vector<float> frontier_;  // A of all frontiers' nodes
   DraftWork work_;               // of the propose() that runs
   std::array<float, kMaxCandidates> growth_;  // of one place's candidates: what the tree is grown by

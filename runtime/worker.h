@@ -42,9 +42,16 @@ class Worker final : private BatchHost {
   const Speculator& speculator() const { return *speculator_; }
   const DraftServer* server() const { return server_.get(); }  // null: it drafts for nobody
   WorkerLoad load() const;
+  // Pages, buffers and captured programs of all its models give their memory back, or get it again; an error of the latter leaves them
+  // asleep. REQUIRES: it is at rest, and has no sequence.
+  Status sleep_pages();
+  Status wake_pages();
 
  private:
   Worker(const WorkerOptions& options, std::unique_ptr<Device> device);
+
+  template <typename Visit>
+  Status for_each_model(const Visit& visit);  // until one fails
 
   // ---- Between ticks ----
   void loop();

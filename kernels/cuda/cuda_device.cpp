@@ -19,7 +19,7 @@ bool succeeded(cudaError_t error) {
 
 }  // namespace
 
-Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal) {
+Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal, std::span<const int> peers) {
   const std::string name = "device cuda:" + std::to_string(ordinal);
   int count = 0, major = 0, minor = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -29,7 +29,12 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal) {
       !succeeded(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal)) || major != 9 || minor != 0) {
     return unsupported(name + ": its compute capability is " + std::to_string(major) + "." + std::to_string(minor) + ", not 9.0");
   }
-  std::shared_ptr<CudaDevice> device(new CudaDevice(ordinal));
+  std::vector<int> reading;
+  for (const int peer : peers) {
+    int can = 0;
+    if (peer != ordinal && succeeded(cudaDeviceCanAccessPeer(&can, peer, ordinal)) && can != 0) reading.push_back(peer);
+  }
+  std::shared_ptr<CudaDevice> device(new CudaDevice(ordinal, std::move(reading)));
   device->make_current();
   OTR_RETURN_IF_ERROR(cuda_status(name.c_str(), cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking)));
   return device;
@@ -50,15 +55,28 @@ cudaStream_t CudaDevice::stream() {
 
 void* CudaDevice::allocate(size_t bytes) {
   make_current();
-  void* data = nullptr;
-  if (!succeeded(cudaMalloc(&data, bytes))) return nullptr;
-  keep(cuda_status("clear", cudaMemsetAsync(data, 0, bytes, stream_)));
+  void* const data = memory_.allocate(bytes);
+  if (data != nullptr) clear(data, bytes);
   return data;
 }
 
+// Like cudaFree, which waits by itself: a mapping must not go while something runs.
 void CudaDevice::release(void* data) {
+  if (data == nullptr) return;
+  (void)wait();
+  memory_.release(data);
+}
+
+Status CudaDevice::give_back(void* data) {
+  OTR_RETURN_IF_ERROR(wait());
+  return memory_.give_back(data);
+}
+
+Status CudaDevice::take_back(void* data) {
   make_current();
-  if (data != nullptr) (void)cudaFree(data);
+  OTR_ASSIGN_OR_RETURN(const size_t bytes, memory_.take_back(data));
+  clear(data, bytes);
+  return {};
 }
 
 void* CudaDevice::allocate_host(size_t bytes) {
@@ -85,6 +103,14 @@ bool CudaDevice::is_device_pointer(const void* data) const {
 void CudaDevice::copy(void* to, const void* from, size_t bytes) {
   make_current();
   if (bytes > 0) keep(cuda_status("copy", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_)));
+}
+
+// Where the machine has no way between the devices, CUDA goes through the host.
+void CudaDevice::copy_from(const Accelerator& other, void* to, const void* from, size_t bytes) {
+  const int there = static_cast<const CudaDevice&>(other).ordinal_;
+  if (there == ordinal_) return copy(to, from, bytes);
+  make_current();
+  if (bytes > 0) keep(cuda_status("copy between devices", cudaMemcpyPeerAsync(to, ordinal_, from, there, bytes, stream_)));
 }
 
 void CudaDevice::clear(void* data, size_t bytes) {

@@ -1,4 +1,4 @@
-// CudaDevice: an Accelerator on a CUDA device: one stream, plain allocations, CUDA graphs.
+// CudaDevice: an Accelerator on a CUDA device: one stream, blocks of memory (device_memory.h), CUDA graphs.
 //
 // Every call makes its device the calling thread's. wait() asks again and again instead of sleeping, since a tick is a millisecond, and
 // gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again.
@@ -8,9 +8,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/accelerator.h"
+#include "kernels/cuda/device_memory.h"
 
 namespace otr {
 
@@ -18,8 +23,9 @@ class CudaDevice final : public Accelerator {
  public:
   static constexpr double kPatience = 120;  // seconds: a thousand times the longest tick of a 32B model
 
-  // Device number `ordinal`. Errors: kUnsupported, with the reason, where there is no such device of compute capability 9.0.
-  static Result<std::shared_ptr<CudaDevice>> open(int ordinal);
+  // Device number `ordinal`, whose memory the devices `peers` may read directly where the machine has a way. Errors: kUnsupported, with
+  // the reason, where there is no such device of compute capability 9.0.
+  static Result<std::shared_ptr<CudaDevice>> open(int ordinal, std::span<const int> peers = {});
   ~CudaDevice() override;
 
   // Of the launches. Makes the device the calling thread's.
@@ -27,27 +33,31 @@ class CudaDevice final : public Accelerator {
 
   void* allocate(size_t bytes) override;
   void release(void* data) override;
+  Status give_back(void* data) override;
+  Status take_back(void* data) override;
   void* allocate_host(size_t bytes) override;
   void release_host(void* data) override;
   uint64_t free_bytes() const override;
   bool is_device_pointer(const void* data) const override;
   void copy(void* to, const void* from, size_t bytes) override;
+  void copy_from(const Accelerator& other, void* to, const void* from, size_t bytes) override;
   void clear(void* data, size_t bytes) override;
   void keep(const Status& status) override;
   Status wait() override;
-  uint64_t num_waits() const override { return num_waits_; }
+  uint64_t num_waits() const override { return num_waits_.load(std::memory_order_relaxed); }
   Result<Capture> capture(const std::function<void()>& launches) override;
   void launch(const Capture& capture) override;
   void destroy(const Capture& capture) override;
 
  private:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
+  CudaDevice(int ordinal, std::vector<int> peers) : ordinal_(ordinal), memory_(ordinal, std::move(peers)) {}
   void make_current() const;
 
   const int ordinal_;
+  DeviceMemory memory_;
   cudaStream_t stream_ = nullptr;
   Status failure_;  // the first one
-  uint64_t num_waits_ = 0;
+  std::atomic<uint64_t> num_waits_ = 0;  // others may read it
 };
 
 }  // namespace otr

@@ -101,6 +101,7 @@ constexpr DeviceLayouts kLayouts = {
     .rows_from_tiles = rows_from_tiles,
     .attention_workspace = attention_workspace,
     .sample_scratch_bytes = sample_scratch_bytes,
+    .take_tokens = InStream<take_tokens_sm90>::launch,
 };
 
 constexpr KernelTable kTable = {

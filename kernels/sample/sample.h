@@ -114,6 +114,15 @@ struct CandidateParams {
   void* scratch = nullptr;     // likewise
 };
 
+// take_tokens, on a device alone: a drafted chain goes on there. token_ids[row] = the first candidate of drawn[from[row]], or token 0 where it has
+// none, which whoever reads `drawn` later sees too.
+struct TakeTokensParams {
+  int32_t num_rows;
+  const int32_t* from;      // [num_rows], indices of `drawn`
+  const Candidates* drawn;  // [*]
+  int32_t* token_ids;       // [num_rows]
+};
+
 void candidates_scalar(const CandidateParams& params, ThreadPool& pool);
 void candidates_avx2(const CandidateParams& params, ThreadPool& pool);
 void candidates_avx512(const CandidateParams& params, ThreadPool& pool);

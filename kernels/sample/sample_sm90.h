@@ -55,4 +55,6 @@ struct CandidateWorkspace {
 
 Status candidates_sm90(const CandidateParams& params, const CandidateWorkspace& workspace, cudaStream_t stream);
 
+Status take_tokens_sm90(const TakeTokensParams& params, cudaStream_t stream);
+
 }  // namespace otr

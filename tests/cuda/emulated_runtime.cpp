@@ -2,6 +2,7 @@
 // that the host reads through ends the program.
 #include "tests/cuda/emulated_runtime.h"
 
+#include <cuda.h>
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,9 +34,11 @@ namespace {
 
 constexpr int kDevices = 2;
 constexpr size_t kMemory = size_t{1} << 30, kNodeBytes = 1024;
+constexpr size_t kUnit = 4096;  // of memory that is mapped: small, so that small models' weights are
 
 std::recursive_mutex mutex;
 std::map<uintptr_t, size_t> on_device, pinned;  // blocks: address, bytes; guarded by mutex
+std::map<uintptr_t, size_t> reserved;           // addresses without memory of their own; guarded by mutex
 size_t used = 0;                                // guarded by mutex
 thread_local int current_device = 0;
 
@@ -76,6 +80,63 @@ void drain(cudaStream_t stream) {
   for (const auto& piece : work) piece();
 }
 
+// ---- Memory that comes and goes at an address: the driver's functions, found by name ----
+
+CUresult emulated_granularity(size_t* unit, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) { return *unit = kUnit, CUDA_SUCCESS; }
+
+CUresult emulated_reserve(CUdeviceptr* at, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  const std::lock_guard lock(mutex);
+  void* data = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED || bytes % kUnit != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  *at = reinterpret_cast<uintptr_t>(data);
+  return reserved[*at] = bytes, CUDA_SUCCESS;
+}
+
+CUresult emulated_unreserve(CUdeviceptr at, size_t bytes) {
+  const std::lock_guard lock(mutex);
+  if (on_device.contains(at) || reserved.erase(at) == 0) otr::emulator::fail("addresses with memory, or never reserved, are freed");
+  munmap(reinterpret_cast<void*>(at), bytes);
+  return CUDA_SUCCESS;
+}
+
+// A handle is what it has: its bytes.
+CUresult emulated_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*, unsigned long long) {
+  const std::lock_guard lock(mutex);
+  if (bytes > kMemory - used) return CUDA_ERROR_OUT_OF_MEMORY;
+  used += bytes;
+  return *handle = bytes, CUDA_SUCCESS;
+}
+
+CUresult emulated_release(CUmemGenericAllocationHandle handle) {
+  const std::lock_guard lock(mutex);
+  return used -= handle, CUDA_SUCCESS;
+}
+
+CUresult emulated_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+  const std::lock_guard lock(mutex);
+  const auto found = reserved.find(at);
+  if (found == reserved.end() || found->second != bytes || handle != bytes || on_device.contains(at)) otr::emulator::fail("a mapping that does not fit");
+  void* data = reinterpret_cast<void*>(at);
+  if (mprotect(data, bytes, PROT_READ | PROT_WRITE) != 0) otr::emulator::fail("mprotect");
+  std::memset(data, 0x7f, bytes);
+  on_device[at] = bytes;
+  const DeviceAccess closes_it;
+  return CUDA_SUCCESS;
+}
+
+CUresult emulated_unmap(CUdeviceptr at, size_t bytes) {
+  const std::lock_guard lock(mutex);
+  if (on_device.erase(at) == 0) otr::emulator::fail("what is not mapped is unmapped");
+  void* data = reinterpret_cast<void*>(at);
+  if (mprotect(data, bytes, PROT_NONE) != 0 || madvise(data, bytes, MADV_DONTNEED) != 0) otr::emulator::fail("mprotect");
+  return CUDA_SUCCESS;
+}
+
+CUresult emulated_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
+  const std::lock_guard lock(mutex);
+  return on_device.contains(at) && on_device[at] == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 }  // namespace
 
 namespace otr::emulator {
@@ -100,6 +161,7 @@ cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
   return current_device = device, cudaSuccess;
 }
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) { return *can = device != peer, cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -180,6 +242,23 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
   return cudaSuccess;
 }
 
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const std::map<std::string_view, void*> known = {
+      {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(emulated_granularity)},
+      {"cuMemAddressReserve", reinterpret_cast<void*>(emulated_reserve)},
+      {"cuMemAddressFree", reinterpret_cast<void*>(emulated_unreserve)},
+      {"cuMemCreate", reinterpret_cast<void*>(emulated_create)},
+      {"cuMemRelease", reinterpret_cast<void*>(emulated_release)},
+      {"cuMemMap", reinterpret_cast<void*>(emulated_map)},
+      {"cuMemUnmap", reinterpret_cast<void*>(emulated_unmap)},
+      {"cuMemSetAccess", reinterpret_cast<void*>(emulated_set_access)}};
+  const auto at = known.find(symbol);
+  *function = at != known.end() ? at->second : nullptr;
+  *found = at != known.end() ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
 // ---- Streams ----
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = new CUstream_st{current_device, {}, nullptr}, cudaSuccess;
@@ -203,6 +282,15 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     drain(stream);
   }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  if (to_device == from_device || stream->device != to_device || !inside(on_device, to) || !inside(on_device, from)) {
+    otr::emulator::fail("a copy between devices that is none");
+  }
+  otr::emulator::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 

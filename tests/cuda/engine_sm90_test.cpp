@@ -2,6 +2,7 @@
 // Through the C ABI; on the emulated device these are the kernels' own text, CUDA graphs and all copies included.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "kernels/linear/linear_sm90.h"
 #include "runtime/engine.h"
 #include "tests/cuda/device_buffer.h"
+#include "tests/runtime/engine_runs.h"
 #include "tests/runtime/rollouts.h"
 #include "tests/runtime/trainer_tensors.h"
 
@@ -67,6 +69,26 @@ class EngineSm90 : public testing::Test {
     return outputs;
   }
 
+  // From the host's memory and from the device's.
+  static void put_weights_of(const TinyModel& model, const TestEngine& engine) {
+    ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK) << otr_last_error(engine.get());
+    bool on_device = false;
+    for (const TrainerTensor& tensor : trainer_tensors(model)) {
+      on_device = !on_device;
+      const otr_dtype dtype = !on_device && tensor.name.find("mlp") != std::string::npos ? OTR_DTYPE_F32 : OTR_DTYPE_BF16;
+      const std::vector<std::byte> data = tensor.as(dtype);
+      const testing_util::DeviceBuffer<std::byte> copy(data);
+      const otr_tensor t = tensor_of(tensor, dtype, on_device ? copy.data() : data.data(), data.size());
+      EXPECT_EQ(otr_weights_put(engine.get(), &t), OTR_OK) << tensor.name << ": " << otr_last_error(engine.get());
+    }
+    ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK) << otr_last_error(engine.get());
+  }
+  static size_t free_memory() {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  }
+
   // Filters, penalties, greedy draws and groups, around a page boundary; few tokens: a pass takes a fifth of a second here.
   static std::vector<Request> make_requests() {
     std::vector<Request> requests;
@@ -115,6 +137,30 @@ TEST_F(EngineSm90, DraftersChangeNothing) {
     }
   }
   EXPECT_EQ(difference(expected, run({.policy = "fixed:other:2", .drafter = &other, .drafter_in_4_bits = true})), "");
+}
+
+// A chain's levels feed each other on the device: the host waits once for all of them, and once for the target. Trees, and samples with
+// penalties that see what was drafted, wait level by level.
+TEST_F(EngineSm90, TheHostWaitsOnceForAChain) {
+  const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
+  const auto waits_per_tick = [&](const char* policy, float penalty) {
+    std::vector<Request> requests(2, Request({5, 6, 7}));
+    for (Request& r : requests) r.stream = static_cast<uint64_t>(&r - requests.data()), r.sampling.max_new_tokens = 13, r.sampling.ignore_eos = 1, r.sampling.repetition_penalty = penalty;
+    const TestEngine engine(create({.policy = policy, .drafter = &other}));
+    EXPECT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    const double before = engine.stats()["gpu"]["host_waits"];
+    engine.run(requests);
+    const nlohmann::json after = engine.stats();
+    return (after["gpu"]["host_waits"].get<double>() - before) / after["ticks"].get<double>();
+  };
+  EXPECT_EQ(waits_per_tick("off", 1.0f), 1.0);
+  for (const char* policy : {"fixed:self:6", "fixed:other:6"}) {
+    const double waits = waits_per_tick(policy, 1.0f);
+    EXPECT_GT(waits, 1.0) << policy;
+    EXPECT_LE(waits, 2.0) << policy;
+  }
+  EXPECT_GT(waits_per_tick("fixed:self:6:2:12", 1.0f), 2.0);
+  EXPECT_GT(waits_per_tick("fixed:self:6", 1.1f), 2.0);
 }
 
 TEST_F(EngineSm90, TheDrafterThatIsTheModelIsKept) {
@@ -174,17 +220,39 @@ TEST_F(EngineSm90, WeightsThatArePutAreThoseOfTheCheckpoint) {
   const TestEngine engine(create(trial));
   ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
   EXPECT_NE(difference(expected, engine.run(requests_)), "");
-  ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK);
-  bool on_device = false;
-  for (const TrainerTensor& tensor : trainer_tensors(next)) {
-    on_device = !on_device;
-    const otr_dtype dtype = !on_device && tensor.name.find("mlp") != std::string::npos ? OTR_DTYPE_F32 : OTR_DTYPE_BF16;
-    const std::vector<std::byte> data = tensor.as(dtype);
-    const testing_util::DeviceBuffer<std::byte> copy(data);
-    const otr_tensor t = tensor_of(tensor, dtype, on_device ? copy.data() : data.data(), data.size());
-    EXPECT_EQ(otr_weights_put(engine.get(), &t), OTR_OK) << tensor.name << ": " << otr_last_error(engine.get());
+  put_weights_of(next, engine);
+  EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+}
+
+// What sleeps gives its memory to the device: nearly all of weights and pages, and the captured programs. What wakes has the bits of before,
+// at the same addresses.
+TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
+  const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
+  const TestEngine engine(create({.policy = "fixed:other+self:2", .num_pages = 64, .drafter = &other}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  const Outputs expected = engine.run(requests_);
+  const size_t before = free_memory(), pages = model_.kv_bytes(64);
+  EXPECT_GT(engine.stats()["gpu"]["captures"], 4);
+  ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_KV), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(engine.stats()["gpu"]["captures"], 0);
+  const size_t without_pages = free_memory();
+  EXPECT_GT(without_pages, before + pages);
+  uint64_t group;
+  EXPECT_EQ(engine.try_submit(requests_[0], 0, &group), OTR_BUSY);
+  ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_ALL), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_GT(free_memory(), without_pages + engine.stats()["weight_bytes"].get<size_t>() / 2);  // blocks of less than a unit stay
+  {
+    void* trainer = nullptr;  // who has the memory now
+    ASSERT_EQ(cudaMalloc(&trainer, free_memory()), cudaSuccess);
+    EXPECT_EQ(otr_wake(engine.get(), OTR_MEMORY_KV), OTR_OUT_OF_MEMORY);
+    EXPECT_EQ(otr_wake(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OUT_OF_MEMORY);
+    EXPECT_EQ(engine.try_submit(requests_[0], 0, &group), OTR_BUSY);
+    ASSERT_EQ(cudaFree(trainer), cudaSuccess);
   }
-  ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK);
+  ASSERT_EQ(otr_wake(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OK) << otr_last_error(engine.get());
+  put_weights_of(model_, engine);
+  ASSERT_EQ(otr_wake(engine.get(), OTR_MEMORY_KV), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(free_memory(), before);
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
@@ -242,21 +310,84 @@ TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
   EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
 }
 
-TEST_F(EngineSm90, WhatReadsTheMemoryOfAnEngineIsRefused) {
-  for (const Trial& trial : {Trial{.worker_processes = 1}, Trial{.keep_checkpoints = 1}}) {
-    EXPECT_EQ(create(trial), nullptr);
-    EXPECT_EQ(status_, OTR_UNSUPPORTED) << otr_last_error(nullptr);
-    EXPECT_NE(std::string(otr_last_error(nullptr)).find(" on GPUs: "), std::string::npos) << otr_last_error(nullptr);
+TEST_F(EngineSm90, WorkerProcessesAreRefused) {
+  EXPECT_EQ(create({.worker_processes = 1}), nullptr);
+  EXPECT_EQ(status_, OTR_UNSUPPORTED) << otr_last_error(nullptr);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find(" on GPUs: "), std::string::npos) << otr_last_error(nullptr);
+}
+
+// Pages leave one engine and come into another, which does not compute their prompt again.
+TEST_F(EngineSm90, PagesGoFromOneEngineToAnother) {
+  const std::vector<Request> requests = {requests_.back()};  // of 70 tokens: one page is full
+  const std::vector<int32_t>& tokens = requests[0].prompt;
+  Outputs expected;
+  std::vector<std::byte> bytes;
+  size_t size = 0, covered = 0;
+  {
+    const TestEngine engine(create({}));
+    ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    expected = engine.run(requests);
+    EXPECT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), nullptr, 0, &size, &covered), OTR_INVALID_ARGUMENT);
+    bytes.resize(size);
+    ASSERT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), bytes.data(), size, &size, &covered), OTR_OK) << otr_last_error(engine.get());
+    EXPECT_EQ(covered, 64u);
   }
   const TestEngine engine(create({}));
-  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
-  engine.run(requests_);  // there are pages to export
-  const std::vector<int32_t>& tokens = requests_.back().prompt;
-  std::vector<std::byte> bytes(1 << 20);
-  size_t size = 0, covered = 0;
-  EXPECT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), bytes.data(), bytes.size(), &size, &covered), OTR_UNSUPPORTED);
-  EXPECT_EQ(otr_kv_import(engine.get(), bytes.data(), bytes.size(), &covered), OTR_UNSUPPORTED);
-  EXPECT_EQ(otr_checkpoint_save(engine.get(), "/nowhere/checkpoint", nullptr, 0), OTR_INVALID_ARGUMENT);
+  ASSERT_EQ(otr_kv_import(engine.get(), bytes.data(), bytes.size(), &covered), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(covered, 64u);
+  EXPECT_EQ(difference(expected, engine.run(requests)), "");
+  EXPECT_EQ(engine.stats()["prefix_hit_tokens"], 64);
+
+  const TinyModel next({.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512, .seed = 9});
+  options_model_ = &next;
+  const TestEngine other(create({}));
+  EXPECT_EQ(otr_kv_import(other.get(), bytes.data(), bytes.size(), &covered), OTR_UNSUPPORTED);  // the digest is of the weights' bits
+}
+
+// What an engine owes goes on in another one.
+TEST_F(EngineSm90, ACheckpointGoesOnInAnotherEngine) {
+  const Outputs expected = run({});
+  const std::filesystem::path path = std::filesystem::path(model_.path()) / "checkpoint";
+  const Trial trial{.policy = "fixed:self:2", .keep_checkpoints = 1};
+  {
+    const TestEngine engine(create(trial));
+    ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    ASSERT_EQ(otr_pause(engine.get()), OTR_OK);
+    for (size_t i = 0; i < requests_.size(); ++i) engine.submit(requests_[i], i);
+    ASSERT_EQ(otr_resume(engine.get()), OTR_OK);
+    ASSERT_EQ(otr_checkpoint_save(engine.get(), path.c_str(), nullptr, 0), OTR_OK) << otr_last_error(engine.get());
+  }
+  const TestEngine engine(create(trial));
+  ASSERT_EQ(otr_checkpoint_load(engine.get(), path.c_str()), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(difference(expected, engine.collect()), "");
+}
+
+// Sequences go from one device to the other and back, and their pages with them, beneath samples that draft.
+TEST_F(EngineSm90, PagesFollowTheirSequenceToAnotherDevice) {
+  if (!CudaDevice::open(1).ok()) GTEST_SKIP() << "one device alone";
+  const Outputs expected = run({});
+  for (const RebuildMode mode : {RebuildMode::kTransfer, RebuildMode::kBothEnds, RebuildMode::kRecompute}) {
+    EngineOptions o;
+    o.device = {.isa = kCudaPath, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(48), .bucket = {}}};
+    o.gpus = {0, 1};
+    o.num_workers = 2;
+    o.policy = "fixed:self:2";
+    o.max_batch = 8;
+    o.prefill_chunk = 64;
+    o.proofs.migrate_every = 3;
+    o.proofs.rebuild.mode = mode;
+    const Result<std::unique_ptr<Engine>> engine = Engine::create(o);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    for (size_t i = 0; i < requests_.size(); ++i) submit(engine.value().get(), requests_[i], i);
+    EXPECT_EQ(difference(expected, collect(engine.value().get())), "");
+    const nlohmann::json stats = nlohmann::json::parse(engine.value()->stats_json());
+    EXPECT_GT(stats["migrations"], 0);
+    if (mode == RebuildMode::kRecompute) {
+      EXPECT_EQ(stats["kv_copied_tokens"], 0);
+    } else {
+      EXPECT_GT(stats["kv_copied_tokens"], 0) << static_cast<int>(mode);
+    }
+  }
 }
 
 }  // namespace

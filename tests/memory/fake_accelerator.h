@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -30,8 +31,20 @@ class FakeAccelerator final : public Accelerator {
     return take(bytes, 0);
   }
   void release(void* data) override {
-    if (data != nullptr) free_ += blocks_.at(data);
+    if (data != nullptr && asleep_.erase(data) == 0) free_ += blocks_.at(data);
     drop(data);
+  }
+  Status give_back(void* data) override {
+    if (data != nullptr && asleep_.insert(data).second) free_ += blocks_.at(data);
+    return {};
+  }
+  Status take_back(void* data) override {
+    if (!asleep_.contains(data)) return {};
+    if (blocks_.at(data) > free_) return Status(StatusCode::kOutOfMemory, "the fake device is full");
+    free_ -= blocks_.at(data);
+    asleep_.erase(data);
+    std::memset(data, 0, blocks_.at(data));
+    return {};
   }
   void* allocate_host(size_t bytes) override { return take(bytes, 0x7f); }
   void release_host(void* data) override { drop(data); }
@@ -41,6 +54,7 @@ class FakeAccelerator final : public Accelerator {
     ++num_copies;
     ask([=] { std::memcpy(to, from, bytes); });
   }
+  void copy_from(const Accelerator&, void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void clear(void* data, size_t bytes) override { ask([=] { std::memset(data, 0, bytes); }); }
   void keep(const Status& status) override {
     if (failure_.ok()) failure_ = status;
@@ -90,6 +104,7 @@ class FakeAccelerator final : public Accelerator {
 
   size_t free_;
   std::map<void*, size_t> blocks_;
+  std::set<void*> asleep_;  // of them
   std::vector<std::function<void()>> queue_, *capturing_ = nullptr;
   Status failure_;
   uint64_t waits_ = 0;

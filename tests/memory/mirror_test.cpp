@@ -70,6 +70,24 @@ TEST(Mirror, BeginWaitsForCopiesThatAreUnderWayAndForNothingElse) {
   EXPECT_EQ(seen, 11 + 1000 + 1000);
 }
 
+// With three images three batches are under way before the host waits, each with what was its own.
+TEST(Mirror, SeveralImagesWaitSeldomer) {
+  FakeAccelerator device(4096);
+  Result<Mirror> made = Mirror::create(4, "test", &device, 3);
+  ASSERT_TRUE(made.ok());
+  Mirror& mirror = made.value();
+  std::vector<int> seen;
+  for (int value = 1; value <= 7; ++value) {
+    ASSERT_TRUE(mirror.begin().ok());
+    *mirror.host<int>() = value;
+    mirror.down(0, 4);
+    device.ask([&seen, at = mirror.device<int>()] { seen.push_back(*at); });
+  }
+  ASSERT_TRUE(device.wait().ok());
+  EXPECT_EQ(seen, (std::vector<int>{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(device.num_waits(), 3u);
+}
+
 TEST(Mirror, RefusedMemoryIsSaidAndGivenBack) {
   FakeAccelerator device(100);
   const Result<Mirror> refused = Mirror::create(101, "row descriptors", &device);

@@ -84,7 +84,8 @@ class DeviceDrawsTest : public testing::Test {
 
   ThreadPool pool_{1};
   FakeAccelerator device_{size_t{64} << 20};
-  DeviceLayouts layouts_{.rows_from_tiles = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; }};
+  DeviceLayouts layouts_{.rows_from_tiles = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; },
+                          .take_tokens = take_tokens};
   KernelTable kernels_ = {};
   std::vector<float> logits_ = std::vector<float>(kRows * kVocab);
   std::deque<std::vector<PenaltyEntry>> lists_;
@@ -122,6 +123,46 @@ TEST_F(DeviceDrawsTest, CandidatesComeBackForEveryPlace) {
   for (const CandidateDraw& place : places) draws.push_back(place.draw);
   const std::vector<SampleResult> drawn = on_the_host(draws);
   for (size_t i = 0; i < places.size(); ++i) EXPECT_EQ(found[i].tokens[0], drawn[i].token) << i;  // the first candidate is the draw
+}
+
+// Three levels of chains, of which every third one ends early: tokens go from draw to row on the device, and the host waits once.
+TEST_F(DeviceDrawsTest, ChainsFeedThemselves) {
+  constexpr int32_t kChains = 130, kLevels = 3;
+  Result<DeviceChain> made = DeviceChain::create(kernels_, {pool_, &device_}, kChains * kLevels, draws_.get());
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  DeviceChain& chain = made.value();
+  for (int round = 0; round < 2; ++round) {
+    std::vector<SampleDraw> asked;
+    std::vector<int32_t> newest(kChains), fed, token_ids(kLevels * kChains, -1);
+    const uint64_t waits = device_.num_waits();
+    chain.begin();
+    for (int32_t level = 0; level < kLevels; ++level) {
+      std::vector<int32_t> from;
+      std::vector<CandidateDraw> draws;
+      for (int32_t i = 0; i < kChains; ++i) {
+        if (level == kLevels - 1 && i % 3 == 0) continue;
+        if (level > 0) from.push_back(newest[static_cast<size_t>(i)]);
+        newest[static_cast<size_t>(i)] = chain.num_draws() + static_cast<int32_t>(draws.size());
+        asked.push_back(draw(round * 1000 + level * kChains + i, 0));
+        draws.push_back({asked.back(), 1.0f, false});
+      }
+      chain.set_tokens(from, token_ids.data() + level * kChains);
+      fed.insert(fed.end(), from.begin(), from.end());
+      chain.draw(logits_.data(), draws);
+    }
+    std::vector<Candidates> found(asked.size());
+    chain.finish(found.data());
+    EXPECT_EQ(device_.num_waits() - waits, 1u);
+    const std::vector<SampleResult> expected = on_the_host(asked);
+    for (size_t i = 0; i < asked.size(); ++i) EXPECT_EQ(found[i].tokens[0], expected[i].token) << i;
+    size_t next = 0;
+    for (const int32_t token : token_ids) {
+      if (token >= 0) {
+        EXPECT_EQ(token, expected[static_cast<size_t>(fed[next++])].token);
+      }
+    }
+    EXPECT_EQ(next, fed.size());
+  }
 }
 
 TEST_F(DeviceDrawsTest, AFailureOfTheDeviceIsSaid) {

@@ -43,7 +43,7 @@ class TwoPlaces : public testing::Test {
     std::mt19937 random(5);
     contents_.resize(static_cast<size_t>(num_pages * from().kv_layout().page_elements()));
     for (Element& x : contents_) x = to_element(static_cast<float>(random() % 1000) / 100.0f);
-    from().write_pages(s->pages.pages(), contents_.data());
+    EXPECT_TRUE(from().write_pages(s->pages.pages(), contents_.data()).ok());
   }
   // As Worker::give() does.
   void give(KvRebuild* lender, Sequence* s) {
@@ -59,12 +59,12 @@ class TwoPlaces : public testing::Test {
     s->pages.prepare_write(&to().prefix_cache(), &to().page_pool(), s->num_computed, end, &work);
     computed_ += end - s->num_computed;
     s->num_computed = end;
-    to().write_pages(s->pages.pages(), contents_.data());
+    EXPECT_TRUE(to().write_pages(s->pages.pages(), contents_.data()).ok());
   }
   void expect_the_same(const Sequence& s) {
     std::vector<Element> found(contents_.size());
     ASSERT_EQ(s.pages.num_pages() * to().kv_layout().page_elements(), static_cast<int64_t>(contents_.size()));
-    to().read_pages(s.pages.pages(), found.data());
+    EXPECT_TRUE(to().read_pages(s.pages.pages(), found.data()).ok());
     EXPECT_EQ(std::memcmp(found.data(), contents_.data(), contents_.size() * sizeof(Element)), 0);
   }
   void expect_all_back(Sequence* s) {
@@ -151,7 +151,7 @@ TEST_F(TwoPlaces, WhatIsTakenBackIsComputed) {
   // The lender writes on its pages again.
   std::vector<Element> other(contents_.size());
   const std::vector<PageId> pages{0, 1, 2, 3, 4, 5};
-  from().write_pages(pages, other.data());
+  ASSERT_TRUE(from().write_pages(pages, other.data()).ok());
   int32_t copied = 0;
   for (int tick = 0; s.lease != nullptr && tick < 100; ++tick) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
