@@ -14,10 +14,6 @@ constexpr size_t kMostQueued = size_t{1} << 20;  // bytes: more orders wait wher
 constexpr int64_t kStopMs = 2000;                // for a process to end by itself
 constexpr std::chrono::milliseconds kRetry{100};
 
-int64_t ms_until(std::chrono::steady_clock::time_point limit) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(limit - std::chrono::steady_clock::now()).count() + 1;
-}
-
 }  // namespace
 
 ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}

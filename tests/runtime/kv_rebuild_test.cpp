@@ -201,7 +201,7 @@ TEST_F(TwoPlaces, TooLittleToLend) {
 
 // ---- Engines -------------------------------------------------------------------------------------------------------------
 
-struct Variant {
+struct RebuildVariant {
   int32_t num_workers = 1;
   std::string policy = "off";
   WorkerProofs proofs = {};
@@ -225,7 +225,7 @@ class Rebuilds : public EveryPath {
     }
   }
 
-  std::unique_ptr<Engine> engine(const Variant& v) const {
+  std::unique_ptr<Engine> engine(const RebuildVariant& v) const {
     EngineOptions o;
     o.device.isa = GetParam();
     o.device.num_threads = v.num_workers;
@@ -254,7 +254,7 @@ class Rebuilds : public EveryPath {
     EXPECT_TRUE(id.ok()) << id.status().message();
   }
 
-  Outputs run(const Variant& v) {
+  Outputs run(const RebuildVariant& v) {
     const std::unique_ptr<Engine> e = engine(v);
     if (e == nullptr) return {};
     EXPECT_TRUE(e->pause().ok());
@@ -301,7 +301,7 @@ TEST_P(Rebuilds, ChangeNothing) {
       for (const int32_t revoke_every : {0, 5}) {
         if (mode == RebuildMode::kRecompute && (pages_per_second > 0 || revoke_every > 0)) continue;
         if (kSanitized && pages_per_second == 1e3 && revoke_every == 0) continue;
-        const Variant v{.num_workers = 3,
+        const RebuildVariant v{.num_workers = 3,
                         .policy = revoke_every > 0 ? "fixed:self:3" : "off",
                         .proofs = {.migrate_every = 4,
                                    .migration_seed = 1,
@@ -327,7 +327,7 @@ TEST_P(Rebuilds, ChangeNothingUnderPressure) {
   for (const Request& r : requests_)
     pages = std::max(pages, (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
   for (const double pages_per_second : {0.0, 200.0}) {
-    const Variant v{.num_workers = 2,
+    const RebuildVariant v{.num_workers = 2,
                     .proofs = {.migrate_every = 6, .migration_seed = 2, .rebuild = {.link_bytes_per_second = pages_per_second * page_bytes()}},
                     .num_pages = pages};
     EXPECT_EQ(difference(plain, run(v)), "");
