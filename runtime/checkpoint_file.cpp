@@ -192,26 +192,29 @@ std::string apply(const SampleRecord& r, std::span<const int32_t> tokens, std::s
 
 }  // namespace
 
-std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, const Ledger& ledger, std::span<const std::byte> user) {
-  std::vector<std::byte> bytes;
+LedgerCopy copy_ledger(const Ledger& ledger, std::span<const std::byte> user) {
+  LedgerCopy copy{.bytes = std::vector<std::byte>(sizeof(CheckpointHeader)), .user_bytes = user.size(), .num_groups = ledger.groups().size()};
+  append(&copy.bytes, user);
+  for (const auto& [id, group] : ledger.groups()) append_group(&copy.bytes, group);
+  return copy;
+}
+
+std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, LedgerCopy copy) {
+  const std::span<const std::byte> body = std::span<const std::byte>(copy.bytes).subspan(sizeof(CheckpointHeader));
   CheckpointHeader h{};
-  append(&bytes, std::span<const CheckpointHeader>(&h, 1));  // its room
-  append(&bytes, user);
-  for (const auto& [id, group] : ledger.groups()) append_group(&bytes, group);
-  const std::span<const std::byte> body = std::span(bytes).subspan(sizeof(CheckpointHeader));
   std::memcpy(h.magic, kCheckpointMagic, sizeof h.magic);
   h.format = kCheckpointFormat;
   put_text(identity.isa, h.isa);
   put_text(identity.library, h.library);
   h.weights_digest = identity.weights_digest;
   h.weight_version = identity.weight_version;
-  h.user_bytes = user.size();
-  h.num_groups = ledger.groups().size();
+  h.user_bytes = copy.user_bytes;
+  h.num_groups = copy.num_groups;
   h.body_bytes = body.size();
   h.body_sum = frame_sum(body.data(), body.size());
   h.hash = hash_of(h);
-  std::memcpy(bytes.data(), &h, sizeof h);
-  return bytes;
+  std::memcpy(copy.bytes.data(), &h, sizeof h);
+  return std::move(copy.bytes);
 }
 
 Status write_checkpoint(const std::string& path, std::span<const std::byte> bytes) {
@@ -308,7 +311,7 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
     }
     groups.push_back(std::move(samples));
   }
-  if (!in.at_end()) return bad_input(name_ + ": its lengths do not add up");
+  if (!in.at_end() || groups.size() != num_groups_) return bad_input(name_ + ": its lengths do not add up");
   return groups;
 }
 

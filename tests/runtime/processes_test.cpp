@@ -294,6 +294,36 @@ TEST_F(Processes, AWorkerThatAlwaysFailsIsGivenUp) {
   EXPECT_EQ(difference(plain_, run(v)), "");
   EXPECT_EQ(count("worker_restarts"), 2);
   EXPECT_GT(count("requeued_samples"), 0);
+  EXPECT_NE(stats_["last_worker_loss"].get<std::string>().find("worker 1: process "), std::string::npos) << stats_;
+  EXPECT_NE(stats_["last_worker_loss"].get<std::string>().find("killed by signal 9"), std::string::npos) << stats_;
+}
+
+// A worker that dies at once, every time, does not keep the machine busy with its successors.
+TEST_F(Processes, RestartsAreFurtherAndFurtherApart) {
+  constexpr int32_t kRestarts = 6;
+  Variant v{.num_workers = 1, .max_restarts = kRestarts};
+  for (int32_t life = 0; life <= kRestarts; ++life) v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kStart, .occurrence = 0, .kind = FaultKind::kDie});
+  const std::unique_ptr<Engine> e = engine(v);
+  submit(e.get(), requests_[0], 0);
+  const auto began = std::chrono::steady_clock::now();
+  for (const auto& [key, output] : collect(e.get())) EXPECT_EQ(output.reason, OTR_FINISH_ERROR);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
+  EXPECT_GT(took.count(), 20 + 40 + 80 + 160 + 320);
+  EXPECT_EQ(nlohmann::json::parse(e->stats_json())["worker_restarts"], kRestarts);
+}
+
+// While it waits for that, it still ends at once.
+TEST_F(Processes, APauseBeforeARestartEndsWithTheEngine) {
+  Variant v{.num_workers = 2, .max_restarts = 1000};
+  for (int32_t life = 0; life < 40; ++life) v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kReady, .occurrence = life == 0 ? 9 : 0, .kind = FaultKind::kDie});
+  v.faults.push_back({.worker = 0, .life = 0, .step = ProtocolStep::kTick, .occurrence = 0, .kind = FaultKind::kDie});
+  const std::unique_ptr<Engine> e = engine(v);
+  EXPECT_EQ(difference(plain_, roll(e.get())), "");
+  for (int i = 0; i < 5000 && nlohmann::json::parse(e->stats_json())["worker_restarts"] < 7; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto began = std::chrono::steady_clock::now();
+  e->shutdown();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(took.count(), kSanitized ? 20 : 4);
 }
 
 TEST_F(Processes, NewWeightsReachThem) {
