@@ -105,6 +105,41 @@ TEST_F(TwoPlaces, AllIsCopiedWhereThatIsQuicker) {
   expect_all_back(&s);
 }
 
+// At memory speed the copies come over several ticks, as pages are free, and nothing is computed meanwhile: that would take longer.
+TEST_F(TwoPlaces, NothingIsComputedWhileCopiesComeAtMemorySpeed) {
+  KvRebuild lender(&from(), &from_box_, {}), borrower(&to(), &to_box_, {});
+  Sequence s;
+  compute(&s, 8);
+  give(&lender, &s);
+  int32_t ticks = 0;
+  for (; s.lease != nullptr && ticks < 100; ++ticks) {
+    borrower.begin_tick();
+    borrower.advance(&s);
+    compute_front(&s);
+  }
+  EXPECT_GT(ticks, 1);
+  EXPECT_EQ(s.lease, nullptr);
+  EXPECT_EQ(computed_, 0);
+  expect_the_same(s);
+  lender.take_back();
+  expect_all_back(&s);
+}
+
+// A worker that has not computed anything yet computes a page to see how quick it is, and not half of all.
+TEST_F(TwoPlaces, AnUnknownRateIsMeasuredWithAPage) {
+  const RebuildOptions slow{.link_bytes_per_second = static_cast<double>(from().page_bytes()) * 200};
+  KvRebuild lender(&from(), &from_box_, slow), borrower(&to(), &to_box_, slow);
+  Sequence s;
+  compute(&s, 8);
+  give(&lender, &s);
+  borrower.begin_tick();
+  EXPECT_EQ(borrower.advance(&s), 0);
+  EXPECT_EQ(s.runs_to, kPageTokens);
+  borrower.drop(&s);
+  lender.take_back();
+  expect_all_back(&s);
+}
+
 TEST_F(TwoPlaces, TheEndsMeet) {
   // A page an iteration comes over the link, a page and a half is computed.
   const RebuildOptions slow{.link_bytes_per_second = static_cast<double>(from().page_bytes()) * 200};
