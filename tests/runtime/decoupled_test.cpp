@@ -21,6 +21,7 @@ struct DecoupledVariant {
   uint32_t seed = 1;
   uint32_t delay_seed = 0;
   bool same_model = false;  // the drafter is the target itself
+  int32_t link_capacity = 0;  // messages that wait between two workers; 0: as many as there may be
 };
 
 std::string name_of(const DecoupledVariant& v) {
@@ -46,7 +47,7 @@ class Decoupled : public EveryPath {
     o.max_batch = v.max_batch;
     o.prefill_chunk = v.chunk;
     o.policy = v.policy;
-    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .delay_seed = v.delay_seed};
+    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .delay_seed = v.delay_seed, .link_capacity = v.link_capacity};
     o.drafters = {"small=model:" + (v.same_model ? model_ : drafter_).path()};
     return o;
   }
@@ -97,6 +98,21 @@ TEST_P(Decoupled, ChangesNothing) {
   }
   EXPECT_GT(migrations, 0);
   EXPECT_GT(drafted, 0);
+}
+
+// Queues that hold a message or two: what finds no room is kept and goes later, and neither side waits for the other for ever.
+TEST_P(Decoupled, FullQueuesChangeNothing) {
+  const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
+  for (const int32_t capacity : {1, 2}) {
+    for (const uint32_t delay_seed : {0u, 5u}) {
+      if (kSanitized && (capacity == 1) != (delay_seed == 0)) continue;
+      const DecoupledVariant v{.num_workers = 3, .migrate_every = capacity == 1 ? 0 : 6, .delay_seed = delay_seed, .same_model = delay_seed == 0,
+                               .link_capacity = capacity};
+      EXPECT_EQ(difference(plain, run(v)), "") << name_of(v) << ", queues of " << capacity;
+      EXPECT_GT(drafting("requests"), capacity) << name_of(v);
+      EXPECT_GT(drafting("drafted_tokens"), 0) << name_of(v);
+    }
+  }
 }
 
 // A drafter that is never wrong: windows are kept whole, and its drafts are what the target verifies.

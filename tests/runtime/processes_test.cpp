@@ -403,5 +403,26 @@ TEST_F(Processes, TheEngineMayGoAtAnyTime) {
   }
 }
 
+// A process that does not read for a while: what the socket does not take waits in the engine, and nothing of it is lost.
+TEST_F(Processes, AFullSocketHoldsTheRestBack) {
+  constexpr size_t kGroups = 700, kPrompt = 900;  // 2.5 MB of orders: more than a socket and the queue before it hold
+  Request request(random_tokens(3, kPrompt, model_.shape().vocab_size));
+  request.sampling.max_new_tokens = 2;
+  requests_.assign(kSanitized ? kGroups / 2 : kGroups, request);
+  for (size_t i = 0; i < requests_.size(); ++i) requests_[i].stream = i;
+  const Outputs plain = run({.num_workers = 1, .processes = false, .max_batch = 64});
+  const std::unique_ptr<Engine> e = engine({.num_workers = 1, .max_batch = 64, .timeout_ms = 60'000});
+  const std::vector<pid_t> pids = children();
+  ASSERT_EQ(pids.size(), 1u);
+  ASSERT_EQ(kill(pids[0], SIGSTOP), 0);
+  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(e->wait(0).status().code() == StatusCode::kTimeout);
+  ASSERT_EQ(kill(pids[0], SIGCONT), 0);
+  EXPECT_EQ(difference(plain, collect(e.get())), "");
+  read_stats(e.get());
+  EXPECT_EQ(count("worker_restarts"), 0);
+}
+
 }  // namespace
 }  // namespace otr

@@ -125,6 +125,7 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "auto"},
       {.policy = "auto", .max_batch = 3, .chunk = 16},
       {.policy = "auto:uncoupled:chain:untuned:stragglers"},
+      {.policy = "auto:q", .max_batch = 7},
   };
   for (const SpeculationVariant& variant : variants) {
     EXPECT_EQ(difference(plain, run(variant)), "") << variant.policy;

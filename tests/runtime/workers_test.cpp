@@ -1,8 +1,10 @@
 // Several workers: what they give is what one gives, however samples are spread and moved.
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <thread>
@@ -23,6 +25,7 @@ struct WorkersVariant {
   int64_t num_pages = 2048;  // of a worker
   uint32_t seed = 1;
   std::string trace_path = "";
+  bool pin_threads = false;
 };
 
 std::string name_of(const WorkersVariant& v) {
@@ -41,6 +44,7 @@ class Workers : public EveryPath {
     EngineOptions o;
     o.device.isa = GetParam();
     o.device.num_threads = v.num_workers;
+    o.device.pin_threads = v.pin_threads;
     o.device.target.path = model_.path();
     o.device.target.kv_bytes = model_.kv_bytes(v.num_pages * v.num_workers);
     o.num_workers = v.num_workers;
@@ -104,6 +108,30 @@ TEST_P(Workers, ChangeNothing) {
     }
   }
   EXPECT_GT(migrations, kSanitized ? 20 : 100);
+}
+
+// Each thread of several workers has a CPU of its own, as far as there are some, and the caller keeps those that it had.
+TEST_P(Workers, PinnedThreadsChangeNothing) {
+  requests_.resize(6);
+  const Outputs plain = run({});
+  cpu_set_t before, after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  const WorkersVariant v{.num_workers = 2, .policy = "fixed:small:3", .migrate_every = 3, .pin_threads = true};
+  const std::unique_ptr<Engine> e = engine(v);
+  ASSERT_NE(e, nullptr);
+  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+  EXPECT_EQ(difference(plain, collect(e.get())), "");
+  ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+  std::set<std::string> pinned;  // the CPUs of threads that have one
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    cpu_set_t cpus;
+    if (sched_getaffinity(std::stoi(task.path().filename()), sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) != 1) continue;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &cpus)) pinned.insert(std::to_string(cpu));
+    }
+  }
+  EXPECT_GE(pinned.size(), static_cast<size_t>(std::min(2, CPU_COUNT(&before))));
 }
 
 TEST_P(Workers, ChangeNothingUnderPressure) {
