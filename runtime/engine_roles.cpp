@@ -138,6 +138,7 @@ void Engine::plan_roles() {
     }
     plan_text_ = explain(q, plan, considered);
   }
+  if (options_.proofs.alternate_roles) roles.decoupled = !decoupled_;
   decoupled_ = roles.decoupled;
   placement_.set_first(decoupled_ ? drafting : 0);
   for (const auto& worker : workers_) worker->mailbox().set_roles(roles);

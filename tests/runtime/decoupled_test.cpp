@@ -115,6 +115,34 @@ TEST_P(Decoupled, FullQueuesChangeNothing) {
   }
 }
 
+// A worker that drafts in one step and verifies in the next: the same samples, and neither weights nor pages come or go with the role.
+TEST_P(Decoupled, RolesChangeFromStepToStep) {
+  const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
+  EngineOptions o = options({.num_workers = 3});
+  o.proofs.alternate_roles = true;
+  const Result<std::unique_ptr<Engine>> created = Engine::create(o);
+  ASSERT_TRUE(created.ok()) << created.status().message();
+  Engine* const e = created.value().get();
+  const auto held = [](const nlohmann::json& s) {
+    return std::vector<int64_t>{s.at("weight_bytes"), s.at("drafter_weight_bytes"), s.at("converted_tensors"), s.at("activation_bytes"), s.at("kv_pages_total")};
+  };
+  const nlohmann::json first = nlohmann::json::parse(e->stats_json());
+  bool decoupled = first["decoupled"];
+  for (int step = 0; step < 4; ++step) {
+    const nlohmann::json before = nlohmann::json::parse(e->stats_json());
+    EXPECT_EQ(before["decoupled"], decoupled);
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
+    EXPECT_EQ(difference(plain, collect(e)), "") << "step " << step;
+    const nlohmann::json after = settled_stats(*e);
+    const auto grown = [&](const char* key) { return after["workers"][0].at(key).get<int64_t>() - before["workers"][0].at(key).get<int64_t>(); };
+    const int64_t drafted = drafting_sum(after, "drafted_tokens") - drafting_sum(before, "drafted_tokens");
+    EXPECT_EQ(drafted > 0, decoupled) << "step " << step;
+    EXPECT_EQ(grown("generated_tokens") > 0, !decoupled) << "step " << step;
+    EXPECT_EQ(held(after), held(first));
+    decoupled = !decoupled;
+  }
+}
+
 // A drafter that is never wrong: windows are kept whole, and its drafts are what the target verifies.
 TEST_P(Decoupled, DraftsAreVerified) {
   requests_.resize(3);
