@@ -1,20 +1,20 @@
 #include "runtime/checkpoint_file.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <type_traits>
 
 #include "loader/file.h"
 #include "loader/frame_sum.h"
 #include "loader/xxh64.h"
+#include "runtime/file_fields.h"
 
 namespace otr {
 namespace {
 
-constexpr char kMagic[] = "OTRCHECK";
-constexpr uint64_t kFormat = 1;
-constexpr uint64_t kMaxBytes = uint64_t{1} << 36;
+constexpr char kCheckpointMagic[] = "OTRCHECK";
+constexpr uint64_t kCheckpointFormat = 1;
+constexpr uint64_t kMaxCheckpointBytes = uint64_t{1} << 36;
 
 struct CheckpointHeader {
   char magic[8];
@@ -110,37 +110,6 @@ void append_group(std::vector<std::byte>* bytes, const LedgerGroup& g) {
 
 // ---- Reading -------------------------------------------------------------------------------------------------------------
 
-// Takes values off the front. Once it has failed it stays so.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T take() {
-    T value{};
-    if (bytes_.size() < sizeof value) ok_ = false;
-    if (!ok_) return value;
-    std::memcpy(&value, bytes_.data(), sizeof value);
-    bytes_ = bytes_.subspan(sizeof value);
-    return value;
-  }
-  template <typename T>
-  std::vector<T> take(uint64_t count) {
-    if (count > bytes_.size() / sizeof(T)) ok_ = false;
-    if (!ok_) return {};
-    std::vector<T> values(count);
-    if (count > 0) std::memcpy(values.data(), bytes_.data(), count * sizeof(T));
-    bytes_ = bytes_.subspan(count * sizeof(T));
-    return values;
-  }
-  bool ok() const { return ok_; }
-  bool at_end() const { return ok_ && bytes_.empty(); }
-
- private:
-  std::span<const std::byte> bytes_;
-  bool ok_ = true;
-};
-
 struct GroupParts {
   GroupRecord record = {};
   std::vector<int32_t> tokens, stop_ids;  // prompt and what is scored
@@ -221,41 +190,31 @@ std::string apply(const SampleRecord& r, std::span<const int32_t> tokens, std::s
   return "";
 }
 
-// For a message: what is not printable becomes '?'.
-std::string text_of(const char (&field)[16]) {
-  std::string text(field, ::strnlen(field, sizeof field));
-  std::replace_if(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
-
-std::string hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
 }  // namespace
 
-std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, const Ledger& ledger, std::span<const std::byte> user) {
-  std::vector<std::byte> bytes;
+LedgerCopy copy_ledger(const Ledger& ledger, std::span<const std::byte> user) {
+  LedgerCopy copy{.bytes = std::vector<std::byte>(sizeof(CheckpointHeader)), .user_bytes = user.size(), .num_groups = ledger.groups().size()};
+  append(&copy.bytes, user);
+  for (const auto& [id, group] : ledger.groups()) append_group(&copy.bytes, group);
+  return copy;
+}
+
+std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, LedgerCopy copy) {
+  const std::span<const std::byte> body = std::span<const std::byte>(copy.bytes).subspan(sizeof(CheckpointHeader));
   CheckpointHeader h{};
-  append(&bytes, std::span<const CheckpointHeader>(&h, 1));  // its room
-  append(&bytes, user);
-  for (const auto& [id, group] : ledger.groups()) append_group(&bytes, group);
-  const std::span<const std::byte> body = std::span(bytes).subspan(sizeof(CheckpointHeader));
-  std::memcpy(h.magic, kMagic, sizeof h.magic);
-  h.format = kFormat;
-  std::snprintf(h.isa, sizeof h.isa, "%s", identity.isa.c_str());
-  std::snprintf(h.library, sizeof h.library, "%s", identity.library.c_str());
+  std::memcpy(h.magic, kCheckpointMagic, sizeof h.magic);
+  h.format = kCheckpointFormat;
+  put_text(identity.isa, h.isa);
+  put_text(identity.library, h.library);
   h.weights_digest = identity.weights_digest;
   h.weight_version = identity.weight_version;
-  h.user_bytes = user.size();
-  h.num_groups = ledger.groups().size();
+  h.user_bytes = copy.user_bytes;
+  h.num_groups = copy.num_groups;
   h.body_bytes = body.size();
   h.body_sum = frame_sum(body.data(), body.size());
   h.hash = hash_of(h);
-  std::memcpy(bytes.data(), &h, sizeof h);
-  return bytes;
+  std::memcpy(copy.bytes.data(), &h, sizeof h);
+  return std::move(copy.bytes);
 }
 
 Status write_checkpoint(const std::string& path, std::span<const std::byte> bytes) {
@@ -267,7 +226,7 @@ Status write_checkpoint(const std::string& path, std::span<const std::byte> byte
 
 Result<CheckpointFile> CheckpointFile::read(const std::string& path) {
   OTR_ASSIGN_OR_RETURN(const File file, File::open(path));
-  if (file.size() > kMaxBytes) return bad_input(path + ": larger than a checkpoint may be");
+  if (file.size() > kMaxCheckpointBytes) return bad_input(path + ": larger than a checkpoint may be");
   std::vector<std::byte> bytes(file.size());
   OTR_RETURN_IF_ERROR(file.read_exact(0, bytes));
   return parse(path, std::move(bytes));
@@ -277,10 +236,10 @@ Result<CheckpointFile> CheckpointFile::parse(const std::string& name, std::vecto
   CheckpointHeader h;
   if (bytes.size() < sizeof h) return bad_input(name + ": torn: " + std::to_string(bytes.size()) + " bytes hold no header");
   std::memcpy(&h, bytes.data(), sizeof h);
-  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0) return invalid_argument(name + ": not a checkpoint");
+  if (std::memcmp(h.magic, kCheckpointMagic, sizeof h.magic) != 0) return invalid_argument(name + ": not a checkpoint");
   if (h.hash != hash_of(h)) return bad_input(name + ": damaged: the header's checksum is wrong");
-  if (h.format != kFormat) {
-    return unsupported(name + ": format " + std::to_string(h.format) + "; this library reads format " + std::to_string(kFormat));
+  if (h.format != kCheckpointFormat) {
+    return unsupported(name + ": format " + std::to_string(h.format) + "; this library reads format " + std::to_string(kCheckpointFormat));
   }
   CheckpointFile f;
   f.name_ = name;
@@ -311,7 +270,7 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
     return other("model: its weights' digest", hex(identity_.weights_digest), hex(ours.weights_digest));
   if (identity_.weight_version != ours.weight_version)
     return other("version of the weights", std::to_string(identity_.weight_version), std::to_string(ours.weight_version));
-  Reader in(groups_);
+  FieldReader in(groups_);
   std::vector<std::vector<Sample>> groups;
   for (uint64_t i = 0; in.ok() && i < num_groups_; ++i) {
     GroupParts g;
@@ -352,7 +311,7 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
     }
     groups.push_back(std::move(samples));
   }
-  if (!in.at_end()) return bad_input(name_ + ": its lengths do not add up");
+  if (!in.at_end() || groups.size() != num_groups_) return bad_input(name_ + ": its lengths do not add up");
   return groups;
 }
 

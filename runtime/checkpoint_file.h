@@ -28,8 +28,14 @@ struct CheckpointIdentity {
   uint64_t weight_version = 0;
 };
 
-// Bytes to write: the state of a ledger at one moment.
-std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, const Ledger& ledger, std::span<const std::byte> user);
+// The state of a ledger at one moment: room for the header, and the body. The engine stands still for this copy, not for its checksums.
+struct LedgerCopy {
+  std::vector<std::byte> bytes;
+  uint64_t user_bytes = 0, num_groups = 0;
+};
+LedgerCopy copy_ledger(const Ledger& ledger, std::span<const std::byte> user);
+// Bytes to write.
+std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, LedgerCopy copy);
 Status write_checkpoint(const std::string& path, std::span<const std::byte> bytes);
 
 // A file that is whole. Errors: kIoError: it cannot be read; kInvalidArgument: it is something else; kBadInput: torn or damaged;

@@ -39,9 +39,9 @@ struct Planned {
   std::vector<double> times;
 };
 
-class Calibration {
+class CalibrationRun {
  public:
-  Calibration(const CalibrationOptions& options, PassTimer* timer) : options_(options), timer_(timer) {}
+  CalibrationRun(const CalibrationOptions& options, PassTimer* timer) : options_(options), timer_(timer) {}
 
   // Runs each shape once, in `seconds` if it can be done.
   Status run(const TimedProgram& timed, int32_t drafter, std::span<const Want> wants, double seconds) {
@@ -152,7 +152,7 @@ Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
                                                std::span<const std::optional<TimedProgram>> drafters,
                                                const CalibrationOptions& options, PassTimer* timer) {
   const Stopwatch time;
-  Calibration calibration(options, timer);
+  CalibrationRun calibration(options, timer);
   const auto has_model = [](const std::optional<TimedProgram>& drafter) { return drafter.has_value(); };
   const auto num_models = std::count_if(drafters.begin(), drafters.end(), has_model);
   OTR_RETURN_IF_ERROR(

@@ -1,6 +1,7 @@
 #include "runtime/draft_server.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "kernels/base/clock.h"
@@ -101,7 +102,11 @@ bool DraftServer::receive() {
     for (std::unique_ptr<Sequence>* s; (s = link->opened.front()) != nullptr; any = true) {
       std::unique_ptr<Sequence> opened = std::move(*s);
       link->opened.pop();
-      start(link, std::move(opened));
+      try {
+        start(link, std::move(opened));
+      } catch (const std::bad_alloc&) {  // it is verified without drafts: its verdicts find nobody
+        ++stats_.requests, ++stats_.ended_requests;
+      }
     }
     for (const VerdictMessage* verdict; (verdict = link->verdicts.front()) != nullptr; any = true) {
       const auto at = std::find(names_.begin(), names_.end(), Name{link, verdict->request});
@@ -129,7 +134,13 @@ void DraftServer::start(const DraftLink* link, std::unique_ptr<Sequence> s) {
   }
   const int32_t slot = free_slots_.back();
   s->slot = slot;
-  drafter_->join({.slot = slot, .group = s->group->id, .tokens = s->tokens, .num_prompt = s->num_prompt(), .noise = s->noise});
+  // The drafter's own worker has samples too, which must not fail for another's: what join() has made is taken back.
+  try {
+    drafter_->join({.slot = slot, .group = s->group->id, .tokens = s->tokens, .num_prompt = s->num_prompt(), .noise = s->noise});
+  } catch (...) {
+    drafter_->leave(slot);
+    throw;
+  }
   free_slots_.pop_back();
   request(slot).window.emplace(s->age, s->num_tokens(), s->max_tokens, setting_);
   request(slot).misses = 0;

@@ -334,6 +334,7 @@ std::string Engine::stats_json() const {
   double quantize_seconds;
   int32_t num_threads = 0, num_pages = 0;
   int64_t activation_bytes = 0, restarts, requeued;
+  std::string last_loss;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const WorkerStats& worker : stats_) {
@@ -344,6 +345,7 @@ std::string Engine::stats_json() const {
     weight_version = weight_version_;
     quantize_seconds = quantize_seconds_;
     restarts = worker_restarts_;
+    last_loss = last_loss_;
     requeued = requeued_samples_;
     for (const WorkerFacts& facts : facts_) {
       num_threads += facts.num_threads;
@@ -381,7 +383,8 @@ std::string Engine::stats_json() const {
   const std::string moved = ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
-                                    : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued);
+                                    : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +
+                                          ",\"last_worker_loss\":" + json_text(last_loss);
   return std::string(text) + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }

@@ -78,6 +78,12 @@ class Engine final : private WorkerHost, private ProcessHost {
     int32_t rung = 0;     // of those that it has
   };
   class Standstill;
+  // A group from a checkpoint.
+  struct Restored {
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::vector<bool> finished;
+    int32_t to = 0, placed = 0;
+  };
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
@@ -107,7 +113,9 @@ class Engine final : private WorkerHost, private ProcessHost {
   Status check_pages_readable() const;  // from this process, on the host
   Result<CheckpointIdentity> checkpoint_identity();
   void record(int32_t worker, const WorkerReport& report);
-  void resubmit(std::vector<CheckpointFile::Sample> samples);
+  Restored open_restored(std::vector<CheckpointFile::Sample> samples);
+  void close_restored(const Restored& r);
+  void resubmit(Restored r);
   static Result<size_t> import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target);
 
   // ---- WorkerHost ----
@@ -122,8 +130,8 @@ class Engine final : private WorkerHost, private ProcessHost {
 
   // ---- With mutex_ held ----
   void follow_up(int32_t worker, const WorkerLoad& load, WorkerReport* report);
-  Status take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to);
-  Status take_given(int32_t worker, const ProcessReport& from, WorkerReport* to);
+  Status take_end(int32_t worker, const SampleEnd& end, WorkerReport* to);
+  Status take_given(int32_t worker, const SampleGiven& given, WorkerReport* to);
   void queue_again(int32_t worker, const Status& why);
   void send(std::unique_ptr<Sequence> s, const Status& why);
   void publish(std::unique_ptr<Sequence> s);
@@ -160,6 +168,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
   Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
+  std::string last_loss_;  // why the last process was given up; "": none was
   double quantize_seconds_ = 0;     // the last making of "self"
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work

@@ -1,6 +1,7 @@
 // What an engine owes, to a file and from one. Workers report what their samples accept, after every tick; the ledger has it when they
 // do, so that a checkpoint holds up nobody.
-#include <algorithm>
+#include <new>
+#include <utility>
 
 #include "runtime/engine.h"
 
@@ -37,13 +38,13 @@ Result<CheckpointIdentity> Engine::checkpoint_identity() {
 Status Engine::save_checkpoint(const std::string& path, std::span<const std::byte> user) {
   const std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_ASSIGN_OR_RETURN(const CheckpointIdentity identity, checkpoint_identity());
-  std::vector<std::byte> bytes;
+  LedgerCopy copy;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     OTR_RETURN_IF_ERROR(ledger_status_);
-    bytes = encode_checkpoint(identity, ledger_, user);
+    copy = copy_ledger(ledger_, user);
   }
-  return write_checkpoint(path, bytes);
+  return write_checkpoint(path, encode_checkpoint(identity, std::move(copy)));
 }
 
 Status Engine::load_checkpoint(const std::string& path) {
@@ -54,47 +55,86 @@ Status Engine::load_checkpoint(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (outstanding_ > 0) return Status(StatusCode::kBusy, std::to_string(outstanding_) + " samples are outstanding: take them or cancel them");
   if (placement_.all_gone()) return Status(StatusCode::kLost, "every worker process is lost");
-  for (auto& samples : groups) resubmit(std::move(samples));
+  std::vector<Restored> restored;
+  restored.reserve(groups.size());
+  try {
+    for (auto& samples : groups) restored.push_back(open_restored(std::move(samples)));
+  } catch (const std::bad_alloc&) {  // all or nothing
+    for (const Restored& r : restored) close_restored(r);
+    throw;
+  }
+  for (Restored& r : restored) resubmit(std::move(r));
   return {};
 }
 
-// As enqueue(), but what is finished goes to whoever waits, and what has tokens begins on its own. REQUIRES: mutex_ is held.
-void Engine::resubmit(std::vector<CheckpointFile::Sample> samples) {
+// As the first half of enqueue(): whatever needs memory, and nothing that anybody sees. Where there is none, nothing is left of it.
+// REQUIRES: mutex_ is held.
+Engine::Restored Engine::open_restored(std::vector<CheckpointFile::Sample> samples) {
   const std::shared_ptr<Group> group = samples.front().sequence->group;
-  const int32_t count = static_cast<int32_t>(samples.size());
-  const auto begun = [](const CheckpointFile::Sample& s) { return s.is_finished || s.sequence->num_reported > 0; };
-  const bool has_begun = std::any_of(samples.begin(), samples.end(), begun);
-  const int32_t to = placement_.place(static_cast<int32_t>(
-      std::count_if(samples.begin(), samples.end(), [](const CheckpointFile::Sample& s) { return !s.is_finished; })));
-  group->id = next_group_++;
+  Restored r;
+  r.finished.reserve(samples.size());
+  r.sequences.reserve(samples.size());
+  group->blocked.reserve(samples.size());
   group->weight_version = weight_version_;
-  outstanding_ += count;
-  std::vector<std::unique_ptr<Sequence>> all;
+  group->id = next_group_;
+  int32_t unfinished = 0;
   for (CheckpointFile::Sample& s : samples) {
     s.sequence->age = next_age_++;
-    all.push_back(std::move(s.sequence));
+    unfinished += !s.is_finished;
+    r.finished.push_back(s.is_finished);
+    r.sequences.push_back(std::move(s.sequence));
   }
-  ledger_.open(all, to);
-  unfinished_.emplace(group->id, Unfinished{count, group});
-  group->blocked.reserve(all.size());
-  std::unique_ptr<Sequence> first;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (samples[i].is_finished) {
-      const Status finished = ledger_.finish(to, group->id, all[i]->sample, all[i]->finish_reason, all[i]->error);
+  r.to = placement_.place(unfinished);
+  r.placed = unfinished;
+  try {
+    unfinished_.emplace(group->id, Unfinished{static_cast<int64_t>(r.sequences.size()), group});
+    ledger_.open(r.sequences, r.to);
+    for (size_t i = 0; i < r.sequences.size(); ++i) {
+      const Sequence& s = *r.sequences[i];
+      if (!r.finished[i]) continue;
+      const Status finished = ledger_.finish(r.to, group->id, s.sample, s.finish_reason, s.error);
       if (ledger_status_.ok()) ledger_status_ = finished;
-      if (history_ != nullptr && !group->is_score) history_->collect(*all[i]);
-      publish(std::move(all[i]));
+    }
+  } catch (...) {
+    close_restored(r);
+    throw;
+  }
+  ++next_group_;
+  return r;
+}
+
+// REQUIRES: mutex_ is held.
+void Engine::close_restored(const Restored& r) {
+  const uint64_t id = r.sequences.front()->group->id;
+  unfinished_.erase(id);
+  for (const auto& s : r.sequences) ledger_.close(id, s->sample);
+  placement_.sent(r.to, -r.placed);
+}
+
+// As the second half of enqueue(), but what is finished goes to whoever waits, and what has tokens begins on its own.
+// REQUIRES: mutex_ is held.
+void Engine::resubmit(Restored r) {
+  const std::shared_ptr<Group> group = r.sequences.front()->group;
+  bool has_begun = false;
+  for (size_t i = 0; i < r.sequences.size(); ++i) has_begun |= r.finished[i] || r.sequences[i]->num_reported > 0;
+  outstanding_ += static_cast<int64_t>(r.sequences.size());
+  std::unique_ptr<Sequence> first;
+  for (size_t i = 0; i < r.sequences.size(); ++i) {
+    std::unique_ptr<Sequence> s = std::move(r.sequences[i]);
+    if (r.finished[i]) {
+      if (history_ != nullptr && !group->is_score) history_->collect(*s);
+      publish(std::move(s));
       result_arrived_.notify_all();
     } else if (has_begun) {
-      port(to).start(std::move(all[i]));
+      port(r.to).start(std::move(s));
     } else if (first == nullptr) {
-      first = std::move(all[i]);
+      first = std::move(s);
     } else {
-      group->blocked.push_back(std::move(all[i]));
+      group->blocked.push_back(std::move(s));
     }
   }
   at_rest_changed_.notify_all();
-  if (first != nullptr) port(to).start(std::move(first));
+  if (first != nullptr) port(r.to).start(std::move(first));
 }
 
 }  // namespace otr

@@ -1,5 +1,6 @@
 // Workers that are processes: how they begin, what their reports mean, and what becomes of samples whose process is lost.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "runtime/engine.h"
@@ -60,13 +61,32 @@ void Engine::process_ready(int32_t worker, const ReadyMessage& ready) {
   placement_.report(worker, ready.load);
 }
 
+// Takes one after the other and drops what is taken: out of memory, the rest is still there.
+template <typename T, typename Take>
+Status take_each(std::vector<T>* all, const Take& take) {
+  size_t taken = 0;
+  Status status;
+  try {
+    for (; taken < all->size() && status.ok(); ++taken) status = take((*all)[taken]);
+  } catch (const std::bad_alloc&) {
+    status = Status(StatusCode::kOutOfMemory, "");
+  }
+  all->erase(all->begin(), all->begin() + static_cast<std::ptrdiff_t>(taken));
+  return status;
+}
+
 Status Engine::process_report(int32_t worker, ProcessReport* from) {
   const std::lock_guard<std::mutex> lock(mutex_);
   WorkerReport report;
   OTR_RETURN_IF_ERROR(ledger_.append(worker, from->progress, limits_.vocab_size));
-  const Status ended = take_ended(worker, *from, &report);
+  from->progress.clear();
+  const Status ended = take_each(&from->finished, [&](const SampleEnd& end) { return take_end(worker, end, &report); });
   Status given;
-  if (ended.ok()) given = take_given(worker, *from, &report);
+  if (ended.ok()) given = take_each(&from->given, [&](const SampleGiven& moved) { return take_given(worker, moved, &report); });
+  if (ended.code() == StatusCode::kOutOfMemory || given.code() == StatusCode::kOutOfMemory) {
+    follow_up(worker, from->load, &report);
+    return Status(StatusCode::kOutOfMemory, "");
+  }
   if (from->answered && (from->answered->from != worker || !placement_.is_ordered(*from->answered))) {
     if (given.ok()) given = bad_input("it answers what nobody ordered");
   } else {
@@ -81,41 +101,45 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
   return ended.ok() ? given : ended;
 }
 
-Status Engine::take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to) {
-  for (const SampleEnd& end : from.finished) {
-    OTR_RETURN_IF_ERROR(ledger_.finish(worker, end.group, end.sample, end.reason, end.error));
-    const LedgerGroup& group = *ledger_.find(end.group);
-    std::unique_ptr<Sequence> s = restore(group, *group.find(end.sample));
-    if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
-    to->finished.push(std::move(s));
+// The sample's result is made before the ledger says that it is finished: nothing is lost between the two.
+Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) {
+  const LedgerGroup* const group = ledger_.find(end.group);
+  const LedgerSample* const sample = group != nullptr ? group->find(end.sample) : nullptr;
+  std::unique_ptr<Sequence> s;
+  if (sample != nullptr) {
+    s = restore(*group, *sample);
+    s->finish_reason = end.reason;
+    s->error = end.error;
+    if (end.reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
   }
+  OTR_RETURN_IF_ERROR(ledger_.finish(worker, end.group, end.sample, end.reason, end.error));
+  if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
+  to->finished.push(std::move(s));
   return {};
 }
 
-Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerReport* to) {
-  for (const SampleGiven& given : from.given) {
-    const LedgerGroup* group = ledger_.find(given.group);
-    const LedgerSample* sample = group != nullptr ? group->find(given.sample) : nullptr;
-    if (sample == nullptr || sample->worker != worker || sample->is_finished) return bad_input("it gives a sample that it does not have");
-    std::vector<std::unique_ptr<Sequence>> blocked;
-    if (given.num_blocked > 0) {
-      for (const LedgerSample& other : group->samples) {
-        const bool waits = !other.is_closed && !other.is_finished && other.worker == worker && other.num_accepted() == 0 && &other != sample;
-        if (waits) blocked.push_back(restore(*group, other));
-      }
+Status Engine::take_given(int32_t worker, const SampleGiven& given, WorkerReport* to) {
+  const LedgerGroup* group = ledger_.find(given.group);
+  const LedgerSample* sample = group != nullptr ? group->find(given.sample) : nullptr;
+  if (sample == nullptr || sample->worker != worker || sample->is_finished) return bad_input("it gives a sample that it does not have");
+  std::vector<std::unique_ptr<Sequence>> blocked;
+  if (given.num_blocked > 0) {
+    for (const LedgerSample& other : group->samples) {
+      const bool waits = !other.is_closed && !other.is_finished && other.worker == worker && other.num_accepted() == 0 && &other != sample;
+      if (waits) blocked.push_back(restore(*group, other));
     }
-    if (static_cast<int32_t>(blocked.size()) != given.num_blocked || (given.num_blocked > 0 && sample->num_accepted() > 0)) {
-      return bad_input("it gives samples that do not wait for one another");
-    }
-    // A worker that is gone for ever cannot get it: whoever has given it has not heard.
-    const int32_t to_worker = placement_.is_gone(given.to) ? worker : given.to;
-    std::unique_ptr<Sequence> s = restore(*group, *sample);
-    s->goes_to = to_worker;
-    for (const auto& b : blocked) ledger_.move(given.group, b->sample, to_worker);
-    ledger_.move(given.group, given.sample, to_worker);
-    if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
-    to->given.push(std::move(s));
   }
+  if (static_cast<int32_t>(blocked.size()) != given.num_blocked || (given.num_blocked > 0 && sample->num_accepted() > 0)) {
+    return bad_input("it gives samples that do not wait for one another");
+  }
+  // A worker that is gone for ever cannot get it: whoever has given it has not heard.
+  const int32_t to_worker = placement_.is_gone(given.to) ? worker : given.to;
+  std::unique_ptr<Sequence> s = restore(*group, *sample);
+  s->goes_to = to_worker;
+  for (const auto& b : blocked) ledger_.move(given.group, b->sample, to_worker);
+  ledger_.move(given.group, given.sample, to_worker);
+  if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
+  to->given.push(std::move(s));
   return {};
 }
 
@@ -131,6 +155,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
   stats_[w].kv_pages_in_use = 0;
   counted_before_[w] = stats_[w];
   if (!comes_back) facts_[w] = {};
+  last_loss_ = why.message();
   queue_again(worker, why);
   at_rest_changed_.notify_all();
   result_arrived_.notify_all();

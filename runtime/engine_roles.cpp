@@ -74,7 +74,8 @@ void Engine::add_links() {
   const int32_t drafting = options_.num_draft_workers;
   for (int32_t i = 0; drafting > 0 && i < options_.num_workers; ++i) {
     const uint32_t seed = options_.proofs.delay_seed;
-    const size_t capacity = 2 * static_cast<size_t>(options_.max_batch);
+    const int32_t forced = options_.proofs.link_capacity;
+    const size_t capacity = static_cast<size_t>(forced > 0 ? forced : 2 * options_.max_batch);
     links_.push_back(std::make_unique<DraftLink>(capacity, seed == 0 ? 0 : seed + 3 * static_cast<uint32_t>(i)));
   }
 }
@@ -137,6 +138,7 @@ void Engine::plan_roles() {
     }
     plan_text_ = explain(q, plan, considered);
   }
+  if (options_.proofs.alternate_roles) roles.decoupled = !decoupled_;
   decoupled_ = roles.decoupled;
   placement_.set_first(decoupled_ ? drafting : 0);
   for (const auto& worker : workers_) worker->mailbox().set_roles(roles);

@@ -8,17 +8,18 @@
 
 #include "loader/file.h"
 #include "loader/xxh64.h"
+#include "runtime/file_fields.h"
 
 namespace otr {
 namespace {
 
-constexpr char kMagic[] = "OUTRHIST", kFrameMagic[] = "OTRFRAME";
+constexpr char kHistoryMagic[] = "OUTRHIST", kFrameMagic[] = "OTRFRAME";
 constexpr size_t kMagicBytes = 8;
 constexpr uint64_t kVersion = 1;
 constexpr uint64_t kMaxFrameBytes = uint64_t{1} << 30;  // raw; a prompt's further responses are not saved
 constexpr int kCompressionLevel = 1;
 
-struct Header {
+struct HistoryHeader {
   char magic[kMagicBytes];
   uint64_t version, num_frames, hash;
 };
@@ -26,7 +27,7 @@ struct FrameHeader {
   char magic[kMagicBytes];
   uint64_t raw, stored, stored_hash, hash;
 };
-static_assert(sizeof(Header) == 32 && sizeof(FrameHeader) == 40);
+static_assert(sizeof(HistoryHeader) == 32 && sizeof(FrameHeader) == 40);
 
 template <typename T>
 uint64_t hash_of(const T& header) {
@@ -81,33 +82,6 @@ Status write_frame(const ReplacedFile& file, std::span<const int32_t> prompt, co
 
 // ---- Reading -------------------------------------------------------------------------------------------------------------
 
-// Takes values off the front of a frame's raw bytes. Once it has failed it stays so.
-class Reader {
- public:
-  explicit Reader(std::span<const char> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  std::vector<T> take(size_t count) {
-    if (count > bytes_.size() / sizeof(T)) ok_ = false;
-    if (!ok_) return {};
-    std::vector<T> values(count);
-    if (count > 0) std::memcpy(values.data(), bytes_.data(), count * sizeof(T));
-    bytes_ = bytes_.subspan(count * sizeof(T));
-    return values;
-  }
-  template <typename T>
-  T take() {
-    const std::vector<T> one = take<T>(1);
-    return one.empty() ? T() : one[0];
-  }
-  bool ok() const { return ok_; }
-  bool at_end() const { return ok_ && bytes_.empty(); }
-
- private:
-  std::span<const char> bytes_;
-  bool ok_ = true;
-};
-
 bool are_tokens(std::span<const int32_t> ids, int32_t vocab_size) {
   return std::all_of(ids.begin(), ids.end(), [vocab_size](int32_t id) { return id >= 0 && id < vocab_size; });
 }
@@ -119,7 +93,7 @@ bool are_logprobs(std::span<const float> values) {
 
 // "" if the frame was put into the index, else why not.
 std::string decode(std::span<const char> raw, int32_t vocab_size, bool with_logprobs, HistoryIndex* index) {
-  Reader in(raw);
+  FieldReader in(std::as_bytes(raw));
   const uint32_t num_prompt = in.take<uint32_t>(), num_responses = in.take<uint32_t>();
   const bool has_logprobs = in.take<uint32_t>() == 1;
   std::vector<int32_t> prompt = in.take<int32_t>(num_prompt);
@@ -149,9 +123,9 @@ class FileReader {
       : file_(file), vocab_size_(vocab_size), with_logprobs_(with_logprobs) {}
 
   Result<LoadedHistory> read() {
-    Header header;
+    HistoryHeader header;
     OTR_RETURN_IF_ERROR(read_at(0, &header, sizeof header));
-    if (std::memcmp(header.magic, kMagic, kMagicBytes) != 0) return invalid_argument(file_.path() + ": not a history file");
+    if (std::memcmp(header.magic, kHistoryMagic, kMagicBytes) != 0) return invalid_argument(file_.path() + ": not a history file");
     if (header.hash != hash_of(header)) return bad_input(file_.path() + ": the header is damaged");
     if (header.version != kVersion) {
       return bad_input(file_.path() + ": version " + std::to_string(header.version) +
@@ -227,8 +201,8 @@ class FileReader {
 Status save_history(const std::string& path, const HistoryIndex& index) {
   ReplacedFile file(path);
   OTR_RETURN_IF_ERROR(file.created());
-  Header header{{}, kVersion, index.prompts().size(), 0};
-  std::memcpy(header.magic, kMagic, kMagicBytes);
+  HistoryHeader header{{}, kVersion, index.prompts().size(), 0};
+  std::memcpy(header.magic, kHistoryMagic, kMagicBytes);
   header.hash = hash_of(header);
   OTR_RETURN_IF_ERROR(file.write(&header, sizeof header));
   for (const auto& [prompt, history] : index.prompts()) OTR_RETURN_IF_ERROR(write_frame(file, prompt, *history));

@@ -1,37 +1,21 @@
 #include "runtime/kv_export.h"
 
-#include <cstdio>
 #include <cstring>
 
 #include "loader/frame_sum.h"
 #include "loader/xxh64.h"
+#include "runtime/file_fields.h"
 
 namespace otr {
 namespace {
 
-constexpr char kMagic[] = "OTRPAGES";
-constexpr uint32_t kFormat = 1;
-
-template <size_t kSize>
-void put_text(const std::string& text, char (&field)[kSize]) {
-  std::snprintf(field, kSize, "%s", text.c_str());
-}
-
-template <size_t kSize>
-std::string text_of(const char (&field)[kSize]) {
-  return std::string(field, ::strnlen(field, kSize));
-}
-
-std::string hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
+constexpr char kPagesMagic[] = "OTRPAGES";
+constexpr uint32_t kPagesFormat = 1;
 
 KvHeader header_of(const KvIdentity& id, size_t num_tokens, uint64_t body_hash) {
   KvHeader h{};
-  std::memcpy(h.magic, kMagic, sizeof h.magic);
-  h.format = kFormat;
+  std::memcpy(h.magic, kPagesMagic, sizeof h.magic);
+  h.format = kPagesFormat;
   h.element_bytes = sizeof(Element);
   h.num_layers = id.layout.num_layers;
   h.num_kv_heads = id.layout.num_kv_heads;
@@ -87,10 +71,10 @@ Result<KvImport> open_kv(const KvIdentity& identity, std::span<const std::byte> 
   KvHeader h;
   if (bytes.size() < sizeof h) return bad_input("the pages are cut: " + std::to_string(bytes.size()) + " bytes hold no header");
   std::memcpy(&h, bytes.data(), sizeof h);
-  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0) return bad_input("these are no exported pages");
+  if (std::memcmp(h.magic, kPagesMagic, sizeof h.magic) != 0) return bad_input("these are no exported pages");
   if (h.hash != xxh64(&h, sizeof h - sizeof h.hash)) return bad_input("the header of the pages is damaged");
-  if (h.format != kFormat || h.element_bytes != sizeof(Element) || h.page_tokens != kPageTokens)
-    return unsupported("the pages are of format " + std::to_string(h.format) + "; this library reads format " + std::to_string(kFormat));
+  if (h.format != kPagesFormat || h.element_bytes != sizeof(Element) || h.page_tokens != kPageTokens)
+    return unsupported("the pages are of format " + std::to_string(h.format) + "; this library reads format " + std::to_string(kPagesFormat));
   OTR_RETURN_IF_ERROR(check_identity(identity, h));
   const size_t body = bytes.size() - sizeof h;
   if (h.num_tokens % kPageTokens != 0 || h.num_tokens > body / sizeof(int32_t) ||

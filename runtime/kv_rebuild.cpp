@@ -146,8 +146,10 @@ RebuildRates KvRebuild::rates(bool copies_come) const {
   if (!copies_come) return {.computed = 1, .copied = 0};
   const double nominal = options_.link_bytes_per_second / static_cast<double>(target_->page_bytes()) * kPageTokens;
   const double copied = copied_.value() > 0 ? copied_.value() : nominal;
-  // To copy all that can be, the front is to be hopelessly slow.
-  if (options_.mode == RebuildMode::kTransfer) return {.computed = 1e-9 * copied, .copied = copied};
+  // To copy all that can be, the front is to be hopelessly slow. So too where there is no link: then this worker's own time goes into
+  // copying as into computing, and whatever is quicker does all of it.
+  const bool all = options_.mode == RebuildMode::kTransfer || (!throttled() && copied > computed_.value());
+  if (all) return {.computed = 1e-9 * copied, .copied = copied};
   return {.computed = computed_.value(), .copied = copied};
 }
 

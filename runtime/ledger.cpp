@@ -170,8 +170,8 @@ Status Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr_finis
   if (s == nullptr || s->worker != worker || s->is_finished) return contradiction(group, sample, "is not at the worker that ends it");
   const LedgerGroup& g = groups_.at(group);
   if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
+  s->error = error;  // first: there may be no memory for it, and then nothing has changed
   if (reason == OTR_FINISH_ERROR && g.group->is_score) s->raw_logprobs.clear();
-  s->error = error;
   s->finish_reason = reason;
   s->is_finished = true;
   return {};

@@ -13,10 +13,8 @@ namespace {
 constexpr size_t kMostQueued = size_t{1} << 20;  // bytes: more orders wait where they are
 constexpr int64_t kStopMs = 2000;                // for a process to end by itself
 constexpr std::chrono::milliseconds kRetry{100};
-
-int64_t ms_until(std::chrono::steady_clock::time_point limit) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(limit - std::chrono::steady_clock::now()).count() + 1;
-}
+// A process that has worked comes back at once. One that dies again and again, of what it finds in the system, waits longer each time.
+constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{2000};
 
 }  // namespace
 
@@ -96,6 +94,7 @@ void ProcessWorker::weights_changed() {
 void ProcessWorker::stop() {
   const std::lock_guard<std::mutex> lock(mutex_);
   stop_ = true;
+  stopped_.notify_all();
   wake();
 }
 
@@ -154,6 +153,7 @@ void ProcessWorker::run() {
     lock.unlock();
     note_lost(end);
     if (!comes_back) return;
+    pause_before_restart();
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   first_over_ = true;
@@ -169,6 +169,23 @@ void ProcessWorker::note_lost(const Status& why) {
       if (stopping()) return;
       std::this_thread::sleep_for(kRetry);
     }
+  }
+}
+
+void ProcessWorker::pause_before_restart() {
+  constexpr int32_t kMostDoublings = 16;
+  if (failures_ < 2) return;
+  const auto pause = std::min(kFirstPause * (1 << std::min(failures_ - 2, kMostDoublings)), kLongestPause);
+  std::unique_lock<std::mutex> lock(mutex_);
+  stopped_.wait_for(lock, pause, [this] { return stop_; });
+}
+
+// A report is the engine's once it is decoded: what there is no memory for is given again when there may be some.
+Status ProcessWorker::pass_on_report() {
+  for (;;) {
+    const Status taken = options_.host->process_report(options_.setup.index, &report_);
+    if (taken.code() != StatusCode::kOutOfMemory || stopping()) return taken;
+    std::this_thread::sleep_for(kRetry);
   }
 }
 
@@ -309,8 +326,9 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
     case WireType::kReport: {
       OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
       if (!report_.finished.empty()) failures_ = 0;
-      turned_ = Clock::now();
-      return options_.host->process_report(worker, &report_);
+      const Status taken = pass_on_report();
+      heard_ = turned_ = Clock::now();  // it may have taken long
+      return taken;
     }
     case WireType::kRested: {
       OTR_ASSIGN_OR_RETURN(const uint64_t number, decode_u64(frame.payload));

@@ -31,7 +31,8 @@ class ProcessHost {
   virtual ~ProcessHost() = default;
   // A process is ready for orders. Called before begin() returns, and again for each that takes its place.
   virtual void process_ready(int32_t worker, const ReadyMessage& ready) = 0;
-  // Takes what is in the report. kBadInput: it contradicts what the host knows; the process is at fault.
+  // Takes what is in the report. kBadInput: it contradicts what the host knows; the process is at fault. kOutOfMemory: what is
+  // left in the report is to be given again, later.
   virtual Status process_report(int32_t worker, ProcessReport* report) = 0;
   virtual void process_rested() = 0;
   // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the worker before
@@ -92,6 +93,8 @@ class ProcessWorker final : public WorkerPort {
   void say_stop(WorkerChannel* channel);
   Status check_signs(Clock::time_point now);
   void note_lost(const Status& why);
+  Status pass_on_report();
+  void pause_before_restart();
   void wake();
   bool stopping() const;
   bool has_orders() const;
@@ -111,7 +114,7 @@ class ProcessWorker final : public WorkerPort {
   Clock::time_point heard_, turned_;  // the last sign of the process; of the worker in it
 
   mutable std::mutex mutex_;
-  std::condition_variable first_;
+  std::condition_variable first_, stopped_;
   // Guarded by mutex_.
   Orders orders_;
   State state_ = State::kStarting;

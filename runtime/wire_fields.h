@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -14,6 +15,9 @@
 #include "kernels/base/status.h"
 
 namespace otr {
+
+constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMaxWorkers = 256;
 
 class WireWriter {
  public:

@@ -19,14 +19,14 @@ namespace {
 
 constexpr size_t kMostFiles = 253;  // that one message carries
 
-struct Header {
+struct ChannelHeader {
   uint32_t size;
   uint16_t type, zero;
   uint64_t number, payload_sum, header_sum;
 };
-static_assert(sizeof(Header) == 32);
+static_assert(sizeof(ChannelHeader) == 32);
 
-uint64_t sum_of(const Header& h) { return xxh64(&h, offsetof(Header, header_sum)); }
+uint64_t sum_of(const ChannelHeader& h) { return xxh64(&h, offsetof(ChannelHeader, header_sum)); }
 
 Status lost(const char* what) { return io_error(std::string(what) + ": " + std::generic_category().message(errno)); }
 
@@ -49,7 +49,7 @@ WorkerChannel::WorkerChannel(OwnedFd fd) : fd_(std::move(fd)) {
 }
 
 uint64_t WorkerChannel::queue(WireType type, WireView payload, std::span<const int> files) {
-  Header h{.size = static_cast<uint32_t>(payload.size()),
+  ChannelHeader h{.size = static_cast<uint32_t>(payload.size()),
            .type = static_cast<uint16_t>(type),
            .zero = 0,
            .number = num_sent_ + 1,
@@ -134,7 +134,7 @@ Result<bool> WorkerChannel::fill() {
 }
 
 Result<bool> WorkerChannel::next(Frame* frame) {
-  Header h;
+  ChannelHeader h;
   if (in_.size() - read_ < sizeof h) return false;
   std::memcpy(&h, in_.data() + read_, sizeof h);
   if (h.header_sum != sum_of(h)) return bad_input("a frame's header is damaged");
@@ -159,6 +159,10 @@ void wait_for_channel(const WorkerChannel& channel, bool to_write, int wake, int
                    {.fd = wake, .events = POLLIN, .revents = 0}};
   const int64_t most = std::numeric_limits<int>::max();
   (void)poll(fds, 2, static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, most)));  // whoever waits looks for himself what has come
+}
+
+int64_t ms_until(std::chrono::steady_clock::time_point limit) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(limit - std::chrono::steady_clock::now()).count() + 1;
 }
 
 }  // namespace otr

@@ -10,6 +10,7 @@
 // Errors: kIoError when the other end is gone; kBadInput for what is no frame: the channel is of no use from then on.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -82,5 +83,6 @@ class WorkerChannel {
 
 // Waits until the socket can be read (or, if `to_write`, written), `wake` can be read, or the time is up. `wake` may be -1: none.
 void wait_for_channel(const WorkerChannel& channel, bool to_write, int wake, int64_t timeout_ms);
+int64_t ms_until(std::chrono::steady_clock::time_point limit);  // at least 1 before it
 
 }  // namespace otr

@@ -37,6 +37,8 @@ struct WorkerProofs {
   RebuildOptions rebuild = {};
   std::vector<WorkerFault> faults = {};  // of processes
   uint32_t delay_seed = 0;  // not 0: messages between workers are seen late, at random
+  bool alternate_roles = false;  // who drafts for others in one step, does not in the next, whatever is planned
+  int32_t link_capacity = 0;  // of the queues between them; 0: what their batch may fill
 };
 
 struct WorkerOptions {

@@ -28,10 +28,6 @@ constexpr std::chrono::milliseconds kReportPeriod{10}, kStatsPeriod{50};
 constexpr int64_t kSetupMs = 60'000;
 constexpr int32_t kHeartbeatsPerTimeout = 8;
 
-int64_t ms_until(Clock::time_point limit) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count() + 1;
-}
-
 class WorkerServer final : private WorkerHost {
  public:
   explicit WorkerServer(OwnedFd fd) : channel_(std::move(fd)) {}

@@ -1,6 +1,5 @@
 // What a worker process is set up with.
 #include <algorithm>
-#include <limits>
 
 #include "runtime/wire_fields.h"
 #include "runtime/worker_wire.h"
@@ -8,8 +7,7 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
-constexpr int32_t kMaxWorkers = 256, kMaxModels = 64, kMaxCosts = 64;
+constexpr int32_t kMaxModels = 64, kMaxCosts = 64;
 constexpr double kMaxMs = 1e12;
 
 void put_config(const ModelConfig& c, WireWriter* w) {

@@ -9,6 +9,15 @@ std::string decimal(double seconds) {
   return std::string(text, std::to_chars(text, text + sizeof text, seconds, std::chars_format::fixed, 6).ptr);
 }
 
+std::string json_text(const std::string& text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') json += '\\';
+    json += c < ' ' || c > '~' ? '?' : c;
+  }
+  return json + "\"";
+}
+
 void WorkerStats::add(const WorkerStats& o) {
   ticks += o.ticks;
   generated_tokens += o.generated_tokens;

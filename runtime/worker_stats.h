@@ -47,5 +47,7 @@ struct WorkerStats {
 
 // JSON's spelling of seconds; printf's follows the caller's locale.
 std::string decimal(double seconds);
+// As a JSON string; bytes that are not printable ASCII become '?'.
+std::string json_text(const std::string& text);
 
 }  // namespace otr

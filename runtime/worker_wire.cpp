@@ -10,9 +10,8 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
-constexpr int32_t kMaxWorkers = 256, kMaxMoved = 1 << 30;
+constexpr int32_t kMaxMoved = 1 << 30;
 constexpr double kMaxSeconds = 1e12;
 
 // ---- Sequences -----------------------------------------------------------------------------------------------------------

@@ -17,13 +17,12 @@ double rebuild_seconds(int32_t x, int32_t gap, const RebuildRates& rates) {
 int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates) {
   const int32_t gap = end - begin;
   if (gap == 0 || rates.copied <= 0) return gap;
-  RebuildRates known = rates;
-  if (known.computed <= 0) known.computed = known.copied;
+  if (rates.computed <= 0) return std::min(end, (begin / page + 1) * page) - begin;
   // Where both take equally long; then the better one of the page ends around it.
   const int32_t least = std::min(end, (begin + page - 1) / page * page);
-  const int32_t equal = begin + static_cast<int32_t>(gap * (known.computed / (known.computed + known.copied)));
+  const int32_t equal = begin + static_cast<int32_t>(gap * (rates.computed / (rates.computed + rates.copied)));
   const int32_t below = std::max(least, equal / page * page), above = std::max(least, std::min(end, (equal / page + 1) * page));
-  const double down = rebuild_seconds(below - begin, gap, known), up = rebuild_seconds(above - begin, gap, known);
+  const double down = rebuild_seconds(below - begin, gap, rates), up = rebuild_seconds(above - begin, gap, rates);
   return (down <= up ? below : above) - begin;
 }
 

@@ -21,7 +21,7 @@ double rebuild_seconds(int32_t x, int32_t gap, const RebuildRates& rates);
 
 // How many of the positions [begin, end) to compute, from the front: such that they are done soonest, and the front ends at a multiple
 // of `page` or at `end` (a page whose beginning is computed is not copied, so at least the rest of that one). With no copies all of
-// them; with a compute rate that is not known, half. REQUIRES: 0 <= begin <= end, page > 0.
+// them; with a compute rate that is not known, to the end of one page, which measures it. REQUIRES: 0 <= begin <= end, page > 0.
 int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates);
 
 }  // namespace otr

@@ -5,8 +5,8 @@
 namespace otr {
 namespace {
 
-// Who takes a sample keeps this many pages a running one to spare, as the batcher does when one joins.
-constexpr int32_t kRunningPerSparePage = 8;
+// Who takes a sample keeps a page to spare for so many running ones, as the batcher does when one joins.
+constexpr int32_t kRunningPerSparedPage = 8;
 
 }  // namespace
 
@@ -79,7 +79,7 @@ bool Placement::move_queued() {
     State* best = nullptr;
     for (State& taker : takers()) {
       const bool fits =
-          taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + taker.load.running / kRunningPerSparePage;
+          taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + taker.load.running / kRunningPerSparedPage;
       if (taker.has_room() && fits && (best == nullptr || taker.samples() < best->samples())) best = &taker;
     }
     if (best == nullptr) continue;

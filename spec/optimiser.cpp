@@ -10,7 +10,7 @@ namespace otr {
 namespace {
 
 constexpr float kNothingIsWorthIt = 2.0f;
-constexpr double kMargin = 1.03;  // what a draft must be foretold to bring: forecasts flatter what is chosen by them
+constexpr double kLeastGain = 1.03;  // what a draft must be foretold to bring: forecasts flatter what is chosen by them
 constexpr double kPastTheBest = 0.9;  // of the best value: deeper levels do not come back from there
 
 // Over an eighth more rows, so that a rounded model's steps do not hide the slope.
@@ -125,7 +125,7 @@ Optimiser::Cut Optimiser::best_cut(const TickTimes& times, std::span<const float
       else high = middle;
     }
     const Cut next = cut_at(low);
-    if (!(next.value() > value)) return best.value() > kMargin * plain.value() ? best : plain;
+    if (!(next.value() > value)) return best.value() > kLeastGain * plain.value() ? best : plain;
     best = next;
   }
 }

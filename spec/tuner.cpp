@@ -11,7 +11,7 @@ constexpr double kDecay = 0.98;        // a tick: some 50 count
 constexpr double kPriorWeight = 10;    // ticks that say the model is right
 constexpr double kMostWrong = 2;       // a factor beyond this is held for this
 constexpr double kFirstTicks = 5;      // what the account begins with, in ticks
-constexpr int64_t kLongAgo = 64;       // ticks after which an arm is looked at again
+constexpr int64_t kStale = 64;       // ticks after which an arm is looked at again
 
 }  // namespace
 
@@ -43,7 +43,7 @@ int Tuner::choose(double rows, std::span<const Arm> arms, double ms) {
     const Arm& arm = arms[static_cast<size_t>(a)];
     if (a == best || arm.hoped <= best_value || arm.extra_ms > account_ms_) continue;
     const int64_t last = last_used_[static_cast<size_t>(a)];
-    if (last != 0 && ticks_ - last < kLongAgo) continue;
+    if (last != 0 && ticks_ - last < kStale) continue;
     if (oldest == best || last < last_used_[static_cast<size_t>(oldest)]) oldest = a;
   }
   explored_ = oldest != best;

@@ -209,6 +209,10 @@ def main():
     save("run_checkpoint", "other-path", run_checkpoint([group], isa=b"cpu-scalar"))
     save("run_checkpoint", "outside-vocabulary", run_checkpoint([([5, 97], [], [(0, [])], False)]))
     save("run_checkpoint", "at-its-end", run_checkpoint([([5], [], [(0, [11])], False)]))
+    one_group = bytearray(run_checkpoint([]))
+    struct.pack_into("<Q", one_group, 72, 1)
+    many_samples = struct.pack("<6Q6f6i", 5, 1, 0, 0, 0, 1 << 20, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, 20, 0, 0, 1, 0)
+    save("run_checkpoint", "ends-before-its-samples", bytes(one_group) + many_samples)
 
 
 if __name__ == "__main__":

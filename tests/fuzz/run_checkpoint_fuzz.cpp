@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr size_t kHeaderBytes = 104, kBodyBytesAt = 80, kSumAt = 88, kHashAt = 96;
+constexpr size_t kHeaderBytes = 104, kNumGroupsAt = 72, kBodyBytesAt = 80, kSumAt = 88, kHashAt = 96;
 
 void put(std::vector<std::byte>* bytes, size_t at, uint64_t value) { std::memcpy(bytes->data() + at, &value, sizeof value); }
 
@@ -23,6 +23,8 @@ std::vector<std::byte> sealed(std::vector<std::byte> bytes) {
 
 void check(std::vector<std::byte> bytes) {
   using namespace otr::fuzz;
+  uint64_t num_groups = 0;
+  if (bytes.size() >= kHeaderBytes) std::memcpy(&num_groups, bytes.data() + kNumGroupsAt, sizeof num_groups);
   const auto file = otr::CheckpointFile::parse("state", std::move(bytes));
   if (!file.ok() && file.status().code() == otr::StatusCode::kInvalidArgument) return;  // it is something else
   if (!file.ok()) return require_reason(file.status(), "state: ");
@@ -31,6 +33,7 @@ void check(std::vector<std::byte> bytes) {
   auto groups = file.value().restore(identity, limits);
   if (!groups.ok() && groups.status().code() == otr::StatusCode::kNeverFits) return;
   if (!groups.ok()) return require_reason(groups.status(), "state: ");
+  require(groups.value().size() == num_groups, "every group is there");
   for (const auto& samples : groups.value()) {
     require(!samples.empty(), "a group has samples");
     for (const auto& sample : samples) {

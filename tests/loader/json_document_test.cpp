@@ -5,7 +5,7 @@
 namespace otr {
 namespace {
 
-void expect_refused(const std::string& text, const std::string& reason) {
+void expect_bad_json(const std::string& text, const std::string& reason) {
   SCOPED_TRACE(text.substr(0, 80));
   expect_error(JsonDocument::parse("f.json", text).status(), StatusCode::kBadInput, {"f.json: JSON: ", reason});
 }
@@ -35,38 +35,38 @@ TEST(JsonDocument, ReadsEveryKind) {
 }
 
 TEST(JsonDocument, RefusesWhatIsNotJson) {
-  expect_refused("", "unexpected end of input");
-  expect_refused("{\"a\":1", "at byte 6");
-  expect_refused("{} x", "at byte 3");
-  expect_refused("{}{}", "at byte 2");
-  expect_refused(std::string("{}\0{", 4), "zero byte at byte 2");
-  expect_refused("\xef\xbb\xbf{}", "byte order mark");
-  expect_refused("\"\xff\"", "ill-formed UTF-8");
-  expect_refused("\"\xed\xa0\x80\"", "ill-formed UTF-8");
-  expect_refused("\"\xc0\xaf\"", "ill-formed UTF-8");
-  expect_refused("\"\\ud800\"", "U+D800");
-  expect_refused("[1,]", "syntax error");
-  expect_refused("[01]", "syntax error");
-  expect_refused("[1e999]", "number overflow");
-  expect_refused("[NaN]", "syntax error");
-  expect_refused("/**/{}", "syntax error");
-  expect_refused("\"" + std::string(1'000'000, 'x'), "missing closing quote");
+  expect_bad_json("", "unexpected end of input");
+  expect_bad_json("{\"a\":1", "at byte 6");
+  expect_bad_json("{} x", "at byte 3");
+  expect_bad_json("{}{}", "at byte 2");
+  expect_bad_json(std::string("{}\0{", 4), "zero byte at byte 2");
+  expect_bad_json("\xef\xbb\xbf{}", "byte order mark");
+  expect_bad_json("\"\xff\"", "ill-formed UTF-8");
+  expect_bad_json("\"\xed\xa0\x80\"", "ill-formed UTF-8");
+  expect_bad_json("\"\xc0\xaf\"", "ill-formed UTF-8");
+  expect_bad_json("\"\\ud800\"", "U+D800");
+  expect_bad_json("[1,]", "syntax error");
+  expect_bad_json("[01]", "syntax error");
+  expect_bad_json("[1e999]", "number overflow");
+  expect_bad_json("[NaN]", "syntax error");
+  expect_bad_json("/**/{}", "syntax error");
+  expect_bad_json("\"" + std::string(1'000'000, 'x'), "missing closing quote");
 }
 
 TEST(JsonDocument, RefusesDuplicateKeysAlsoEscapedOnes) {
-  expect_refused(R"({"a":1,"b":2,"a":3})", "duplicate key 'a'");
-  expect_refused(R"({"x":[{"a":1,"\u0061":3}]})", "duplicate key 'a'");
-  expect_refused(R"({"":1,"":3})", "duplicate key ''");
+  expect_bad_json(R"({"a":1,"b":2,"a":3})", "duplicate key 'a'");
+  expect_bad_json(R"({"x":[{"a":1,"\u0061":3}]})", "duplicate key 'a'");
+  expect_bad_json(R"({"":1,"":3})", "duplicate key ''");
   EXPECT_TRUE(JsonDocument::parse("f", R"({"a":{"a":1},"b":{"a":1}})").ok());
 }
 
 TEST(JsonDocument, BoundsDepthAndCount) {
   EXPECT_TRUE(JsonDocument::parse("f", std::string(64, '[') + std::string(64, ']')).ok());
-  expect_refused(std::string(65, '[') + std::string(65, ']'), "nested deeper than 64");
-  expect_refused(std::string(10'000'000, '['), "nested deeper than 64");
+  expect_bad_json(std::string(65, '[') + std::string(65, ']'), "nested deeper than 64");
+  expect_bad_json(std::string(10'000'000, '['), "nested deeper than 64");
   std::string many = "[0";
   for (uint32_t i = 0; i < kMaxJsonValues; ++i) many += ",0";
-  expect_refused(many + "]", "more than 4000000 values");
+  expect_bad_json(many + "]", "more than 4000000 values");
 }
 
 TEST(JsonDocument, LoadRefusesLargeAndUnreadableFiles) {

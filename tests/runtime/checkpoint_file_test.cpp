@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "loader/frame_sum.h"
 #include "loader/xxh64.h"
 #include "tests/runtime/engine_runs.h"
 
@@ -175,6 +176,51 @@ TEST_P(CheckpointRefusals, EveryByteCounts) {
   }
   std::filesystem::remove(path());
   expect_refused(e.get(), StatusCode::kIoError, path());
+}
+
+// Checksums that fit, and one group more than the body has, which ends where that group's samples would begin.
+TEST_P(CheckpointRefusals, AGroupThatIsNotThere) {
+  constexpr size_t kHeaderBytes = 104, kNumGroupsAt = 72, kBodyBytesAt = 80, kSumAt = 88, kHashAt = 96, kGroupBytes = 96, kNumSamplesAt = 40;
+  std::vector<std::byte> crafted = bytes();
+  uint64_t num_groups;
+  std::memcpy(&num_groups, crafted.data() + kNumGroupsAt, sizeof num_groups);
+  ++num_groups;
+  std::vector<std::byte> group(kGroupBytes);
+  const uint64_t num_samples = 1 << 20;  // more than the file has bytes for
+  std::memcpy(group.data() + kNumSamplesAt, &num_samples, sizeof num_samples);
+  crafted.insert(crafted.end(), group.begin(), group.end());
+  const auto put = [&crafted](size_t at, uint64_t value) { std::memcpy(crafted.data() + at, &value, sizeof value); };
+  put(kNumGroupsAt, num_groups);
+  put(kBodyBytesAt, crafted.size() - kHeaderBytes);
+  put(kSumAt, frame_sum(crafted.data() + kHeaderBytes, crafted.size() - kHeaderBytes));
+  put(kHashAt, xxh64(crafted.data(), kHashAt));
+  write(crafted);
+  expect_refused(engine().get(), StatusCode::kBadInput, "its lengths do not add up");
+}
+
+// What is written is the ledger at the moment of the copy, whatever has come since.
+TEST(CheckpointCopies, AreOfOneMoment) {
+  Ledger ledger;
+  const LedgerCopy before = copy_ledger(ledger, {});
+  const RequestLimits limits{.vocab_size = 97, .context_limit = 512, .num_pages = 64, .eos_ids = {3}};
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  otr_group_request request;
+  otr_group_request_init(&request, sizeof request);
+  request.prompt_token_ids = prompt.data();
+  request.num_prompt_tokens = prompt.size();
+  request.n = 2;
+  auto made = make_group(request, limits);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  made.value().front()->group->id = 1;
+  ledger.open(made.value(), 0);
+  const CheckpointIdentity identity{.isa = "cpu-avx2", .library = "0.1.0"};
+  for (const auto& [copy, groups] : {std::pair(before, size_t{0}), std::pair(copy_ledger(ledger, {}), size_t{1})}) {
+    const auto file = CheckpointFile::parse("state", encode_checkpoint(identity, copy));
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    const auto restored = file.value().restore(identity, limits);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(restored.value().size(), groups);
+  }
 }
 
 TEST_P(CheckpointRefusals, OtherEngines) {

@@ -11,7 +11,7 @@
 namespace otr {
 namespace {
 
-struct Variant {
+struct DecoupledVariant {
   int32_t num_workers = 2, num_draft_workers = 1;
   std::string policy = "fixed:small:4:decoupled";
   int32_t migrate_every = 0;
@@ -21,9 +21,10 @@ struct Variant {
   uint32_t seed = 1;
   uint32_t delay_seed = 0;
   bool same_model = false;  // the drafter is the target itself
+  int32_t link_capacity = 0;  // messages that wait between two workers; 0: as many as there may be
 };
 
-std::string name_of(const Variant& v) {
+std::string name_of(const DecoupledVariant& v) {
   return v.policy + ", " + std::to_string(v.num_workers) + " workers, of them " + std::to_string(v.num_draft_workers) +
          " draft, a move every " + std::to_string(v.migrate_every) + " ticks, delays " + std::to_string(v.delay_seed);
 }
@@ -35,7 +36,7 @@ class Decoupled : public EveryPath {
     if (std::string(GetParam()) == "cpu-scalar") requests_.resize(6);  // which is slow
   }
 
-  EngineOptions options(const Variant& v) const {
+  EngineOptions options(const DecoupledVariant& v) const {
     EngineOptions o;
     o.device.isa = GetParam();
     o.device.num_threads = v.num_workers;
@@ -46,17 +47,17 @@ class Decoupled : public EveryPath {
     o.max_batch = v.max_batch;
     o.prefill_chunk = v.chunk;
     o.policy = v.policy;
-    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .delay_seed = v.delay_seed};
+    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .delay_seed = v.delay_seed, .link_capacity = v.link_capacity};
     o.drafters = {"small=model:" + (v.same_model ? model_ : drafter_).path()};
     return o;
   }
-  std::unique_ptr<Engine> engine(const Variant& v) const {
+  std::unique_ptr<Engine> engine(const DecoupledVariant& v) const {
     Result<std::unique_ptr<Engine>> created = Engine::create(options(v));
     EXPECT_TRUE(created.ok()) << created.status().message();
     return created.ok() ? std::move(created.value()) : nullptr;
   }
 
-  Outputs run(const Variant& v) {
+  Outputs run(const DecoupledVariant& v) {
     const std::unique_ptr<Engine> e = engine(v);
     if (e == nullptr) return {};
     EXPECT_TRUE(e->pause().ok());  // they arrive together
@@ -84,7 +85,7 @@ TEST_P(Decoupled, ChangesNothing) {
       for (const uint32_t delay_seed : {0u, 7u}) {
         if (kSanitized && (migrate_every == 0) != (num_workers == 2)) continue;
         const std::string policy = num_workers == 2 ? "fixed:small:4:decoupled" : "fixed:ngram+small+self:7:decoupled";
-        const Variant v{.num_workers = num_workers, .num_draft_workers = num_workers == 4 && delay_seed == 0 ? 2 : 1,
+        const DecoupledVariant v{.num_workers = num_workers, .num_draft_workers = num_workers == 4 && delay_seed == 0 ? 2 : 1,
                         .policy = policy, .migrate_every = migrate_every, .delay_seed = delay_seed};
         EXPECT_EQ(difference(plain, run(v)), "") << name_of(v);
         migrations += count("migrations");
@@ -99,12 +100,55 @@ TEST_P(Decoupled, ChangesNothing) {
   EXPECT_GT(drafted, 0);
 }
 
+// Queues that hold a message or two: what finds no room is kept and goes later, and neither side waits for the other for ever.
+TEST_P(Decoupled, FullQueuesChangeNothing) {
+  const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
+  for (const int32_t capacity : {1, 2}) {
+    for (const uint32_t delay_seed : {0u, 5u}) {
+      if (kSanitized && (capacity == 1) != (delay_seed == 0)) continue;
+      const DecoupledVariant v{.num_workers = 3, .migrate_every = capacity == 1 ? 0 : 6, .delay_seed = delay_seed, .same_model = delay_seed == 0,
+                               .link_capacity = capacity};
+      EXPECT_EQ(difference(plain, run(v)), "") << name_of(v) << ", queues of " << capacity;
+      EXPECT_GT(drafting("requests"), capacity) << name_of(v);
+      EXPECT_GT(drafting("drafted_tokens"), 0) << name_of(v);
+    }
+  }
+}
+
+// A worker that drafts in one step and verifies in the next: the same samples, and neither weights nor pages come or go with the role.
+TEST_P(Decoupled, RolesChangeFromStepToStep) {
+  const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
+  EngineOptions o = options({.num_workers = 3});
+  o.proofs.alternate_roles = true;
+  const Result<std::unique_ptr<Engine>> created = Engine::create(o);
+  ASSERT_TRUE(created.ok()) << created.status().message();
+  Engine* const e = created.value().get();
+  const auto held = [](const nlohmann::json& s) {
+    return std::vector<int64_t>{s.at("weight_bytes"), s.at("drafter_weight_bytes"), s.at("converted_tensors"), s.at("activation_bytes"), s.at("kv_pages_total")};
+  };
+  const nlohmann::json first = nlohmann::json::parse(e->stats_json());
+  bool decoupled = first["decoupled"];
+  for (int step = 0; step < 4; ++step) {
+    const nlohmann::json before = nlohmann::json::parse(e->stats_json());
+    EXPECT_EQ(before["decoupled"], decoupled);
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
+    EXPECT_EQ(difference(plain, collect(e)), "") << "step " << step;
+    const nlohmann::json after = settled_stats(*e);
+    const auto grown = [&](const char* key) { return after["workers"][0].at(key).get<int64_t>() - before["workers"][0].at(key).get<int64_t>(); };
+    const int64_t drafted = drafting_sum(after, "drafted_tokens") - drafting_sum(before, "drafted_tokens");
+    EXPECT_EQ(drafted > 0, decoupled) << "step " << step;
+    EXPECT_EQ(grown("generated_tokens") > 0, !decoupled) << "step " << step;
+    EXPECT_EQ(held(after), held(first));
+    decoupled = !decoupled;
+  }
+}
+
 // A drafter that is never wrong: windows are kept whole, and its drafts are what the target verifies.
 TEST_P(Decoupled, DraftsAreVerified) {
   requests_.resize(3);
   for (Request& r : requests_) r.sampling.max_new_tokens = 400, r.sampling.ignore_eos = 1, r.stop_ids.clear();
   const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
-  const Variant v{.same_model = true};
+  const DecoupledVariant v{.same_model = true};
   EXPECT_EQ(difference(plain, run(v)), "");
   const nlohmann::json& small = stats_["speculation"]["drafters"]["small"];
   EXPECT_GT(small["accepted"], 0);
@@ -122,10 +166,10 @@ TEST_P(Decoupled, ChangesNothingUnderPressure) {
   }
   int64_t preemptions = 0;
   for (const bool same_model : {false, true}) {
-    const Variant v{.migrate_every = same_model ? 3 : 0, .chunk = 48, .num_pages = pages, .same_model = same_model};
+    const DecoupledVariant v{.migrate_every = same_model ? 3 : 0, .chunk = 48, .num_pages = pages, .same_model = same_model};
     EXPECT_EQ(difference(plain, run(v)), "") << name_of(v);
     preemptions += count("preemptions");
-    const Variant few{.num_workers = 4, .max_batch = 6, .chunk = 48, .delay_seed = 3, .same_model = same_model};
+    const DecoupledVariant few{.num_workers = 4, .max_batch = 6, .chunk = 48, .delay_seed = 3, .same_model = same_model};
     EXPECT_EQ(difference(plain, run(few)), "") << name_of(few);
   }
   EXPECT_GT(preemptions, 0);
@@ -136,7 +180,7 @@ TEST_P(Decoupled, CancelAndPause) {
   std::mt19937 random(3);
   size_t aborted = 0;
   for (int round = 0; round < (kSanitized ? 2 : 6); ++round) {
-    const Variant v{.num_workers = 3, .migrate_every = round % 2 == 0 ? 0 : 3, .seed = static_cast<uint32_t>(random()),
+    const DecoupledVariant v{.num_workers = 3, .migrate_every = round % 2 == 0 ? 0 : 3, .seed = static_cast<uint32_t>(random()),
                     .delay_seed = round % 3 == 0 ? 11u : 0u, .same_model = round % 2 == 0};
     const std::unique_ptr<Engine> e = engine(v);
     std::vector<uint64_t> groups;

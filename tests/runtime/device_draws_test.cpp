@@ -16,7 +16,7 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kVocab = 600, kRows = 5;
+constexpr int32_t kDrawnVocab = 600, kRows = 5;
 
 FakeAccelerator& fake(const LaunchContext& on) { return static_cast<FakeAccelerator&>(*on.accelerator); }
 
@@ -40,7 +40,7 @@ class DeviceDrawsTest : public testing::Test {
     kernels_.sample = sample_later;
     kernels_.candidates = candidates_later;
     kernels_.device = &layouts_;
-    draws_ = std::make_unique<DeviceDraws>(std::move(DeviceDraws::create(kernels_, {pool_, &device_}, kVocab).value()));
+    draws_ = std::make_unique<DeviceDraws>(std::move(DeviceDraws::create(kernels_, {pool_, &device_}, kDrawnVocab).value()));
   }
 
   // Draw i, with `num_penalties` of the vocabulary.
@@ -57,17 +57,17 @@ class DeviceDrawsTest : public testing::Test {
     d.num_penalties = num_penalties;
     if (num_penalties > 0) {
       lists_.emplace_back();
-      for (int32_t token = 0; token < num_penalties; ++token) lists_.back().push_back({(token * 7 + i) % kVocab, token % 3});
+      for (int32_t token = 0; token < num_penalties; ++token) lists_.back().push_back({(token * 7 + i) % kDrawnVocab, token % 3});
       d.penalties = lists_.back().data();
     }
     return d;
   }
   std::vector<SampleResult> on_the_host(const std::vector<SampleDraw>& draws) {
     std::vector<SampleResult> results(draws.size());
-    const size_t stride = static_cast<size_t>(sample_workspace_stride(kVocab));
+    const size_t stride = static_cast<size_t>(sample_workspace_stride(kDrawnVocab));
     std::vector<float> scaled(stride);
     std::vector<int32_t> order(stride);
-    sample_scalar({.num_draws = static_cast<int32_t>(draws.size()), .vocab_size = kVocab, .logits = logits_.data(), .logits_stride = kVocab,
+    sample_scalar({.num_draws = static_cast<int32_t>(draws.size()), .vocab_size = kDrawnVocab, .logits = logits_.data(), .logits_stride = kDrawnVocab,
                    .draws = draws.data(), .results = results.data(), .scaled = scaled.data(), .order = order.data()}, pool_);
     return results;
   }
@@ -87,7 +87,7 @@ class DeviceDrawsTest : public testing::Test {
   DeviceLayouts layouts_{.rows_from_tiles = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; },
                           .take_tokens = take_tokens};
   KernelTable kernels_ = {};
-  std::vector<float> logits_ = std::vector<float>(kRows * kVocab);
+  std::vector<float> logits_ = std::vector<float>(kRows * kDrawnVocab);
   std::deque<std::vector<PenaltyEntry>> lists_;
   std::unique_ptr<DeviceDraws> draws_;
 };

@@ -105,6 +105,41 @@ TEST_F(TwoPlaces, AllIsCopiedWhereThatIsQuicker) {
   expect_all_back(&s);
 }
 
+// At memory speed the copies come over several ticks, as pages are free, and nothing is computed meanwhile: that would take longer.
+TEST_F(TwoPlaces, NothingIsComputedWhileCopiesComeAtMemorySpeed) {
+  KvRebuild lender(&from(), &from_box_, {}), borrower(&to(), &to_box_, {});
+  Sequence s;
+  compute(&s, 8);
+  give(&lender, &s);
+  int32_t ticks = 0;
+  for (; s.lease != nullptr && ticks < 100; ++ticks) {
+    borrower.begin_tick();
+    borrower.advance(&s);
+    compute_front(&s);
+  }
+  EXPECT_GT(ticks, 1);
+  EXPECT_EQ(s.lease, nullptr);
+  EXPECT_EQ(computed_, 0);
+  expect_the_same(s);
+  lender.take_back();
+  expect_all_back(&s);
+}
+
+// A worker that has not computed anything yet computes a page to see how quick it is, and not half of all.
+TEST_F(TwoPlaces, AnUnknownRateIsMeasuredWithAPage) {
+  const RebuildOptions slow{.link_bytes_per_second = static_cast<double>(from().page_bytes()) * 200};
+  KvRebuild lender(&from(), &from_box_, slow), borrower(&to(), &to_box_, slow);
+  Sequence s;
+  compute(&s, 8);
+  give(&lender, &s);
+  borrower.begin_tick();
+  EXPECT_EQ(borrower.advance(&s), 0);
+  EXPECT_EQ(s.runs_to, kPageTokens);
+  borrower.drop(&s);
+  lender.take_back();
+  expect_all_back(&s);
+}
+
 TEST_F(TwoPlaces, TheEndsMeet) {
   // A page an iteration comes over the link, a page and a half is computed.
   const RebuildOptions slow{.link_bytes_per_second = static_cast<double>(from().page_bytes()) * 200};
@@ -201,7 +236,7 @@ TEST_F(TwoPlaces, TooLittleToLend) {
 
 // ---- Engines -------------------------------------------------------------------------------------------------------------
 
-struct Variant {
+struct RebuildVariant {
   int32_t num_workers = 1;
   std::string policy = "off";
   WorkerProofs proofs = {};
@@ -225,7 +260,7 @@ class Rebuilds : public EveryPath {
     }
   }
 
-  std::unique_ptr<Engine> engine(const Variant& v) const {
+  std::unique_ptr<Engine> engine(const RebuildVariant& v) const {
     EngineOptions o;
     o.device.isa = GetParam();
     o.device.num_threads = v.num_workers;
@@ -254,7 +289,7 @@ class Rebuilds : public EveryPath {
     EXPECT_TRUE(id.ok()) << id.status().message();
   }
 
-  Outputs run(const Variant& v) {
+  Outputs run(const RebuildVariant& v) {
     const std::unique_ptr<Engine> e = engine(v);
     if (e == nullptr) return {};
     EXPECT_TRUE(e->pause().ok());
@@ -301,7 +336,7 @@ TEST_P(Rebuilds, ChangeNothing) {
       for (const int32_t revoke_every : {0, 5}) {
         if (mode == RebuildMode::kRecompute && (pages_per_second > 0 || revoke_every > 0)) continue;
         if (kSanitized && pages_per_second == 1e3 && revoke_every == 0) continue;
-        const Variant v{.num_workers = 3,
+        const RebuildVariant v{.num_workers = 3,
                         .policy = revoke_every > 0 ? "fixed:self:3" : "off",
                         .proofs = {.migrate_every = 4,
                                    .migration_seed = 1,
@@ -327,7 +362,7 @@ TEST_P(Rebuilds, ChangeNothingUnderPressure) {
   for (const Request& r : requests_)
     pages = std::max(pages, (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
   for (const double pages_per_second : {0.0, 200.0}) {
-    const Variant v{.num_workers = 2,
+    const RebuildVariant v{.num_workers = 2,
                     .proofs = {.migrate_every = 6, .migration_seed = 2, .rebuild = {.link_bytes_per_second = pages_per_second * page_bytes()}},
                     .num_pages = pages};
     EXPECT_EQ(difference(plain, run(v)), "");

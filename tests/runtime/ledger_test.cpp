@@ -9,7 +9,7 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kVocab = 100, kWorker = 2;
+constexpr int32_t kLedgerVocab = 100, kWorker = 2;
 
 std::vector<std::unique_ptr<Sequence>> sequences(int32_t n, int32_t max_new_tokens, uint64_t id = 7) {
   const std::vector<int32_t> prompt = {5, 6, 5};
@@ -24,7 +24,7 @@ std::vector<std::unique_ptr<Sequence>> sequences(int32_t n, int32_t max_new_toke
   r.n = n;
   r.first_sample = 10;
   r.sampling = &sampling;
-  auto made = make_group(r, {.vocab_size = kVocab, .context_limit = 64, .num_pages = 8, .eos_ids = {3}});
+  auto made = make_group(r, {.vocab_size = kLedgerVocab, .context_limit = 64, .num_pages = 8, .eos_ids = {3}});
   EXPECT_TRUE(made.ok()) << made.status().message();
   for (auto& s : made.value()) s->group->id = id;
   return std::move(made.value());
@@ -68,10 +68,10 @@ TEST(Ledger, RestoresWhatWasAccepted) {
       progress.add(s.get());
     }
     if (round % 2 == 0) continue;  // several segments of a sample in one report
-    ASSERT_TRUE(ledger.append(kWorker, progress, kVocab).ok());
+    ASSERT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());
     progress.clear();
   }
-  ASSERT_TRUE(ledger.append(kWorker, progress, kVocab).ok());
+  ASSERT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());
   const LedgerGroup* group = ledger.find(7);
   ASSERT_NE(group, nullptr);
   for (const auto& s : live) {
@@ -93,7 +93,7 @@ TEST(Ledger, AReportThatContradictsItIsRefused) {
     p.tokens = std::move(tokens);
     p.logprobs.resize(floats);
     p.raw_logprobs.resize(floats);
-    const Status status = ledger.append(worker, p, kVocab);
+    const Status status = ledger.append(worker, p, kLedgerVocab);
     EXPECT_EQ(status.ok(), false);
     EXPECT_EQ(status.code(), StatusCode::kBadInput);
     EXPECT_EQ(ledger.find(7)->find(10)->num_accepted(), 0) << status.message();
@@ -104,14 +104,14 @@ TEST(Ledger, AReportThatContradictsItIsRefused) {
   refused(kWorker, 7, 10, 1, {1}, 1);          // a gap
   refused(kWorker, 7, 10, -1, {1}, 1);
   refused(kWorker, 7, 10, 0, {1, 2, 3, 4, 5}, 5);  // over its limit
-  refused(kWorker, 7, 10, 0, {kVocab}, 1);     // outside the vocabulary
+  refused(kWorker, 7, 10, 0, {kLedgerVocab}, 1);     // outside the vocabulary
   refused(kWorker, 7, 10, 0, {-1}, 1);
   refused(kWorker, 7, 10, 0, {}, 0);
   refused(kWorker, 7, 10, 0, {1, 2}, 1);       // arrays of different lengths
   Progress spare;
   spare.tokens = {1};
   spare.logprobs = spare.raw_logprobs = {0.0f};
-  EXPECT_FALSE(ledger.append(kWorker, spare, kVocab).ok());
+  EXPECT_FALSE(ledger.append(kWorker, spare, kLedgerVocab).ok());
 }
 
 TEST(Ledger, EndsAreCheckedAgainstTheTokens) {
@@ -122,7 +122,7 @@ TEST(Ledger, EndsAreCheckedAgainstTheTokens) {
   accept(live[0].get(), 3);  // the model's stop id
   accept(live[1].get(), 4);
   for (auto& s : live) progress.add(s.get());
-  ASSERT_TRUE(ledger.append(kWorker, progress, kVocab).ok());
+  ASSERT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());
   for (const otr_finish_reason wrong : {OTR_FINISH_LENGTH, OTR_FINISH_SCORE, OTR_FINISH_ABORT}) {
     EXPECT_FALSE(ledger.finish(kWorker, 7, 10, wrong, "").ok()) << wrong;
   }
@@ -158,7 +158,7 @@ TEST(Ledger, AScoreGoesOnBehindWhatItHas) {
   otr_score_request_init(&r, sizeof r);
   r.token_ids = tokens.data();
   r.num_tokens = tokens.size();
-  auto made = make_score(r, {.vocab_size = kVocab, .context_limit = 64, .num_pages = 8, .eos_ids = {}});
+  auto made = make_score(r, {.vocab_size = kLedgerVocab, .context_limit = 64, .num_pages = 8, .eos_ids = {}});
   ASSERT_TRUE(made.ok());
   std::vector<std::unique_ptr<Sequence>> live;
   live.push_back(std::move(made.value()));
@@ -172,7 +172,7 @@ TEST(Ledger, AScoreGoesOnBehindWhatItHas) {
   Progress progress;
   score(-1.0f);
   progress.add(live.front().get());
-  ASSERT_TRUE(ledger.append(kWorker, progress, kVocab).ok());
+  ASSERT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());
   const LedgerGroup& group = *ledger.find(7);
   const auto restored = restore(group, *group.find(0));
   EXPECT_EQ(restored->tokens, tokens);
@@ -182,7 +182,7 @@ TEST(Ledger, AScoreGoesOnBehindWhatItHas) {
   score(-2.0f);
   score(-3.0f);
   progress.add(live.front().get());
-  ASSERT_TRUE(ledger.append(kWorker, progress, kVocab).ok());
+  ASSERT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());
   ASSERT_TRUE(ledger.finish(kWorker, 7, 0, OTR_FINISH_SCORE, "").ok());
 }
 

@@ -294,6 +294,36 @@ TEST_F(Processes, AWorkerThatAlwaysFailsIsGivenUp) {
   EXPECT_EQ(difference(plain_, run(v)), "");
   EXPECT_EQ(count("worker_restarts"), 2);
   EXPECT_GT(count("requeued_samples"), 0);
+  EXPECT_NE(stats_["last_worker_loss"].get<std::string>().find("worker 1: process "), std::string::npos) << stats_;
+  EXPECT_NE(stats_["last_worker_loss"].get<std::string>().find("killed by signal 9"), std::string::npos) << stats_;
+}
+
+// A worker that dies at once, every time, does not keep the machine busy with its successors.
+TEST_F(Processes, RestartsAreFurtherAndFurtherApart) {
+  constexpr int32_t kRestarts = 6;
+  Variant v{.num_workers = 1, .max_restarts = kRestarts};
+  for (int32_t life = 0; life <= kRestarts; ++life) v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kStart, .occurrence = 0, .kind = FaultKind::kDie});
+  const std::unique_ptr<Engine> e = engine(v);
+  submit(e.get(), requests_[0], 0);
+  const auto began = std::chrono::steady_clock::now();
+  for (const auto& [key, output] : collect(e.get())) EXPECT_EQ(output.reason, OTR_FINISH_ERROR);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
+  EXPECT_GT(took.count(), 20 + 40 + 80 + 160 + 320);
+  EXPECT_EQ(nlohmann::json::parse(e->stats_json())["worker_restarts"], kRestarts);
+}
+
+// While it waits for that, it still ends at once.
+TEST_F(Processes, APauseBeforeARestartEndsWithTheEngine) {
+  Variant v{.num_workers = 2, .max_restarts = 1000};
+  for (int32_t life = 0; life < 40; ++life) v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kReady, .occurrence = life == 0 ? 9 : 0, .kind = FaultKind::kDie});
+  v.faults.push_back({.worker = 0, .life = 0, .step = ProtocolStep::kTick, .occurrence = 0, .kind = FaultKind::kDie});
+  const std::unique_ptr<Engine> e = engine(v);
+  EXPECT_EQ(difference(plain_, roll(e.get())), "");
+  for (int i = 0; i < 5000 && nlohmann::json::parse(e->stats_json())["worker_restarts"] < 7; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto began = std::chrono::steady_clock::now();
+  e->shutdown();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(took.count(), kSanitized ? 20 : 4);
 }
 
 TEST_F(Processes, NewWeightsReachThem) {
@@ -371,6 +401,27 @@ TEST_F(Processes, TheEngineMayGoAtAnyTime) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     EXPECT_LT(took.count(), kSanitized ? 20 : 8);
   }
+}
+
+// A process that does not read for a while: what the socket does not take waits in the engine, and nothing of it is lost.
+TEST_F(Processes, AFullSocketHoldsTheRestBack) {
+  constexpr size_t kGroups = 700, kPrompt = 900;  // 2.5 MB of orders: more than a socket and the queue before it hold
+  Request request(random_tokens(3, kPrompt, model_.shape().vocab_size));
+  request.sampling.max_new_tokens = 2;
+  requests_.assign(kSanitized ? kGroups / 2 : kGroups, request);
+  for (size_t i = 0; i < requests_.size(); ++i) requests_[i].stream = i;
+  const Outputs plain = run({.num_workers = 1, .processes = false, .max_batch = 64});
+  const std::unique_ptr<Engine> e = engine({.num_workers = 1, .max_batch = 64, .timeout_ms = 60'000});
+  const std::vector<pid_t> pids = children();
+  ASSERT_EQ(pids.size(), 1u);
+  ASSERT_EQ(kill(pids[0], SIGSTOP), 0);
+  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(e->wait(0).status().code() == StatusCode::kTimeout);
+  ASSERT_EQ(kill(pids[0], SIGCONT), 0);
+  EXPECT_EQ(difference(plain, collect(e.get())), "");
+  read_stats(e.get());
+  EXPECT_EQ(count("worker_restarts"), 0);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace otr {
 namespace {
 
-struct Variant {
+struct RaceVariant {
   int32_t num_workers = 2;
   std::string policy = "fixed:small+ngram:3";
   RaceMode race = RaceMode::kFastestOfN;
@@ -20,7 +20,7 @@ struct Variant {
   uint32_t seed = 1;
 };
 
-std::string name_of(const Variant& v) {
+std::string name_of(const RaceVariant& v) {
   return v.policy + (v.race == RaceMode::kLeapfrog ? ", leapfrog, " : ", fastest of N, ") + std::to_string(v.num_workers) +
          " workers, of them " + std::to_string(v.num_draft_workers) + " draft, a move every " + std::to_string(v.migrate_every);
 }
@@ -35,7 +35,7 @@ class Races : public EveryPath {
     for (size_t i : {0, 2}) requests_[i].sampling.max_new_tokens = kSanitized || std::string(GetParam()) == "cpu-scalar" ? 100 : 300, requests_[i].sampling.ignore_eos = 1;
   }
 
-  std::unique_ptr<Engine> engine(const Variant& v) const {
+  std::unique_ptr<Engine> engine(const RaceVariant& v) const {
     EngineOptions o;
     o.device.isa = GetParam();
     o.device.num_threads = v.num_workers;
@@ -57,7 +57,7 @@ class Races : public EveryPath {
     for (const nlohmann::json& w : stats_["workers"]) total += w.at(key).get<int64_t>();
     return total;
   }
-  Outputs run(const Variant& v) {
+  Outputs run(const RaceVariant& v) {
     const std::unique_ptr<Engine> e = engine(v);
     if (e == nullptr) return {};
     for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
@@ -81,12 +81,12 @@ TEST_P(Races, ChangeNothing) {
     for (const int32_t num_workers : {2, 4}) {
       for (const int32_t migrate_every : {0, 7}) {
         if (kSanitized && (migrate_every == 0) != (num_workers == 2)) continue;
-        const Variant v{.num_workers = num_workers, .race = race, .migrate_every = migrate_every};
+        const RaceVariant v{.num_workers = num_workers, .race = race, .migrate_every = migrate_every};
         EXPECT_EQ(difference(plain, run(v)), "") << name_of(v);
         replicas += sum("replicas");
         adopted += sum("adopted_tokens");
       }
-      const Variant decoupled{.num_workers = num_workers, .policy = "fixed:small:4:decoupled", .race = race,
+      const RaceVariant decoupled{.num_workers = num_workers, .policy = "fixed:small:4:decoupled", .race = race,
                               .num_draft_workers = num_workers / 2, .delay_seed = 5};
       EXPECT_EQ(difference(plain, run(decoupled)), "") << name_of(decoupled);
     }
@@ -99,7 +99,7 @@ TEST_P(Races, ChangeNothing) {
 TEST_P(Races, ArePoliciesOfTheirOwn) {
   const Outputs plain = run({.num_workers = 1, .policy = "off", .race = RaceMode::kOff});
   for (const char* policy : {"specactor", "auto:leapfrog"}) {
-    const Variant v{.num_workers = 2, .policy = policy, .race = RaceMode::kByPolicy};
+    const RaceVariant v{.num_workers = 2, .policy = policy, .race = RaceMode::kByPolicy};
     int64_t replicas = 0;  // there are some when one worker has run dry before the other: as the machine likes
     for (int round = 0; round < 10 && replicas == 0; ++round) {
       EXPECT_EQ(difference(plain, run(v)), "") << policy;

@@ -16,7 +16,7 @@
 namespace otr {
 namespace {
 
-struct Variant {
+struct SpeculationVariant {
   std::string policy = "off";
   int32_t max_batch = 64;
   int32_t chunk = 512;
@@ -35,7 +35,7 @@ CostModel free_drafts() {
 
 class Speculation : public EveryPath {
  protected:
-  Outputs run(const Variant& r) {
+  Outputs run(const SpeculationVariant& r) {
     EngineOptions o;
     o.device.isa = GetParam();
     o.device.kernels = r.kernels;
@@ -105,7 +105,7 @@ class Speculation : public EveryPath {
 
 TEST_P(Speculation, ChangesNothing) {
   const Outputs plain = run({});
-  const Variant variants[] = {
+  const SpeculationVariant variants[] = {
       {.policy = "fixed:random:5:4:12"},
       {.policy = "fixed:random:16:4:64", .max_batch = 7},
       {.policy = "fixed:random:1:16:16", .max_batch = 1, .chunk = 16},
@@ -125,8 +125,9 @@ TEST_P(Speculation, ChangesNothing) {
       {.policy = "auto"},
       {.policy = "auto", .max_batch = 3, .chunk = 16},
       {.policy = "auto:uncoupled:chain:untuned:stragglers"},
+      {.policy = "auto:q", .max_batch = 7},
   };
-  for (const Variant& variant : variants) {
+  for (const SpeculationVariant& variant : variants) {
     EXPECT_EQ(difference(plain, run(variant)), "") << variant.policy;
     if (std::string(variant.policy).starts_with("auto")) continue;  // what it drafts is a matter of time
     for (const auto& [name, counts] : stats_["speculation"]["drafters"].items()) {
@@ -142,7 +143,7 @@ TEST_P(Speculation, ThePapersPoliciesChangeNothing) {
   // Sanitizers get fewer requests, which end before specactor's profile comes to the models.
   const std::vector<std::string> profiled = kSanitized ? std::vector<std::string>{"ngram", "self"} : std::vector<std::string>{"ngram", "self", "small", "twin"};
   const struct {
-    Variant variant;
+    SpeculationVariant variant;
     std::vector<std::string> drafters, drafting;
   } cases[] = {
       {{.policy = "specactor", .costs = six}, {"ngram", "history", "self", "small", "twin", "twin4"}, profiled},

@@ -12,7 +12,7 @@
 #include <new>
 #include <thread>
 
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/engine_runs.h"
 
 namespace {
 
@@ -219,6 +219,123 @@ TEST_F(TickAllocation, ASubmitThatRunsOutOfMemoryHasNoEffect) {
   }
   EXPECT_GT(failures, 5);
   EXPECT_EQ(engine.collect().size(), 1u);
+}
+
+class OutOfMemory : public TickAllocation {
+ protected:
+  static std::unique_ptr<Engine> engine(const EngineOptions& options) {
+    Result<std::unique_ptr<Engine>> created = Engine::create(options);
+    EXPECT_TRUE(created.ok()) << created.status().message();
+    return created.ok() ? std::move(created.value()) : nullptr;
+  }
+  EngineOptions options(int32_t num_workers) const {
+    EngineOptions o;
+    o.device.num_threads = num_workers;
+    o.device.target.path = model_.path();
+    o.device.target.kv_bytes = model_.kv_bytes(256 * num_workers);
+    o.num_workers = num_workers;
+    o.max_batch = 16;
+    return o;
+  }
+  Outputs roll(Engine* e) const {
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
+    return collect(e);
+  }
+
+  const TinyModel model_;
+  const std::vector<Request> requests_ = [] {
+    std::vector<Request> r(3, endless(70, 20, 4));
+    r[1].sampling.repetition_penalty = 1.1f;
+    r[2].stop_ids = {3, 5, 7};
+    return r;
+  }();
+};
+
+// Every allocation of the thread that hears a worker process fails once: what the process has finished comes out, and the same.
+TEST_F(OutOfMemory, WhatAProcessReportsIsNotLost) {
+  EngineOptions o = options(1);
+  const Outputs expected = roll(engine(o).get());
+  o.worker_processes = true;
+  o.worker_executable = OUTRIDER_WORKER;
+  o.worker_timeout_ms = 20'000;
+  o.max_worker_restarts = 1000;
+  const std::unique_ptr<Engine> e = engine(o);
+  int failures = 0;
+  for (int64_t limit = 0; limit < 150; limit += 1 + limit / 12) {
+    EXPECT_TRUE(e->pause().ok());
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+    engine_allocations_left = limit;
+    e->resume();
+    EXPECT_EQ(difference(expected, collect(e.get())), "") << "allocation " << limit;
+    failures += engine_allocations_left < 0;
+    engine_allocations_left = -1;
+  }
+  EXPECT_GT(failures, 10);
+}
+
+// A load that runs out of memory has taken nothing, however many groups there are.
+TEST_F(OutOfMemory, ALoadIsAllOrNothing) {
+  EngineOptions o = options(1);
+  o.keeps_checkpoints = true;
+  const std::string path = model_.path() + "/state";
+  Outputs expected, some;
+  {
+    const std::unique_ptr<Engine> e = engine(o);
+    expected = roll(e.get());
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+    some = collect(e.get(), 3);
+    ASSERT_TRUE(e->save_checkpoint(path, {}).ok());
+  }
+  const std::unique_ptr<Engine> e = engine(o);
+  int failures = 0;
+  for (int64_t limit = 0;; ++limit) {
+    Status loaded;
+    allocations_left = limit;
+    try {
+      loaded = e->load_checkpoint(path);
+    } catch (const std::bad_alloc&) {
+      loaded = Status(StatusCode::kOutOfMemory, "");
+    }
+    allocations_left = -1;
+    if (loaded.ok()) break;
+    EXPECT_EQ(nlohmann::json::parse(e->stats_json())["outstanding_samples"], 0) << "allocation " << limit;
+    EXPECT_EQ(e->wait(0).status().code(), StatusCode::kIdle) << "allocation " << limit;
+    ++failures;
+  }
+  EXPECT_GT(failures, 100);
+  some.merge(collect(e.get()));
+  EXPECT_EQ(difference(expected, some), "");
+  EXPECT_EQ(difference(expected, roll(e.get())), "");  // and the next groups get numbers of their own
+}
+
+// A request that a drafting worker has no memory for goes without drafts; what is opened there is closed there.
+TEST_F(OutOfMemory, ADraftingWorkerLosesNothing) {
+  const TinyModel drafter({.hidden_size = 16, .intermediate_size = 24, .seed = 9});
+  const Outputs expected = roll(engine(options(1)).get());
+  EngineOptions o = options(2);
+  o.num_draft_workers = 1;
+  o.policy = "fixed:small:4:decoupled";
+  o.drafters = {"small=model:" + drafter.path()};
+  int failures = 0;
+  int64_t survived = 0;
+  for (int64_t limit = 0; limit < 60; ++limit) {
+    const std::unique_ptr<Engine> e = engine(o);
+    EXPECT_TRUE(e->pause().ok());
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+    engine_allocations_left = limit;
+    e->resume();
+    const Outputs outputs = collect(e.get());
+    failures += engine_allocations_left < 0;
+    engine_allocations_left = -1;
+    EXPECT_EQ(outputs.size(), expected.size());
+    for (const auto& [key, output] : outputs) {
+      survived += output.reason != OTR_FINISH_ERROR;
+      EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << "allocation " << limit;
+    }
+    settled_stats(*e);
+  }
+  EXPECT_GT(failures, 20);
+  EXPECT_GT(survived, 60 * static_cast<int64_t>(expected.size()) / 2);
 }
 
 // Likewise every allocation that the calling thread makes in a create.

@@ -1,8 +1,10 @@
 // Several workers: what they give is what one gives, however samples are spread and moved.
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <thread>
@@ -14,7 +16,7 @@
 namespace otr {
 namespace {
 
-struct Variant {
+struct WorkersVariant {
   int32_t num_workers = 1;
   std::string policy = "off";
   int32_t migrate_every = 0;
@@ -23,9 +25,10 @@ struct Variant {
   int64_t num_pages = 2048;  // of a worker
   uint32_t seed = 1;
   std::string trace_path = "";
+  bool pin_threads = false;
 };
 
-std::string name_of(const Variant& v) {
+std::string name_of(const WorkersVariant& v) {
   return v.policy + ", " + std::to_string(v.num_workers) + " workers, a move every " + std::to_string(v.migrate_every) +
          " ticks, batch " + std::to_string(v.max_batch);
 }
@@ -37,10 +40,11 @@ class Workers : public EveryPath {
     if (std::string(GetParam()) == "cpu-scalar") requests_.resize(6);  // which is slow
   }
 
-  std::unique_ptr<Engine> engine(const Variant& v) const {
+  std::unique_ptr<Engine> engine(const WorkersVariant& v) const {
     EngineOptions o;
     o.device.isa = GetParam();
     o.device.num_threads = v.num_workers;
+    o.device.pin_threads = v.pin_threads;
     o.device.target.path = model_.path();
     o.device.target.kv_bytes = model_.kv_bytes(v.num_pages * v.num_workers);
     o.num_workers = v.num_workers;
@@ -55,7 +59,7 @@ class Workers : public EveryPath {
     return created.ok() ? std::move(created.value()) : nullptr;
   }
 
-  Outputs run(const Variant& v) {
+  Outputs run(const WorkersVariant& v) {
     const std::unique_ptr<Engine> e = engine(v);
     if (e == nullptr) return {};
     EXPECT_TRUE(e->pause().ok());  // they arrive together
@@ -97,13 +101,37 @@ TEST_P(Workers, ChangeNothing) {
     for (const int32_t migrate_every : {0, 1, 5}) {
       for (const std::string& policy : policies) {
         if (kSanitized ? migrate_every != 1 : policy == "auto" && migrate_every == 1) continue;
-        const Variant v{.num_workers = num_workers, .policy = policy, .migrate_every = migrate_every};
+        const WorkersVariant v{.num_workers = num_workers, .policy = policy, .migrate_every = migrate_every};
         EXPECT_EQ(difference(plain, run(v)), "") << name_of(v);
         migrations += count("migrations");
       }
     }
   }
   EXPECT_GT(migrations, kSanitized ? 20 : 100);
+}
+
+// Each thread of several workers has a CPU of its own, as far as there are some, and the caller keeps those that it had.
+TEST_P(Workers, PinnedThreadsChangeNothing) {
+  requests_.resize(6);
+  const Outputs plain = run({});
+  cpu_set_t before, after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  const WorkersVariant v{.num_workers = 2, .policy = "fixed:small:3", .migrate_every = 3, .pin_threads = true};
+  const std::unique_ptr<Engine> e = engine(v);
+  ASSERT_NE(e, nullptr);
+  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+  EXPECT_EQ(difference(plain, collect(e.get())), "");
+  ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+  std::set<std::string> pinned;  // the CPUs of threads that have one
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    cpu_set_t cpus;
+    if (sched_getaffinity(std::stoi(task.path().filename()), sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) != 1) continue;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &cpus)) pinned.insert(std::to_string(cpu));
+    }
+  }
+  EXPECT_GE(pinned.size(), static_cast<size_t>(std::min(2, CPU_COUNT(&before))));
 }
 
 TEST_P(Workers, ChangeNothingUnderPressure) {
@@ -117,10 +145,10 @@ TEST_P(Workers, ChangeNothingUnderPressure) {
   for (const char* policy : {"off", "fixed:self:4:3:12"}) {
     for (const int32_t migrate_every : {0, 3}) {
       if (kSanitized && (migrate_every == 0) == (policy == std::string("off"))) continue;
-      const Variant v{.num_workers = 2, .policy = policy, .migrate_every = migrate_every, .chunk = 48, .num_pages = pages};
+      const WorkersVariant v{.num_workers = 2, .policy = policy, .migrate_every = migrate_every, .chunk = 48, .num_pages = pages};
       EXPECT_EQ(difference(plain, run(v)), "") << name_of(v);
       preemptions += count("preemptions");
-      const Variant few{.num_workers = 4, .policy = policy, .migrate_every = migrate_every, .max_batch = 6, .chunk = 48};
+      const WorkersVariant few{.num_workers = 4, .policy = policy, .migrate_every = migrate_every, .max_batch = 6, .chunk = 48};
       EXPECT_EQ(difference(plain, run(few)), "") << name_of(few);
       EXPECT_LE(count("batch_peak"), 6);
     }
@@ -205,7 +233,7 @@ TEST_P(Workers, CancelAndPauseWhileSamplesMove) {
   std::mt19937 random(3);
   size_t aborted = 0, cancelled_at_rest = 0;
   for (int round = 0; round < (kSanitized ? 2 : 8); ++round) {
-    const Variant v{.num_workers = 3,
+    const WorkersVariant v{.num_workers = 3,
                     .policy = round % 2 == 0 ? "off" : "fixed:self:3",
                     .migrate_every = 1,
                     .seed = static_cast<uint32_t>(random())};
@@ -247,7 +275,7 @@ TEST_P(Workers, CancelAndPauseWhileSamplesMove) {
 
 // New weights reach every worker, and what was made of the old ones is forgotten by all.
 TEST_P(Workers, AllGetNewWeights) {
-  const Variant v{.num_workers = 3, .policy = "fixed:self:4:2:6", .migrate_every = 4};
+  const WorkersVariant v{.num_workers = 3, .policy = "fixed:self:4:2:6", .migrate_every = 4};
   const std::unique_ptr<Engine> e = engine(v);
   const auto roll = [&] {
     for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "tests/runtime/sanitized.h"
@@ -229,6 +231,91 @@ TEST(Batcher, RemovesRunningAndWaiting) {
   EXPECT_TRUE(host.batcher().empty());
   EXPECT_FALSE(host.tick());
   EXPECT_EQ(host.pages_in_use(), 0);
+}
+
+// Sequences whose keys and values come from elsewhere, and pages that are lent.
+class RebuildingHost final : public BatchHost {
+ public:
+  struct Entry {
+    int32_t num_target = 100, num_computed = 0, runs_to = INT32_MAX, remaining = 10;
+    int32_t pages = 0;
+  };
+  std::vector<Entry> entries;
+  int32_t free_pages = 100, lent_pages = 0;
+  Slots dropped;
+  int reclaims = 0;
+
+  SequenceView view(int32_t slot) const override {
+    const Entry& e = entries[static_cast<size_t>(slot)];
+    return {.num_target = e.num_target, .num_computed = e.num_computed, .remaining = e.remaining, .logits_from = e.num_target - 1, .runs_to = e.runs_to};
+  }
+  int32_t pages_available() const override { return free_pages; }
+  bool reclaim_pages() override {
+    ++reclaims;
+    free_pages += std::min(lent_pages, 1);
+    return lent_pages-- > 0;
+  }
+  int32_t pages_held(int32_t slot) const override { return entries[static_cast<size_t>(slot)].pages; }
+  int32_t pages_private(int32_t slot) const override { return pages_held(slot); }
+  int32_t pages_to_write(int32_t slot, int32_t begin, int32_t end) const override {
+    return begin >= end ? 0 : std::max(0, (end + 63) / 64 - pages_held(slot));
+  }
+  void attach_prefix(int32_t) override {}
+  void drop_pages(int32_t slot, bool) override {
+    free_pages += std::exchange(entries[static_cast<size_t>(slot)].pages, 0);
+    entries[static_cast<size_t>(slot)].num_computed = 0;
+    dropped.push_back(slot);
+  }
+  void take_pages(int32_t slot, int32_t begin, int32_t end) override {
+    const int32_t pages = pages_to_write(slot, begin, end);
+    free_pages -= pages;
+    entries[static_cast<size_t>(slot)].pages += pages;
+  }
+};
+
+TEST(Batcher, RunsNoFurtherThanWhatComesFromElsewhere) {
+  RebuildingHost host;
+  host.entries = {{.num_target = 500, .runs_to = 128}, {.num_target = 500, .runs_to = 0}, {.num_target = 300}};
+  Batcher batcher(limits(3, 400));
+  for (int32_t slot = 0; slot < 3; ++slot) batcher.add(slot, static_cast<uint64_t>(slot));
+  const auto plan = [&] {
+    std::vector<std::array<int32_t, 3>> rows;
+    for (const RowRun& run : batcher.schedule(&host)) {
+      rows.push_back({run.slot, run.begin, run.end});
+      host.entries[static_cast<size_t>(run.slot)].num_computed = run.end;
+    }
+    return rows;
+  };
+  using Rows = std::vector<std::array<int32_t, 3>>;
+  EXPECT_EQ(plan(), (Rows{{0, 0, 128}, {2, 0, 272}}));  // the chunk that the bounded ones do not take is the third's
+  EXPECT_EQ(plan(), (Rows{{2, 272, 300}}));             // the first waits at its bound, with its place
+  host.entries[0].runs_to = 200;
+  host.entries[1].runs_to = INT32_MAX;
+  EXPECT_EQ(plan(), (Rows{{0, 128, 200}, {1, 0, 328}}));
+  host.entries[0].num_computed = 499;  // the ends have met but for the last token, which is not to run before runs_to says so
+  EXPECT_EQ(plan(), (Rows{{1, 328, 500}}));
+  host.entries[0].runs_to = INT32_MAX;
+  EXPECT_EQ(plan(), (Rows{{0, 499, 500}}));
+  EXPECT_EQ(batcher.num_running(), 3);
+}
+
+TEST(Batcher, WhatIsLentComesBackBeforeAnyoneGivesWay) {
+  RebuildingHost host;
+  host.entries = {{.num_target = 64}, {.num_target = 64, .remaining = 50}};
+  host.free_pages = 2;
+  host.lent_pages = 2;
+  Batcher batcher(limits(2, 200));
+  batcher.add(0, 0);
+  batcher.add(1, 1);
+  ASSERT_EQ(batcher.schedule(&host).size(), 2u);
+  EXPECT_EQ(host.reclaims, 0);  // there was enough
+  for (auto& e : host.entries) e.num_computed = 64, e.num_target = 65;
+  ASSERT_EQ(batcher.schedule(&host).size(), 2u);
+  EXPECT_EQ(host.reclaims, 2);
+  EXPECT_EQ(host.dropped, Slots());
+  for (auto& e : host.entries) e.num_computed = 128, e.num_target = 129;
+  ASSERT_EQ(batcher.schedule(&host).size(), 1u);  // nothing is lent any more: the younger gives way
+  EXPECT_EQ(host.dropped, (Slots{1}));
 }
 
 // Random sequences in pools from just enough for the largest upwards: every promise of a plan holds (FakeHost), every tick runs

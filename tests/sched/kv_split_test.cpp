@@ -23,7 +23,11 @@ TEST(KvSplit, WithOneEndTheOtherDoesAll) {
   EXPECT_EQ(tokens_from_front(0, 4096, 64, {0, 0}), 4096);
 }
 
-TEST(KvSplit, AnUnknownComputeRateTakesHalf) { EXPECT_EQ(tokens_from_front(0, 4096, 64, {0, 12345}), 2048); }
+TEST(KvSplit, AnUnknownComputeRateTakesAPage) {
+  EXPECT_EQ(tokens_from_front(0, 4096, 64, {0, 12345}), 64);
+  EXPECT_EQ(tokens_from_front(100, 4096, 64, {0, 12345}), 28);
+  EXPECT_EQ(tokens_from_front(100, 110, 64, {0, 12345}), 10);
+}
 
 TEST(KvSplit, ABegunPageIsComputedToItsEnd) {
   EXPECT_EQ(tokens_from_front(100, 4096, 64, {1, 1e9}), 28);

@@ -165,6 +165,43 @@ TEST(Placement, NothingGoesToWhoIsGone) {
   EXPECT_EQ(p.place(5), Placement::kNobody);
 }
 
+TEST(Placement, WhoDraftsGetsNothingAndGivesWhatItHas) {
+  Placement p = placement_of({loaded(6, 3), loaded(1, 0), idle()});
+  EXPECT_EQ(p.place(1), 2);
+  p.report(2, idle());
+  p.set_first(1);
+  for (int i = 0; i < 20; ++i) EXPECT_NE(p.place(1), 0);
+  EXPECT_FALSE(p.is_idle(0));
+
+  Placement queued = placement_of({loaded(6, 3), loaded(8, 0), idle()}), running = placement_of({loaded(6, 0), idle(), idle()});
+  queued.set_first(1);
+  running.set_first(1);
+  EXPECT_EQ(text_of(queued.rebalance()), "0>2:4q ");
+  EXPECT_EQ(text_of(running.rebalance()), "0>1:3r ");
+
+  Placement dry = placement_of({idle(), loaded(6, 0)});
+  EXPECT_TRUE(dry.is_idle(0));
+  dry.set_first(1);
+  EXPECT_FALSE(dry.is_idle(0));  // it has something to do
+  EXPECT_EQ(text_of(dry.rebalance()), "");
+  dry.set_first(0);  // coupled again
+  EXPECT_EQ(text_of(dry.rebalance()), "1>0:3r ");
+}
+
+TEST(Placement, TheBusiestRunsTheMostAndTakesPartInNoMove) {
+  EXPECT_EQ(placement_of({idle(), idle()}).busiest(), -1);
+  EXPECT_EQ(placement_of({idle(), loaded(0, 3)}).busiest(), -1);  // what waits does not run
+  EXPECT_EQ(placement_of({loaded(2, 0), loaded(5, 0), loaded(5, 0)}).busiest(), 1);
+  EXPECT_EQ(placement_of({loaded(2, 9), loaded(5, 0)}).busiest(), 1);
+  Placement p = placement_of({loaded(6, 0), loaded(2, 0), idle()});
+  EXPECT_EQ(p.busiest(), 0);
+  const Move move = p.rebalance().at(0);
+  EXPECT_EQ(move.from, 0);
+  EXPECT_EQ(p.busiest(), 1);
+  p.answered(move);
+  EXPECT_EQ(p.busiest(), 0);
+}
+
 TEST(Placement, NothingIsLostAndNobodyIdlesBesideAQueue) {
   int64_t moves = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {

@@ -7,7 +7,7 @@
 namespace otr {
 namespace {
 
-constexpr int kModel = 1, kLookup = 0;
+constexpr int kTrained = 1, kFound = 0;
 
 // A chain of `depth` nodes of drafter `number`, each kept with probability p after the one before.
 Forest chain(int number, int32_t depth, float p) {
@@ -22,64 +22,64 @@ Forest chain(int number, int32_t depth, float p) {
 
 TEST(Acceptance, BeginsWithAPrior) {
   const Acceptance acceptance;
-  EXPECT_NEAR(static_cast<double>(acceptance.p(kModel)), Acceptance::kPrior, 1e-6);
-  EXPECT_NEAR(static_cast<double>(acceptance.p(kModel, 3, 7)), Acceptance::kPrior, 1e-6);
+  EXPECT_NEAR(static_cast<double>(acceptance.p(kTrained)), Acceptance::kPrior, 1e-6);
+  EXPECT_NEAR(static_cast<double>(acceptance.p(kTrained, 3, 7)), Acceptance::kPrior, 1e-6);
   EXPECT_EQ(acceptance.known(3, 7), 0.0f);
 }
 
 TEST(Acceptance, FindsTheShareThatIsKept) {
   Acceptance acceptance;
   for (int i = 0; i < 400; ++i) {
-    acceptance.note_draft(0, 1, chain(kModel, 4, 0.9f), 1u << kModel);
-    acceptance.note_draft(1, 2, chain(kModel, 4, 0.5f), 1u << kModel);
+    acceptance.note_draft(0, 1, chain(kTrained, 4, 0.9f), 1u << kTrained);
+    acceptance.note_draft(1, 2, chain(kTrained, 4, 0.5f), 1u << kTrained);
   }
-  EXPECT_NEAR(acceptance.p(kModel, 0, 1), 0.9f, 0.03f);
-  EXPECT_NEAR(acceptance.p(kModel, 1, 2), 0.5f, 0.08f);  // the prior, 0.73, weighs 4 places of 16
+  EXPECT_NEAR(acceptance.p(kTrained, 0, 1), 0.9f, 0.03f);
+  EXPECT_NEAR(acceptance.p(kTrained, 1, 2), 0.5f, 0.08f);  // the prior, 0.73, weighs 4 places of 16
   // 0.9 (1 + … + 0.9^3) of 1 + … + 0.9^3 and 0.5 (1 + … + 0.5^3) of 1 + … + 0.5^3 together
-  EXPECT_NEAR(acceptance.p(kModel), (3.0951f + 0.9375f) / (3.439f + 1.875f), 0.02f);
-  EXPECT_EQ(acceptance.p(kModel, 0, 5), acceptance.p(kModel));  // another sequence in that slot
+  EXPECT_NEAR(acceptance.p(kTrained), (3.0951f + 0.9375f) / (3.439f + 1.875f), 0.02f);
+  EXPECT_EQ(acceptance.p(kTrained, 0, 5), acceptance.p(kTrained));  // another sequence in that slot
 }
 
 // Two children share what one would have: a tree's share of a place is their sum.
 TEST(Acceptance, SiblingsAddUp) {
   Acceptance acceptance;
   Forest forest;
-  const int32_t first = forest.add(Forest::kRoot, 1, 0.6f, kModel, 0);
-  forest.add(Forest::kRoot, 2, 0.3f, kModel, 1);
-  forest.add(first, 3, 0.54f, kModel, 0);
-  for (int i = 0; i < 400; ++i) acceptance.note_draft(0, 1, forest, 1u << kModel);
-  EXPECT_NEAR(acceptance.p(kModel, 0, 1), (0.6f + 0.3f + 0.54f) / 1.6f, 0.01f);
+  const int32_t first = forest.add(Forest::kRoot, 1, 0.6f, kTrained, 0);
+  forest.add(Forest::kRoot, 2, 0.3f, kTrained, 1);
+  forest.add(first, 3, 0.54f, kTrained, 0);
+  for (int i = 0; i < 400; ++i) acceptance.note_draft(0, 1, forest, 1u << kTrained);
+  EXPECT_NEAR(acceptance.p(kTrained, 0, 1), (0.6f + 0.3f + 0.54f) / 1.6f, 0.01f);
 }
 
 TEST(Acceptance, AnEmptyDraftSaysNothing) {
   Acceptance acceptance;
-  for (int i = 0; i < 100; ++i) acceptance.note_draft(0, 1, Forest(), 1u << kModel);
-  EXPECT_NEAR(static_cast<double>(acceptance.p(kModel)), Acceptance::kPrior, 1e-6);
+  for (int i = 0; i < 100; ++i) acceptance.note_draft(0, 1, Forest(), 1u << kTrained);
+  EXPECT_NEAR(static_cast<double>(acceptance.p(kTrained)), Acceptance::kPrior, 1e-6);
 }
 
 TEST(Acceptance, VerdictsCorrectDraftersThatFlatterThemselves) {
   Acceptance acceptance;
-  const Forest forest = chain(kModel, 4, 0.9f);
+  const Forest forest = chain(kTrained, 4, 0.9f);
   for (int i = 0; i < 500; ++i) {
-    acceptance.note_draft(0, 1, forest, 1u << kModel);
+    acceptance.note_draft(0, 1, forest, 1u << kTrained);
     const std::vector<int32_t> kept(i % 5 == 0 ? 1 : 0, 0);
     acceptance.note_verdict(forest, kept);  // 0.2 kept of 3.1 foretold
   }
-  EXPECT_LT(acceptance.p(kModel), 0.15f);
-  EXPECT_NEAR(acceptance.trust(kModel), 0.08, 0.03);
-  EXPECT_EQ(acceptance.trust(kLookup), 1.0);
+  EXPECT_LT(acceptance.p(kTrained), 0.15f);
+  EXPECT_NEAR(acceptance.trust(kTrained), 0.08, 0.03);
+  EXPECT_EQ(acceptance.trust(kFound), 1.0);
   for (int i = 0; i < 10000; ++i) acceptance.end_tick();
-  EXPECT_GT(acceptance.trust(kModel), 0.9);  // it may try again
+  EXPECT_GT(acceptance.trust(kTrained), 0.9);  // it may try again
   EXPECT_NEAR(static_cast<double>(acceptance.p(0)), Acceptance::kPrior, 1e-6);
 }
 
 TEST(Acceptance, LookupsOfLate) {
   Acceptance acceptance;
-  acceptance.note_lookups(0, 1, chain(kLookup, 3, 1.0f), 1u << kLookup);
+  acceptance.note_lookups(0, 1, chain(kFound, 3, 1.0f), 1u << kFound);
   EXPECT_NEAR(acceptance.known(0, 1), 3.0f, 1e-6f);
-  for (int i = 0; i < 100; ++i) acceptance.note_lookups(0, 1, Forest(), 1u << kLookup);
+  for (int i = 0; i < 100; ++i) acceptance.note_lookups(0, 1, Forest(), 1u << kFound);
   EXPECT_NEAR(acceptance.known(0, 1), 0.0f, 1e-3f);
-  acceptance.note_lookups(0, 1, chain(kModel, 3, 1.0f), 1u << kLookup);  // another's nodes
+  acceptance.note_lookups(0, 1, chain(kTrained, 3, 1.0f), 1u << kFound);  // another's nodes
   EXPECT_NEAR(acceptance.known(0, 1), 0.0f, 1e-3f);
 }
 

@@ -49,13 +49,18 @@ TEST(ParsePolicy, ReadsTheRuleThatTreesGrowBy) {
 }
 
 TEST(ParsePolicy, ReadsTheVariantsOfAuto) {
-  const Policy plain = parse_policy("auto").value(), all = parse_policy("auto:uncoupled:chain:q:untuned:stragglers").value();
-  EXPECT_FALSE(plain.uncoupled || plain.by_q || plain.untuned || plain.stragglers);
-  EXPECT_TRUE(all.uncoupled && all.by_q && all.untuned && all.stragglers);
+  const Policy plain = parse_policy("auto").value(), all = parse_policy("auto:uncoupled:chain:q:untuned:stragglers:leapfrog").value();
+  EXPECT_FALSE(plain.uncoupled || plain.by_q || plain.untuned || plain.stragglers || plain.leapfrog);
+  EXPECT_TRUE(all.uncoupled && all.by_q && all.untuned && all.stragglers && all.leapfrog);
+  const Policy q = parse_policy("auto:q").value(), leapfrog = parse_policy("auto:leapfrog").value();
+  EXPECT_TRUE(q.by_q && !q.leapfrog && !q.uncoupled && !q.untuned && !q.stragglers);
+  EXPECT_TRUE(leapfrog.leapfrog && !leapfrog.by_q && !leapfrog.uncoupled && !leapfrog.untuned && !leapfrog.stragglers);
+  EXPECT_EQ(q.top_k, plain.top_k);
+  EXPECT_EQ(leapfrog.kind, PolicyKind::kAuto);
   EXPECT_EQ(all.kind, PolicyKind::kAuto);
   EXPECT_GT(plain.top_k, 1);
   EXPECT_EQ(all.top_k, 1);
-  for (const char* text : {"auto:", "auto:fast", "auto:chain:", "tlt:chain", "off:chain"}) EXPECT_FALSE(parse_policy(text).ok()) << text;
+  for (const char* text : {"auto:", "auto:fast", "auto:chain:", "auto:Q", "auto:leapfrog:4", "fixed:ngram:4:leapfrog", "tlt:chain", "off:chain"}) EXPECT_FALSE(parse_policy(text).ok()) << text;
 }
 
 TEST(ParsePolicy, KnowsThePapersByName) {

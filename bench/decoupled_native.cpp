@@ -1,0 +1,193 @@
+// Is decoupled drafting on this machine as fast as the model says? One core that drafts and one that verifies, against two cores that draft
+// and verify in turns, with equal windows: interleaved pairs of rollouts of the same requests.
+//
+//     decoupled_native MODEL DRAFTER PROMPTS.jsonl [WINDOW [REQUESTS [NEW_TOKENS [PAIRS]]]]
+//
+// The model is spec/window_speed.h. What it is given was measured in the rollouts themselves: milliseconds of a level of the draft and
+// of a verification in either arrangement, and the chance that a drafted token is kept. So the comparison judges what the model says of
+// windows, queues and waiting, and not how well costs are calibrated. Printed: the median of the pairs' ratios, the model's, their
+// difference, and what `auto` and `specactor` choose. Exit code 1: they differ by more than 15 %, or samples differ.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "loader/tokenizer.h"
+#include "runtime/engine.h"
+#include "spec/window_speed.h"
+
+namespace otr {
+namespace {
+
+constexpr double kMostOff = 0.15;
+constexpr uint64_t kKvBytes = uint64_t{512} << 20;
+
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result.value());
+}
+
+struct Question {
+  std::string model, drafter;
+  std::vector<std::vector<int32_t>> prompts;
+  int32_t window = 4, new_tokens = 256, pairs = 7;
+};
+
+using Samples = std::map<uint64_t, std::vector<int32_t>>;
+struct Run {
+  double seconds = 0;
+  Samples samples;
+  nlohmann::json stats;
+};
+
+std::unique_ptr<Engine> make_engine(const Question& q, const std::string& policy, int32_t draft_workers) {
+  EngineOptions o;
+  o.device.target.path = q.model;
+  o.device.target.kv_bytes = kKvBytes;
+  o.device.num_threads = 2;
+  o.num_workers = 2;
+  o.num_draft_workers = draft_workers;
+  o.max_batch = 2 * static_cast<int32_t>(q.prompts.size());  // all of them fit one worker
+  o.policy = policy;
+  o.race = RaceMode::kOff;
+  o.drafters = {"small=model:" + q.drafter};
+  return value_of(Engine::create(o));
+}
+
+// A step of all requests, each of so many tokens: the batch is the same from beginning to end.
+Run roll(const Question& q, Engine* e) {
+  if (const Status paused = e->pause(); !paused.ok()) throw std::runtime_error(paused.message());
+  otr_sampling_params sampling;
+  otr_sampling_params_init(&sampling, sizeof sampling);
+  sampling.max_new_tokens = q.new_tokens;
+  sampling.ignore_eos = 1;
+  for (size_t i = 0; i < q.prompts.size(); ++i) {
+    otr_group_request r;
+    otr_group_request_init(&r, sizeof r);
+    r.prompt_token_ids = q.prompts[i].data();
+    r.num_prompt_tokens = q.prompts[i].size();
+    r.stream = i;
+    r.tag = i;
+    r.sampling = &sampling;
+    value_of(e->submit(r));
+  }
+  const Stopwatch time;
+  e->resume();
+  Run run;
+  for (size_t i = 0; i < q.prompts.size(); ++i) {
+    const std::unique_ptr<Sequence> s = value_of(e->wait(-1));
+    run.samples[s->group->tag] = s->tokens;
+  }
+  run.seconds = time.seconds();
+  run.stats = nlohmann::json::parse(e->stats_json());
+  return run;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Of a number of workers, from the first on, what grew between two stats.
+double grown(const nlohmann::json& before, const nlohmann::json& after, size_t worker, const std::string& pointer) {
+  const nlohmann::json::json_pointer at("/workers/" + std::to_string(worker) + pointer);
+  return after.at(at).get<double>() - before.at(at).get<double>();
+}
+
+struct Measured {
+  WindowTimes coupled, decoupled;
+  double p = 0;
+};
+
+Measured measure(const Question& q, const nlohmann::json (&coupled)[2], const nlohmann::json (&decoupled)[2]) {
+  Measured m;
+  double busy = 0, drafting = 0, ticks = 0;
+  for (size_t w = 0; w < 2; ++w) {
+    busy += grown(coupled[0], coupled[1], w, "/busy_seconds");
+    drafting += grown(coupled[0], coupled[1], w, "/draft_seconds");
+    ticks += grown(coupled[0], coupled[1], w, "/ticks");
+  }
+  m.coupled = {.draft_ms = 1e3 * drafting / ticks / q.window, .verify_ms = 1e3 * (busy - drafting) / ticks};
+  const auto drafter = [&](const char* key) { return grown(decoupled[0], decoupled[1], 0, std::string("/drafting/") + key); };
+  m.decoupled = {.draft_ms = 1e3 * drafter("busy_seconds") / drafter("ticks"),
+                 .verify_ms = 1e3 * grown(decoupled[0], decoupled[1], 1, "/busy_seconds") / grown(decoupled[0], decoupled[1], 1, "/ticks")};
+  m.p = drafter("kept_tokens") / (drafter("kept_tokens") + drafter("rollbacks"));
+  return m;
+}
+
+void print_choice(const Question& q, const char* policy) {
+  const std::unique_ptr<Engine> e = make_engine(q, policy, 1);
+  const std::string plan = roll(q, e.get()).stats["plan"];
+  const size_t begin = plan.find("Chosen: ");
+  std::printf("%s, after a step: %s\n", policy, plan.substr(begin, plan.find('\n', begin) - begin).c_str());
+}
+
+int run(const Question& q) {
+  const std::string policy = "fixed:small:" + std::to_string(q.window);
+  const std::unique_ptr<Engine> two = make_engine(q, policy, 0), split = make_engine(q, policy + ":decoupled", 1);
+  bool same = roll(q, two.get()).samples == roll(q, split.get()).samples;  // and whatever is done once is done
+  const nlohmann::json two_before = nlohmann::json::parse(two->stats_json()), split_before = nlohmann::json::parse(split->stats_json());
+  nlohmann::json two_after, split_after;
+  std::vector<double> ratios;
+  for (int32_t i = 0; i < q.pairs; ++i) {
+    const bool first = i % 2 == 0;
+    Run a = roll(q, first ? two.get() : split.get()), b = roll(q, first ? split.get() : two.get());
+    if (!first) std::swap(a, b);
+    same = same && a.samples == b.samples;
+    ratios.push_back(a.seconds / b.seconds);
+    two_after = a.stats, split_after = b.stats;
+  }
+  const nlohmann::json coupled[] = {two_before, two_after}, decoupled[] = {split_before, split_after};
+  const Measured m = measure(q, coupled, decoupled);
+  const double batch = static_cast<double>(q.prompts.size());
+  const double coupled_speed = window_speed(WindowForm::kCoupled, m.p, q.window, m.coupled);
+  const double decoupled_speed = window_speed(form_in(WindowForm::kDecoupled, batch), m.p, q.window, m.decoupled);
+  const double predicted = decoupled_speed / coupled_speed, measured = median(ratios), off = measured / predicted - 1;
+  std::printf("%s: %zu requests of %d tokens, windows of %d, p %.3f\n", q.model.c_str(), q.prompts.size(), q.new_tokens, q.window, m.p);
+  std::printf("coupled on 2 cores: a level %.3f ms, a verification %.3f ms; decoupled on 1 + 1: %.3f ms, %.3f ms\n", m.coupled.draft_ms,
+              m.coupled.verify_ms, m.decoupled.draft_ms, m.decoupled.verify_ms);
+  std::printf("decoupled against coupled: measured %.3f (%d pairs, %.3f to %.3f), predicted %.3f: %+.1f %%\n", measured, q.pairs,
+              *std::min_element(ratios.begin(), ratios.end()), *std::max_element(ratios.begin(), ratios.end()), predicted, 100 * off);
+  for (const char* chooser : {"auto", "specactor"}) print_choice(q, chooser);
+  std::printf("samples bit-equal: %s\n", same ? "yes" : "NO");
+  return same && std::abs(off) <= kMostOff ? 0 : 1;
+}
+
+Question read_question(int argc, char** argv) {
+  Question q{.model = argv[1], .drafter = argv[2], .prompts = {}};
+  const auto number = [&](int at, int32_t otherwise) { return argc > at ? std::max(1, std::atoi(argv[at])) : otherwise; };
+  q.window = number(4, q.window);
+  const size_t requests = static_cast<size_t>(number(5, 8));
+  q.new_tokens = number(6, q.new_tokens);
+  q.pairs = number(7, q.pairs);
+  const Tokenizer tokenizer = value_of(Tokenizer::load(q.model + "/tokenizer.json"));
+  std::ifstream lines(argv[3]);
+  for (std::string line; q.prompts.size() < requests && std::getline(lines, line);) {
+    q.prompts.push_back(value_of(tokenizer.encode(nlohmann::json::parse(line).at("prompt").get<std::string>())));
+  }
+  if (q.prompts.size() < requests) throw std::runtime_error(std::string(argv[3]) + ": fewer prompts than requests");
+  return q;
+}
+
+}  // namespace
+}  // namespace otr
+
+int main(int argc, char** argv) {
+  if (argc < 4 || argc > 8) {
+    std::fprintf(stderr, "Usage: decoupled_native MODEL DRAFTER PROMPTS.jsonl [WINDOW [REQUESTS [NEW_TOKENS [PAIRS]]]]\n");
+    return 2;
+  }
+  try {
+    return otr::run(otr::read_question(argc, argv));
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "decoupled_native: %s\n", e.what());
+    return 4;
+  }
+}

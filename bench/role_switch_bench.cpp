@@ -1,0 +1,140 @@
+// How long a worker takes from one role to the other: it drafts for another worker in one step and verifies in the next.
+//
+//     role_switch_bench MODEL DRAFTER [MOST_MS]
+//
+// Two workers, one thread each. The order to change comes when a step has ended; the time is from the next request's submit, which the
+// worker finds with that order, to the end of its first tick. As a verifier: to the result of a request of one token. As a drafter: to
+// its report after the first drafts, which ends a burst of them. Beside it the same request at a worker that keeps its role: were weights
+// copied or packed by the change, the two would differ by the time to read and write them. The program ends with 1 if a median is
+// above MOST_MS (5), or above the one without a change by more than a quarter of the time that memory takes for the weights.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "runtime/engine.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kRounds = 201, kDraftedTokens = 24;
+constexpr double kMemoryBytesPerMs = 20e6;  // of a fast core: what is copied is read and written
+
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result.value());
+}
+
+std::unique_ptr<Engine> make_engine(const std::string& model, const std::string& drafter, bool alternates, const char* policy) {
+  EngineOptions o;
+  o.device.target.path = model;
+  o.device.target.kv_bytes = uint64_t{64} << 20;
+  o.device.num_threads = 2;
+  o.num_workers = 2;
+  o.num_draft_workers = std::string(policy) == "off" ? 0 : 1;
+  o.max_batch = 8;
+  o.policy = policy;
+  o.drafters = {"small=model:" + drafter};
+  o.proofs.alternate_roles = alternates;
+  return value_of(Engine::create(o));
+}
+
+nlohmann::json stats_of(const Engine& e) { return nlohmann::json::parse(e.stats_json()); }
+int64_t draft_ticks(const nlohmann::json& stats) { return stats["workers"][0]["drafting"]["ticks"]; }
+
+double roll(Engine* e, int32_t new_tokens) {
+  const int32_t prompt[] = {1};
+  otr_sampling_params sampling;
+  otr_sampling_params_init(&sampling, sizeof sampling);
+  sampling.max_new_tokens = new_tokens;
+  sampling.ignore_eos = 1;
+  otr_group_request r;
+  otr_group_request_init(&r, sizeof r);
+  r.prompt_token_ids = prompt;
+  r.num_prompt_tokens = 1;
+  r.sampling = &sampling;
+  const Stopwatch time;
+  value_of(e->submit(r));
+  value_of(e->wait(60'000));
+  return 1e3 * time.seconds();
+}
+
+// From the submit to the drafting worker's report, of a request that it drafts for.
+double first_drafts(Engine* e) {
+  const int64_t before = draft_ticks(stats_of(*e));
+  const Stopwatch time;
+  std::thread other([e] { roll(e, kDraftedTokens); });
+  while (draft_ticks(stats_of(*e)) == before && time.seconds() < 60) std::this_thread::yield();
+  const double ms = 1e3 * time.seconds();
+  other.join();
+  return ms;
+}
+
+struct Times {
+  std::vector<double> ms;
+  double at(double share) {
+    std::sort(ms.begin(), ms.end());
+    return ms[static_cast<size_t>(share * static_cast<double>(ms.size() - 1))];
+  }
+  void print(const char* what) {
+    std::printf("| %s | %.3f | %.3f | %.3f |\n", what, at(0.5), at(0.95), at(1));
+  }
+};
+
+int run(const std::string& model, const std::string& drafter, double most_ms) {
+  const auto rest = [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  Times to_verify, to_draft, verifies, drafts;
+  const std::unique_ptr<Engine> changing = make_engine(model, drafter, true, "fixed:small:4:decoupled");
+  const std::unique_ptr<Engine> decoupled = make_engine(model, drafter, false, "fixed:small:4:decoupled");
+  const std::unique_ptr<Engine> coupled = make_engine(model, drafter, false, "off");
+  const nlohmann::json before = stats_of(*changing);
+  for (int32_t round = 0; round < 2 * kRounds; ++round) {
+    rest();
+    if (stats_of(*changing)["decoupled"]) {
+      to_draft.ms.push_back(first_drafts(changing.get()));
+      rest();
+      drafts.ms.push_back(first_drafts(decoupled.get()));
+    } else {
+      to_verify.ms.push_back(roll(changing.get(), 1));
+      rest();
+      verifies.ms.push_back(roll(coupled.get(), 1));
+    }
+  }
+  const nlohmann::json after = stats_of(*changing);
+  std::printf("| from the order to the end of the first tick, ms (%d changes each way) | median | 95 %% | slowest |\n|---|---|---|---|\n", kRounds);
+  to_verify.print("a drafting worker verifies");
+  verifies.print("a worker that has always verified");
+  to_draft.print("a verifying worker drafts (to the report of its first burst)");
+  drafts.print("a worker that has always drafted");
+  const double weights_ms = 2 * before["weight_bytes"].get<double>() / kMemoryBytesPerMs;
+  std::printf("\ncopying or packing the weights (%.1f MB) would take %.2f ms\n", before["weight_bytes"].get<double>() / 1e6, weights_ms);
+  bool good = after["weight_bytes"] == before["weight_bytes"] && after["drafter_weight_bytes"] == before["drafter_weight_bytes"];
+  for (auto [changed, kept] : {std::pair(&to_verify, &verifies), std::pair(&to_draft, &drafts)}) {
+    good = good && changed->at(0.5) <= most_ms && changed->at(0.5) - kept->at(0.5) <= weights_ms / 4;
+  }
+  std::printf("%s\n", good ? "as promised" : "NOT as promised");
+  return good ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace otr
+
+int main(int argc, char** argv) {
+  if (argc < 3 || argc > 4) {
+    std::fprintf(stderr, "Usage: role_switch_bench MODEL DRAFTER [MOST_MS]\n");
+    return 2;
+  }
+  try {
+    return otr::run(argv[1], argv[2], argc == 4 ? std::atof(argv[3]) : 5.0);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "role_switch_bench: %s\n", e.what());
+    return 4;
+  }
+}
