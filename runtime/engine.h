@@ -22,6 +22,7 @@
 #include "runtime/history_store.h"
 #include "runtime/kv_export.h"
 #include "runtime/ledger.h"
+#include "runtime/link_wire.h"
 #include "runtime/process_worker.h"
 #include "runtime/worker.h"
 
@@ -82,6 +83,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   void link_worker(WorkerOptions* w) const;
   void connect_links();
   void plan_roles();
+  void assign_roles();
   std::string plan_json() const;
   void start_races();
   int32_t server_of(int32_t worker) const;
@@ -109,12 +111,14 @@ class Engine final : private WorkerHost, private ProcessHost {
   void process_ready(int32_t worker, const ReadyMessage& ready) override;
   Status process_report(int32_t worker, ProcessReport* report) override;
   void process_rested() override { rested(); }
+  Status process_links(int32_t worker, WireView payload) override;
   void process_lost(int32_t worker, const Status& why, bool comes_back) override;
 
   // ---- With mutex_ held ----
   void follow_up(int32_t worker, const WorkerLoad& load, WorkerReport* report);
   Status take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to);
   Status take_given(int32_t worker, const ProcessReport& from, WorkerReport* to);
+  void relink(int32_t worker, bool comes_back);
   void queue_again(int32_t worker, const Status& why);
   void send(std::unique_ptr<Sequence> s, const Status& why);
   void publish(std::unique_ptr<Sequence> s);
@@ -149,6 +153,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
   std::vector<WorkerFacts> facts_;           // by worker
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
+  std::vector<LinkAccount> accounts_;        // by worker: the links between processes; none if nobody drafts for others
   Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   double quantize_seconds_ = 0;     // the last making of "self"
@@ -157,7 +162,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   int32_t standstills_ = 0;
   std::vector<Lending> lending_;    // by worker
   RaceMode race_ = RaceMode::kOff;  // set by create()
-  bool decoupled_ = false;  // the first num_draft_workers draft for the others
+  DraftRoles roles_;  // whether the first num_draft_workers draft for the others
   std::string plan_text_;   // why; "": there was no choice
   bool paused_ = false;
   bool stop_ = false;

@@ -39,6 +39,18 @@ Status Engine::add_processes(const WorkerOptions& w) {
   p.setup.costs = model.speculator().costs();
   p.setup.target = model.target().share();
   p.setup.models = model.speculator().shared_models();
+  p.setup.engine_batch = options_.max_batch;
+  if (options_.num_draft_workers > 0) {
+    p.setup.num_draft_workers = options_.num_draft_workers;
+    p.setup.decoupled = w.speculation.decoupled;
+    p.setup.draft_model = draft_model_;
+    if (model.speculator().model_of(draft_model_) == nullptr) {
+      DrafterModel drafter = w.server.model;
+      drafter.shared = model.server()->model().share();
+      p.setup.models.push_back(std::move(drafter));
+    }
+    accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch))));
+  }
   for (int32_t i = 0; i < num_workers; ++i) {
     const WorkerShare share(options_, w.speculation.policy, i);
     p.setup.index = i;
@@ -51,6 +63,8 @@ Status Engine::add_processes(const WorkerOptions& w) {
   }
   for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->begin());
   for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->wait_ready());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  plan_roles();
   return {};
 }
 
@@ -79,6 +93,23 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
   }
   follow_up(worker, from->load, &report);  // what was right of it counts
   return ended.ok() ? given : ended;
+}
+
+// A worker drafts for others, or has somebody draft for it: what they say goes through here, checked and unchanged.
+Status Engine::process_links(int32_t worker, WireView payload) {
+  OTR_ASSIGN_OR_RETURN(const LinkMessage message,
+                       decode_link(payload, {.start = {.vocab_size = limits_.vocab_size, .context_limit = limits_.context_limit, .num_pages = limits_.num_pages},
+                                             .num_workers = options_.num_workers,
+                                             .capacity = static_cast<uint32_t>(link_capacity(options_.max_batch))}));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool has_link = !accounts_.empty() && server_of(message.link) != message.link;
+  const int32_t server = has_link ? server_of(message.link) : -1;
+  if (!has_link || (worker != message.link && worker != server)) return bad_input("it speaks on a link that is not its own");
+  LinkAccount& account = accounts_[static_cast<size_t>(message.link)];
+  if (message.generation != account.generation()) return {};  // it has not heard yet that the other end was lost
+  OTR_RETURN_IF_ERROR(account.pass(message, worker == server));
+  processes_[static_cast<size_t>(worker == server ? message.link : server)]->hand_on(payload);
+  return {};
 }
 
 Status Engine::take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to) {
@@ -127,6 +158,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
   const size_t w = static_cast<size_t>(worker);
   processes_[w]->discard_orders();
   placement_.lost(worker, comes_back);
+  relink(worker, comes_back);
   worker_restarts_ += comes_back;
   stats_[w].kv_pages_in_use = 0;
   counted_before_[w] = stats_[w];
@@ -134,6 +166,19 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
   queue_again(worker, why);
   at_rest_changed_.notify_all();
   result_arrived_.notify_all();
+}
+
+// What is at the other ends of its links begins anew, with its successor if there is one.
+void Engine::relink(int32_t worker, bool comes_back) {
+  if (accounts_.empty()) return;
+  for (int32_t link = 0; link < options_.num_workers; ++link) {
+    const int32_t server = server_of(link);
+    if (server == link || (link != worker && server != worker)) continue;
+    const Relink order{.link = link, .generation = accounts_[static_cast<size_t>(link)].lose()};
+    processes_[static_cast<size_t>(link == worker ? server : link)]->relink(order);
+    if (comes_back) processes_[static_cast<size_t>(worker)]->relink(order);
+  }
+  assign_roles();
 }
 
 // All unfinished samples that the ledger has at the worker. Those of a group whose prompt was not run go together.

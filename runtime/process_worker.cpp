@@ -20,7 +20,9 @@ int64_t ms_until(std::chrono::steady_clock::time_point limit) {
 
 }  // namespace
 
-ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  orders_.relinks.reserve(static_cast<size_t>(options.setup.num_workers));
+}
 
 ProcessWorker::~ProcessWorker() {
   stop();
@@ -75,6 +77,33 @@ void ProcessWorker::end_step() {
   wake();
 }
 
+void ProcessWorker::set_roles(const DraftRoles& roles) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.roles = roles;
+  wake();
+}
+
+void ProcessWorker::lend(const Lend& lend) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.lend = lend;
+  wake();
+}
+
+// Of a link the last time counts.
+void ProcessWorker::relink(const Relink& relink) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(orders_.relinks, [&relink](const Relink& r) { return r.link == relink.link; });
+  orders_.relinks.push_back(relink);
+  wake();
+}
+
+void ProcessWorker::hand_on(WireView link_message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kGone) return;
+  orders_.links.emplace_back(link_message.begin(), link_message.end());
+  wake();
+}
+
 void ProcessWorker::pause() {
   const std::lock_guard<std::mutex> lock(mutex_);
   paused_ = true;
@@ -111,6 +140,10 @@ void ProcessWorker::discard_orders() {
   discarded.starts.append(&orders_.starts);
   orders_.cancels.clear();
   orders_.move.reset();
+  orders_.roles.reset();
+  orders_.lend.reset();
+  orders_.relinks.clear();
+  orders_.links.clear();
   orders_.end_step = orders_.weights = false;
 }
 
@@ -239,40 +272,54 @@ Status ProcessWorker::check_signs(Clock::time_point now) {
   return {};
 }
 
-// A pause before all else and a resume after: what comes between them arrives together. False: the socket has to take some first.
+// The next order, with its contents in bytes_, but for a start, which is *s. A pause before all else and a resume after: what comes
+// between them arrives together. None: nothing is to be said.
+std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<WireType> type;
+  bytes_.clear();
+  if (paused_ && !pause_sent_) {
+    type = WireType::kPause, pause_sent_ = true;
+  } else if (std::exchange(orders_.weights, false)) {
+    type = WireType::kWeights;
+  } else if (orders_.roles) {
+    type = WireType::kRoles, encode_roles(*std::exchange(orders_.roles, std::nullopt), &bytes_);
+  } else if (!orders_.relinks.empty()) {
+    type = WireType::kRelink, encode_relink(orders_.relinks.back(), &bytes_);
+    orders_.relinks.pop_back();
+  } else if ((*s = orders_.starts.pop()) != nullptr) {
+    type = WireType::kStart;
+  } else if (!orders_.cancels.empty()) {
+    type = WireType::kCancel, encode_u64(orders_.cancels.back(), &bytes_);
+    orders_.cancels.pop_back();
+  } else if (orders_.move) {
+    type = WireType::kGive, encode_move(*std::exchange(orders_.move, std::nullopt), &bytes_);
+  } else if (orders_.lend) {
+    type = WireType::kLend, encode_lend(*std::exchange(orders_.lend, std::nullopt), &bytes_);
+  } else if (!orders_.links.empty()) {
+    type = WireType::kLinked, bytes_.swap(orders_.links.front());
+    orders_.links.pop_front();
+  } else if (std::exchange(orders_.end_step, false)) {
+    type = WireType::kEndStep;
+  } else if (!paused_ && pause_sent_) {
+    type = WireType::kResume, pause_sent_ = false;
+  }
+  if (type) ++last_order_;  // the number that the frame will have
+  return type;
+}
+
+// False: the socket has to take some first.
 bool ProcessWorker::send_orders(WorkerChannel* channel) {
   for (;;) {
     if (channel->queued_bytes() > kMostQueued) return false;
     std::unique_ptr<Sequence> s;
-    std::optional<uint64_t> cancelled;
-    std::optional<Move> move;
-    std::optional<WireType> plain;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (paused_ && !pause_sent_) plain = WireType::kPause, pause_sent_ = true;
-      else if (std::exchange(orders_.weights, false)) plain = WireType::kWeights;
-      else if ((s = orders_.starts.pop()) != nullptr) {}
-      else if (!orders_.cancels.empty()) cancelled = orders_.cancels.back(), orders_.cancels.pop_back();
-      else if (orders_.move) move = std::exchange(orders_.move, std::nullopt);
-      else if (std::exchange(orders_.end_step, false)) plain = WireType::kEndStep;
-      else if (!paused_ && pause_sent_) plain = WireType::kResume, pause_sent_ = false;
-      else return true;
-      ++last_order_;  // the number that the frame will have
-    }
-    bytes_.clear();
+    const std::optional<WireType> type = take_order(&s);
+    if (!type) return true;
     if (s != nullptr) {
       encode_start(*s, &bytes_);
       s->group->disband();
-      channel->queue(WireType::kStart, bytes_);
-    } else if (cancelled) {
-      encode_u64(*cancelled, &bytes_);
-      channel->queue(WireType::kCancel, bytes_);
-    } else if (move) {
-      encode_move(*move, &bytes_);
-      channel->queue(WireType::kGive, bytes_);
-    } else {
-      channel->queue(*plain, {});
     }
+    channel->queue(*type, bytes_);
   }
 }
 
@@ -329,6 +376,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
       if (std::exchange(turns_, heartbeat.turns) != heartbeat.turns) turned_ = heard_;
       return {};
     }
+    case WireType::kLinks: return options_.host->process_links(worker, frame.payload);
     case WireType::kFailed: return decode_failed(frame.payload);
     default: return bad_input("it sends an order");
   }

@@ -28,8 +28,13 @@ enum class ProtocolStep : uint8_t {
   kRested,    // said
   kHeartbeat,
   kStop,
+  kRoles,
+  kRelink,
+  kLend,
+  kLinked,  // a message of the worker at the other end of a link
+  kLink,    // about to be sent there
 };
-inline constexpr int kNumProtocolSteps = 16;
+inline constexpr int kNumProtocolSteps = 21;
 
 enum class FaultKind : uint8_t {
   kDie,      // SIGKILL

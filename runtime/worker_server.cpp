@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/draft_roles.h"
+#include "runtime/link_relay.h"
 #include "runtime/worker.h"
 #include "runtime/worker_channel.h"
 
@@ -42,10 +44,13 @@ class WorkerServer final : private WorkerHost {
   Status make_worker();
   Status serve();
   Status follow(const WorkerChannel::Frame& frame);
+  Status pump_links();
   Status change_weights();
+  StartLimits start_limits() const;
   Status start(WireView payload);
   void cancel(uint64_t group);
   void announce_rest();
+  bool tell_counts();
   void give_up();
 
   // ---- The worker's thread ----
@@ -64,6 +69,7 @@ class WorkerServer final : private WorkerHost {
   WorkerSetup setup_;
   Policy policy_;
   std::optional<FaultSchedule> faults_;
+  std::unique_ptr<LinkRelay> links_;  // null: nobody drafts for others
   std::unique_ptr<Worker> worker_;
   std::unordered_multimap<uint64_t, std::weak_ptr<Group>> groups_;  // by id; the serving thread's
   size_t groups_after_sweep_ = 64;
@@ -152,6 +158,15 @@ Status WorkerServer::make_worker() {
                    .max_batch = setup_.max_batch,
                    .prefill_chunk = setup_.prefill_chunk,
                    .max_draft_rows = setup_.max_draft_rows};
+  if (setup_.num_draft_workers > 0) {
+    OTR_ASSIGN_OR_RETURN(links_, LinkRelay::create({.worker = setup_.index, .num_workers = setup_.num_workers, .num_draft_workers = setup_.num_draft_workers,
+                                                    .capacity = link_capacity(setup_.engine_batch), .delay_seed = setup_.proofs.delay_seed}));
+    w.speculation.link = links_->own();
+    w.speculation.decoupled = setup_.decoupled;
+    w.serves = links_->served();
+    const auto model = std::find_if(setup_.models.begin(), setup_.models.end(), [this](const DrafterModel& m) { return m.name == setup_.draft_model; });
+    w.server = draft_server_options(w, *model, setup_.num_draft_workers);
+  }
   DeviceOptions d;
   d.isa = setup_.isa;
   d.num_threads = setup_.num_threads;
@@ -163,6 +178,10 @@ Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
   const ModelRunner& target = worker_->target();
+  if (links_ != nullptr) {
+    links_->set_limits(start_limits());
+    links_->connect(&worker_->mailbox());
+  }
   const ReadyMessage ready{
       .facts = {.num_threads = worker_->device().num_threads(),
                 .num_pages = target.page_pool().num_pages(),
@@ -203,8 +222,26 @@ Status WorkerServer::serve() {
       OTR_RETURN_IF_ERROR(send(WireType::kHeartbeat, bytes_));
       next = Clock::now() + period;
     }
-    wait_for_channel(channel_, false, -1, ms_until(next));
+    if (links_ == nullptr) {
+      wait_for_channel(channel_, false, -1, ms_until(next));
+      continue;
+    }
+    OTR_RETURN_IF_ERROR(pump_links());
+    constexpr std::chrono::milliseconds kSoon{1};
+    Clock::time_point limit = links_->owes() ? std::min(next, Clock::now() + kSoon) : next;
+    if (tell_counts()) limit = std::min(limit, Clock::now() + kStatsPeriod);
+    wait_for_channel(channel_, false, links_->fd(), ms_until(limit));
   }
+}
+
+Status WorkerServer::pump_links() {
+  return links_->pump([this](const LinkMessage& message) -> Status {
+    pass(ProtocolStep::kLink);
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    bytes_.clear();
+    encode_link(message, &bytes_);
+    return send(WireType::kLinks, bytes_);
+  });
 }
 
 // The worker ends with the tick that it is in. One that does not must not outlive its engine for ever.
@@ -251,6 +288,26 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
     case WireType::kWeights:
       pass(ProtocolStep::kWeights);
       return change_weights();
+    case WireType::kRoles: {
+      pass(ProtocolStep::kRoles);
+      OTR_ASSIGN_OR_RETURN(const DraftRoles roles, decode_roles(frame.payload));
+      mailbox.set_roles(roles);
+      return {};
+    }
+    case WireType::kLend: {
+      pass(ProtocolStep::kLend);
+      OTR_ASSIGN_OR_RETURN(const Lend lend, decode_lend(frame.payload, setup_.num_workers));
+      mailbox.lend(lend);
+      return {};
+    }
+    case WireType::kRelink: {
+      pass(ProtocolStep::kRelink);
+      OTR_ASSIGN_OR_RETURN(const Relink relink, decode_relink(frame.payload, setup_.num_workers));
+      return links_ == nullptr ? bad_input("there are no links") : links_->follow(relink);
+    }
+    case WireType::kLinked:
+      pass(ProtocolStep::kLinked);
+      return links_ == nullptr ? bad_input("there are no links") : links_->receive(frame.payload);
     default: return bad_input("the engine sends no order");
   }
 }
@@ -266,12 +323,13 @@ Status WorkerServer::change_weights() {
   return {};
 }
 
-Status WorkerServer::start(WireView payload) {
+StartLimits WorkerServer::start_limits() const {
   const ModelConfig& config = worker_->target().config();
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> s,
-                       decode_start(payload, {.vocab_size = config.vocab_size,
-                                              .context_limit = context_limit(config),
-                                              .num_pages = worker_->target().page_pool().num_pages()}));
+  return {.vocab_size = config.vocab_size, .context_limit = context_limit(config), .num_pages = worker_->target().page_pool().num_pages()};
+}
+
+Status WorkerServer::start(WireView payload) {
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> s, decode_start(payload, start_limits()));
   if (groups_.size() >= groups_after_sweep_) {
     std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
     groups_after_sweep_ = 2 * groups_.size() + 64;
@@ -355,13 +413,27 @@ void WorkerServer::announce_rest() {
   // What it has followed before it rests, read before: an order that comes in between wakes it.
   if (announced_ == followed_ || !worker_->mailbox().at_rest()) return;
   pass(ProtocolStep::kRest);
-  stats_due_ = true;
-  if (has_news_) send_report();
+  // Who drafts for others rests after every window: tell_counts() tells what it has counted, but in a pause, whose caller may read it.
+  const bool may_wait = worker_->server() != nullptr && !worker_->mailbox().is_paused();
+  if (has_news_ && !may_wait) {
+    stats_due_ = true;
+    send_report();
+  }
   announced_ = followed_;
   bytes_.clear();
   encode_u64(announced_, &bytes_);
   if (!send(WireType::kRested, bytes_).ok()) worker_->mailbox().stop();
   pass(ProtocolStep::kRested);
+}
+
+// What a drafting worker has counted before it came to rest. True: there is something to tell later.
+bool WorkerServer::tell_counts() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (!has_news_ || !worker_->mailbox().at_rest()) return false;
+  if (Clock::now() - counted_ < kStatsPeriod) return true;
+  stats_due_ = true;
+  send_report();
+  return false;
 }
 
 // Its samples are better off elsewhere.

@@ -83,11 +83,13 @@ void furnish(int32_t num_accepted, Sequence* s) {
 }  // namespace
 
 bool is_wire_type(uint16_t type) {
-  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kStop)) ||
-         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kFailed));
+  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kLinked)) ||
+         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kLinks));
 }
 
-void encode_start(const Sequence& s, WireBytes* out) {
+namespace {
+
+void put_start(const Sequence& s, int32_t num_accepted, WireBytes* out) {
   const Group& g = *s.group;
   WireWriter w(out);
   w.put(g.id);
@@ -98,13 +100,19 @@ void encode_start(const Sequence& s, WireBytes* out) {
   w.put(static_cast<uint8_t>(g.cancelled));
   put_key(s, &w);
   w.put_array(std::span(s.tokens));
-  w.put(static_cast<int32_t>(s.raw_logprobs.size()));
+  w.put(num_accepted);
   w.put(s.spec_draft_tokens);
   w.put(s.spec_accepted_tokens);
   w.put(s.spec_verify_steps);
   w.put(static_cast<uint32_t>(g.blocked.size()));
   for (const auto& blocked : g.blocked) put_key(*blocked, &w);
 }
+
+}  // namespace
+
+void encode_start(const Sequence& s, WireBytes* out) { put_start(s, static_cast<int32_t>(s.raw_logprobs.size()), out); }
+
+void encode_draft_request(const Sequence& s, WireBytes* out) { put_start(s, s.num_tokens() - s.num_prompt(), out); }
 
 Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits) {
   WireReader r(in);
@@ -188,18 +196,25 @@ WorkerLoad read_load(WireReader* r) {
 template <typename Stats, typename Visit>
 void for_each_count(Stats& s, const Visit& visit) {
   for (auto* n : {&s.ticks, &s.generated_tokens, &s.prefill_tokens, &s.scored_tokens, &s.finished_samples, &s.preemptions, &s.migrations,
-                  &s.prefix_hit_tokens}) {
+                  &s.prefix_hit_tokens, &s.kv_copied_tokens, &s.replicas, &s.lost_replicas, &s.lost_tokens, &s.adopted_tokens,
+                  &s.drafts_elsewhere, &s.impatient}) {
     visit(*n);
   }
-  for (auto* n : {&s.kv_pages_in_use, &s.kv_pages_peak, &s.batch_peak}) visit(*n);
+  auto& d = s.drafting;
+  for (auto* n : {&d.ticks, &d.requests, &d.ended_requests, &d.drafted_tokens, &d.kept_tokens, &d.wasted_tokens, &d.rollbacks,
+                  &d.closed_windows, &d.reconfigured}) {
+    visit(*n);
+  }
+  visit(d.busy_seconds);
+  for (auto* n : {&s.kv_pages_in_use, &s.kv_pages_leased, &s.kv_pages_peak, &s.batch_peak, &d.kv_pages_in_use}) visit(*n);
   for (auto* n : {&s.busy_seconds, &s.kernel_seconds, &s.draft_seconds, &s.decide_seconds}) visit(*n);
   for (auto* n : {&s.spec.decode_steps, &s.spec.decode_tokens, &s.spec.verify_steps, &s.spec.draft_tokens, &s.spec.accepted_tokens}) visit(*n);
-  for (auto& d : s.spec.drafters) {
-    for (auto* n : {&d.drafts, &d.drafted, &d.accepted}) visit(*n);
-    for (auto* counts : {&d.drafted_at, &d.accepted_at}) std::for_each(counts->begin(), counts->end(), visit);
-    for (auto* counts : {&d.drafted_rank, &d.accepted_rank}) std::for_each(counts->begin(), counts->end(), visit);
-    for (auto* counts : {&d.judged_at_pi, &d.kept_at_pi}) std::for_each(counts->begin(), counts->end(), visit);
-    std::for_each(d.sum_of_pi.begin(), d.sum_of_pi.end(), visit);
+  for (auto& c : s.spec.drafters) {
+    for (auto* n : {&c.drafts, &c.drafted, &c.accepted}) visit(*n);
+    for (auto* counts : {&c.drafted_at, &c.accepted_at}) std::for_each(counts->begin(), counts->end(), visit);
+    for (auto* counts : {&c.drafted_rank, &c.accepted_rank}) std::for_each(counts->begin(), counts->end(), visit);
+    for (auto* counts : {&c.judged_at_pi, &c.kept_at_pi}) std::for_each(counts->begin(), counts->end(), visit);
+    std::for_each(c.sum_of_pi.begin(), c.sum_of_pi.end(), visit);
   }
 }
 
@@ -222,6 +237,57 @@ Result<Move> decode_move(WireView in, int32_t num_workers) {
   const Move move = read_move(num_workers, &r);
   OTR_RETURN_IF_ERROR(r.finish("give"));
   return move;
+}
+
+namespace {
+
+constexpr int32_t kMaxRung = 1 << 16;
+
+void put_lend(const Lend& l, WireWriter* w) {
+  w->put(l.to);
+  w->put(l.rung);
+  w->put(l.most);
+  w->put(static_cast<uint8_t>(l.leaps));
+}
+
+Lend read_lend(int32_t num_workers, WireReader* r) {
+  Lend l;
+  l.to = r->integer("to", 0, num_workers - 1);
+  l.rung = r->integer("rung", 1, kMaxRung);
+  l.most = r->integer("most", 0, kMaxMoved);
+  l.leaps = r->flag("leaps");
+  return l;
+}
+
+}  // namespace
+
+void encode_lend(const Lend& lend, WireBytes* out) {
+  WireWriter w(out);
+  put_lend(lend, &w);
+}
+
+Result<Lend> decode_lend(WireView in, int32_t num_workers) {
+  WireReader r(in);
+  const Lend lend = read_lend(num_workers, &r);
+  OTR_RETURN_IF_ERROR(r.finish("lend"));
+  return lend;
+}
+
+void encode_roles(const DraftRoles& roles, WireBytes* out) {
+  WireWriter w(out);
+  w.put(static_cast<uint8_t>(roles.decoupled));
+  w.put(roles.setting.window);
+  w.put(static_cast<uint8_t>(roles.setting.mode));
+}
+
+Result<DraftRoles> decode_roles(WireView in) {
+  WireReader r(in);
+  DraftRoles roles;
+  roles.decoupled = r.flag("decoupled");
+  roles.setting.window = r.integer("window", 1, kMaxDraftDepth);
+  roles.setting.mode = static_cast<DraftMode>(r.integer<uint8_t>("mode", 0, static_cast<uint8_t>(DraftMode::kDecoupled)));
+  OTR_RETURN_IF_ERROR(r.finish("roles"));
+  return roles;
 }
 
 void encode_u64(uint64_t value, WireBytes* out) { WireWriter(out).put(value); }

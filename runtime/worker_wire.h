@@ -17,6 +17,7 @@
 #include "runtime/ledger.h"
 #include "runtime/speculator.h"
 #include "runtime/worker_options.h"
+#include "runtime/worker_port.h"
 #include "runtime/worker_stats.h"
 #include "sched/placement.h"
 
@@ -33,12 +34,17 @@ enum class WireType : uint16_t {
   kResume,
   kWeights,  // they have changed
   kStop,
+  kRoles,
+  kRelink,  // the process at the other end of a link was lost
+  kLend,
+  kLinked,  // from the other end of a link: see link_wire.h
   // From it.
   kReady = 32,
   kReport,
   kRested,  // u64: the number of the last order that it has followed
   kHeartbeat,
   kFailed,
+  kLinks,  // to the other end of a link
 };
 bool is_wire_type(uint16_t type);
 
@@ -50,6 +56,7 @@ using WireView = std::span<const std::byte>;
 struct WorkerSetup {
   std::string version;  // of the library
   int32_t index = 0, num_workers = 1, max_batch = 1, prefill_chunk = 1, max_draft_rows = 0;
+  int32_t engine_batch = 1;  // of all workers
   std::string policy;
   std::vector<std::string> drafters;  // of the policy
   std::string isa;
@@ -61,6 +68,9 @@ struct WorkerSetup {
   std::vector<CostModel> costs;
   SharedModel target;
   std::vector<DrafterModel> models;
+  int32_t num_draft_workers = 0;
+  std::string decoupled;    // SpeculatorOptions::decoupled
+  std::string draft_model;  // of `models`: what those workers draft with
 };
 void encode_setup(const WorkerSetup& setup, WireBytes* out, std::vector<int>* files);
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files);
@@ -73,6 +83,14 @@ struct StartLimits {
   int64_t num_pages;
 };
 Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits);
+// As encode_start, of what a drafter knows of a sequence, which has tokens and no log-probs.
+void encode_draft_request(const Sequence& s, WireBytes* out);
+
+void encode_lend(const Lend& lend, WireBytes* out);
+Result<Lend> decode_lend(WireView in, int32_t num_workers);
+
+void encode_roles(const DraftRoles& roles, WireBytes* out);
+Result<DraftRoles> decode_roles(WireView in);
 
 void encode_move(const Move& move, WireBytes* out);
 Result<Move> decode_move(WireView in, int32_t num_workers);
