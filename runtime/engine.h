@@ -70,6 +70,7 @@ class Engine final : private WorkerHost, private ProcessHost {
 
   struct Lending {
     bool asked = false;   // for replicas, and not answered
+    int32_t from = 0;     // who was
     int32_t rest = 0;     // times to go without asking: there was nothing to lend
     int32_t rung = 0;     // of those that it has
   };
@@ -112,12 +113,16 @@ class Engine final : private WorkerHost, private ProcessHost {
   Status process_report(int32_t worker, ProcessReport* report) override;
   void process_rested() override { rested(); }
   Status process_links(int32_t worker, WireView payload) override;
+  Status process_trace(int32_t worker, WireView payload) override;
   void process_lost(int32_t worker, const Status& why, bool comes_back) override;
 
   // ---- With mutex_ held ----
   void follow_up(int32_t worker, const WorkerLoad& load, WorkerReport* report);
   Status take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to);
   Status take_given(int32_t worker, const ProcessReport& from, WorkerReport* to);
+  Status take_replicas(int32_t worker, const ProcessReport& from, WorkerReport* to);
+  void pass_leaps(int32_t worker);
+  void lose_replicas(int32_t worker);
   void relink(int32_t worker, bool comes_back);
   void queue_again(int32_t worker, const Status& why);
   void send(std::unique_ptr<Sequence> s, const Status& why);

@@ -1,8 +1,10 @@
 // Workers that are processes: how they begin, what their reports mean, and what becomes of samples whose process is lost.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "runtime/engine.h"
+#include "runtime/race.h"
 #include "runtime/worker_share.h"
 
 namespace otr {
@@ -11,7 +13,6 @@ Status check_process_options(const EngineOptions& o) {
   if (o.worker_executable.empty()) return invalid_argument("worker_processes needs a worker_executable");
   if (o.worker_timeout_ms < 1) return invalid_argument("worker_timeout_ms must be at least 1");
   if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
-  if (!o.trace_path.empty()) return unsupported("a trace of worker processes");
   if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
   return {};
 }
@@ -39,6 +40,7 @@ Status Engine::add_processes(const WorkerOptions& w) {
   p.setup.costs = model.speculator().costs();
   p.setup.target = model.target().share();
   p.setup.models = model.speculator().shared_models();
+  p.setup.traces = trace_ != nullptr;
   p.setup.engine_batch = options_.max_batch;
   if (options_.num_draft_workers > 0) {
     p.setup.num_draft_workers = options_.num_draft_workers;
@@ -81,6 +83,8 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
   const Status ended = take_ended(worker, *from, &report);
   Status given;
   if (ended.ok()) given = take_given(worker, *from, &report);
+  if (given.ok()) given = take_replicas(worker, *from, &report);
+  pass_leaps(worker);
   if (from->answered && (from->answered->from != worker || !placement_.is_ordered(*from->answered))) {
     if (given.ok()) given = bad_input("it answers what nobody ordered");
   } else {
@@ -90,8 +94,10 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
     WorkerStats& stats = stats_[static_cast<size_t>(worker)];
     stats = counted_before_[static_cast<size_t>(worker)];
     stats.add(*from->stats);
+    if (trace_ != nullptr) stats.trace_error = trace_->error();
   }
   follow_up(worker, from->load, &report);  // what was right of it counts
+  if (trace_ != nullptr && unfinished_.empty()) trace_->flush();  // whoever takes the last sample finds it complete
   return ended.ok() ? given : ended;
 }
 
@@ -108,16 +114,36 @@ Status Engine::process_links(int32_t worker, WireView payload) {
   LinkAccount& account = accounts_[static_cast<size_t>(message.link)];
   if (message.generation != account.generation()) return {};  // it has not heard yet that the other end was lost
   OTR_RETURN_IF_ERROR(account.pass(message, worker == server));
-  processes_[static_cast<size_t>(worker == server ? message.link : server)]->hand_on(payload);
+  processes_[static_cast<size_t>(worker == server ? message.link : server)]->hand_on(WireType::kLinked, payload);
   return {};
+}
+
+Status Engine::process_trace(int32_t worker, WireView payload) {
+  if (trace_ == nullptr) return bad_input("it tells of ticks that nobody asked for");
+  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return decode_ticks(payload, worker, now_ns, [this](const TraceTick& tick) { trace_->tick(tick); });
 }
 
 Status Engine::take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to) {
   for (const SampleEnd& end : from.finished) {
-    OTR_RETURN_IF_ERROR(ledger_.finish(worker, end.group, end.sample, end.reason, end.error));
+    OTR_ASSIGN_OR_RETURN(const bool is_its_end, ledger_.finish(worker, end.group, end.sample, end.reason, end.error));
+    if (!is_its_end) {  // it has counted what it lost as won
+      WorkerStats& before = counted_before_[static_cast<size_t>(worker)];
+      --before.finished_samples;
+      ++before.lost_replicas;
+      continue;
+    }
     const LedgerGroup& group = *ledger_.find(end.group);
-    std::unique_ptr<Sequence> s = restore(group, *group.find(end.sample));
+    const LedgerSample& sample = *group.find(end.sample);
+    WireBytes name;
+    encode_name({.group = end.group, .sample = end.sample}, &name);
+    for (const int32_t other : sample.replicas) processes_[static_cast<size_t>(other)]->hand_on(WireType::kDrop, name);
+    std::unique_ptr<Sequence> s = restore(group, sample);
     if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
+    if (trace_ != nullptr && !s->group->is_score) {
+      trace_->sample({.worker = worker, .group = s->group->id, .sample = s->sample, .tokens = s->num_tokens() - s->num_prompt(),
+                      .finish_reason = otr_finish_reason_text(s->finish_reason)});
+    }
     to->finished.push(std::move(s));
   }
   return {};
@@ -127,7 +153,9 @@ Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerRepor
   for (const SampleGiven& given : from.given) {
     const LedgerGroup* group = ledger_.find(given.group);
     const LedgerSample* sample = group != nullptr ? group->find(given.sample) : nullptr;
-    if (sample == nullptr || sample->worker != worker || sample->is_finished) return bad_input("it gives a sample that it does not have");
+    if (sample == nullptr || sample->worker != worker || sample->is_finished || !sample->replicas.empty()) {
+      return bad_input("it gives a sample that it does not have");
+    }
     std::vector<std::unique_ptr<Sequence>> blocked;
     if (given.num_blocked > 0) {
       for (const LedgerSample& other : group->samples) {
@@ -142,12 +170,59 @@ Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerRepor
     const int32_t to_worker = placement_.is_gone(given.to) ? worker : given.to;
     std::unique_ptr<Sequence> s = restore(*group, *sample);
     s->goes_to = to_worker;
-    for (const auto& b : blocked) ledger_.move(given.group, b->sample, to_worker);
-    ledger_.move(given.group, given.sample, to_worker);
+    for (const auto& b : blocked) ledger_.move(given.group, b->sample, worker, to_worker);
+    ledger_.move(given.group, given.sample, worker, to_worker);
     if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
     to->given.push(std::move(s));
   }
   return {};
+}
+
+// Replicas that it has lent are made here, of what the ledger has; and those that it has dropped are gone.
+Status Engine::take_replicas(int32_t worker, const ProcessReport& from, WorkerReport* to) {
+  for (const SampleName& name : from.dropped) OTR_RETURN_IF_ERROR(ledger_.drop(worker, name.group, name.sample));
+  if (!from.lent) return from.replicas.empty() ? Status() : bad_input("it lends what nobody asked for");
+  const Lending& lending = lending_[static_cast<size_t>(from.lent->to)];
+  if (!lending.asked || lending.from != worker) return bad_input("it lends to whom it was not told to");
+  to->lent = from.lent;
+  for (const SampleName& name : from.replicas) {
+    const LedgerGroup* group = ledger_.find(name.group);
+    const LedgerSample* sample = group != nullptr ? group->find(name.sample) : nullptr;
+    const bool is_there = sample != nullptr && sample->is_at(worker) && !sample->is_finished;
+    if (!is_there && !ledger_.is_straggler(worker, name.group, name.sample)) return bad_input("it lends a sample that it does not have");
+    if (is_there && (group->group->is_score || sample->num_accepted() == 0)) return bad_input("it lends a sample that cannot race");
+    if (!is_there || sample->is_at(from.lent->to) || placement_.is_gone(from.lent->to)) {
+      --counted_before_[static_cast<size_t>(worker)].replicas;
+      continue;
+    }
+    std::unique_ptr<Sequence> s = restore(*group, *sample);
+    s->rung = lending.rung;
+    s->goes_to = from.lent->to;
+    s->race = std::make_shared<Race>(*s, race_ == RaceMode::kLeapfrog);
+    (void)ledger_.lend(name.group, name.sample, s->goes_to, s->race->leaps());
+    to->given.push(std::move(s));
+  }
+  return {};
+}
+
+// What the report has brought of samples whose replicas leap, to all others that have one.
+void Engine::pass_leaps(int32_t worker) {
+  for (const ProgressSegment& p : ledger_.leaps()) {
+    const LedgerGroup* group = ledger_.find(p.group);
+    const LedgerSample* sample = group != nullptr ? group->find(p.sample) : nullptr;
+    if (sample == nullptr || sample->is_finished || sample->replicas.empty()) continue;
+    Progress news;
+    news.segments.push_back(p);
+    const auto copy = [&p](const auto& from, auto* to) { to->assign(from.begin() + p.first, from.begin() + p.first + p.count); };
+    copy(sample->tokens, &news.tokens);
+    copy(sample->logprobs, &news.logprobs);
+    copy(sample->raw_logprobs, &news.raw_logprobs);
+    WireBytes bytes;
+    encode_progress(news, &bytes);
+    for (int32_t other = 0; other < options_.num_workers; ++other) {
+      if (other != worker && sample->is_at(other)) processes_[static_cast<size_t>(other)]->hand_on(WireType::kLeap, bytes);
+    }
+  }
 }
 
 // ---- Loss ----------------------------------------------------------------------------------------------------------------
@@ -163,6 +238,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
   stats_[w].kv_pages_in_use = 0;
   counted_before_[w] = stats_[w];
   if (!comes_back) facts_[w] = {};
+  lose_replicas(worker);
   queue_again(worker, why);
   at_rest_changed_.notify_all();
   result_arrived_.notify_all();
@@ -179,6 +255,21 @@ void Engine::relink(int32_t worker, bool comes_back) {
     if (comes_back) processes_[static_cast<size_t>(worker)]->relink(order);
   }
   assign_roles();
+}
+
+// What races elsewhere goes on there. Whoever was to lend, and has not, will not.
+void Engine::lose_replicas(int32_t worker) {
+  WorkerStats& before = counted_before_[static_cast<size_t>(worker)];
+  before.lost_replicas += ledger_.lose_stragglers(worker);
+  for (const auto& [id, group] : ledger_.groups()) {
+    for (const LedgerSample& sample : group.samples) {
+      if (sample.is_closed || sample.is_finished || !sample.is_at(worker)) continue;
+      before.lost_replicas += ledger_.lose(worker, id, sample.sample);
+    }
+  }
+  for (Lending& lending : lending_) {
+    if (lending.asked && lending.from == worker) lending.asked = false;
+  }
 }
 
 // All unfinished samples that the ledger has at the worker. Those of a group whose prompt was not run go together.
@@ -209,8 +300,9 @@ void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
   const uint64_t id = s->group->id;
   const int32_t to = placement_.place(1 + static_cast<int32_t>(s->group->blocked.size()));
   if (to != Placement::kNobody) {
-    for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, to);
-    ledger_.move(id, s->sample, to);
+    const int32_t from = ledger_.find(id)->find(s->sample)->worker;
+    for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, from, to);
+    ledger_.move(id, s->sample, from, to);
     return port(to).start(std::move(s));
   }
   const std::string error = "every worker process is lost; the last one: " + why.message();

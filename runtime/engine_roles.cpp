@@ -152,7 +152,7 @@ void Engine::start_races() {
     if (!placement_.is_idle(to) || lending.rest-- > 0) continue;
     const int32_t from = placement_.busiest();
     if (from < 0 || lending.asked || std::any_of(lending_.begin(), lending_.end(), [](const Lending& l) { return l.asked; })) continue;
-    lending = {.asked = true, .rest = 0, .rung = 1};
+    lending = {.asked = true, .from = from, .rest = 0, .rung = 1};
     for (int32_t w = 0; w < options_.num_workers; ++w) {
       if (w != to && !placement_.is_idle(w)) lending.rung = std::max(lending.rung, lending_[static_cast<size_t>(w)].rung + 1);
     }

@@ -97,10 +97,10 @@ void ProcessWorker::relink(const Relink& relink) {
   wake();
 }
 
-void ProcessWorker::hand_on(WireView link_message) {
+void ProcessWorker::hand_on(WireType type, WireView payload) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (state_ == State::kGone) return;
-  orders_.links.emplace_back(link_message.begin(), link_message.end());
+  orders_.handed_on.emplace_back(type, WireBytes(payload.begin(), payload.end()));
   wake();
 }
 
@@ -143,7 +143,7 @@ void ProcessWorker::discard_orders() {
   orders_.roles.reset();
   orders_.lend.reset();
   orders_.relinks.clear();
-  orders_.links.clear();
+  orders_.handed_on.clear();
   orders_.end_step = orders_.weights = false;
 }
 
@@ -296,9 +296,9 @@ std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s) 
     type = WireType::kGive, encode_move(*std::exchange(orders_.move, std::nullopt), &bytes_);
   } else if (orders_.lend) {
     type = WireType::kLend, encode_lend(*std::exchange(orders_.lend, std::nullopt), &bytes_);
-  } else if (!orders_.links.empty()) {
-    type = WireType::kLinked, bytes_.swap(orders_.links.front());
-    orders_.links.pop_front();
+  } else if (!orders_.handed_on.empty()) {
+    type = orders_.handed_on.front().first, bytes_.swap(orders_.handed_on.front().second);
+    orders_.handed_on.pop_front();
   } else if (std::exchange(orders_.end_step, false)) {
     type = WireType::kEndStep;
   } else if (!paused_ && pause_sent_) {
@@ -377,6 +377,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
       return {};
     }
     case WireType::kLinks: return options_.host->process_links(worker, frame.payload);
+    case WireType::kTrace: return options_.host->process_trace(worker, frame.payload);
     case WireType::kFailed: return decode_failed(frame.payload);
     default: return bad_input("it sends an order");
   }

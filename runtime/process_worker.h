@@ -37,6 +37,7 @@ class ProcessHost {
   virtual Status process_report(int32_t worker, ProcessReport* report) = 0;
   // A message for the other end of a link (link_wire.h). Likewise.
   virtual Status process_links(int32_t worker, WireView payload) = 0;
+  virtual Status process_trace(int32_t worker, WireView payload) = 0;
   virtual void process_rested() = 0;
   // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the worker before
   // it gives it new ones.
@@ -75,7 +76,8 @@ class ProcessWorker final : public WorkerPort {
   bool at_rest() const override;
   void weights_changed();  // REQUIRES: at rest, and paused
   void relink(const Relink& relink);
-  void hand_on(WireView link_message);  // of a link's other end, which has checked it
+  // An order that came from elsewhere, as it is: kLinked, kDrop or kLeap.
+  void hand_on(WireType type, WireView payload);
   // Forgets the orders that no process has got, but for pause().
   void discard_orders();
 
@@ -89,10 +91,10 @@ class ProcessWorker final : public WorkerPort {
     std::optional<DraftRoles> roles;
     std::optional<Lend> lend;
     std::vector<Relink> relinks;
-    std::deque<WireBytes> links;
+    std::deque<std::pair<WireType, WireBytes>> handed_on;
     bool end_step = false, weights = false;
     bool empty() const {
-      return starts.empty() && cancels.empty() && !move && !roles && !lend && relinks.empty() && links.empty() && !end_step && !weights;
+      return starts.empty() && cancels.empty() && !move && !roles && !lend && relinks.empty() && handed_on.empty() && !end_step && !weights;
     }
   };
 

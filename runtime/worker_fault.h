@@ -31,10 +31,13 @@ enum class ProtocolStep : uint8_t {
   kRoles,
   kRelink,
   kLend,
+  kDrop,
+  kLeap,
   kLinked,  // a message of the worker at the other end of a link
   kLink,    // about to be sent there
+  kTrace,   // likewise
 };
-inline constexpr int kNumProtocolSteps = 21;
+inline constexpr int kNumProtocolSteps = 24;
 
 enum class FaultKind : uint8_t {
   kDie,      // SIGKILL

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <map>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -19,6 +20,7 @@
 
 #include "runtime/draft_roles.h"
 #include "runtime/link_relay.h"
+#include "runtime/race.h"
 #include "runtime/worker.h"
 #include "runtime/worker_channel.h"
 
@@ -34,7 +36,7 @@ int64_t ms_until(Clock::time_point limit) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count() + 1;
 }
 
-class WorkerServer final : private WorkerHost {
+class WorkerServer final : private WorkerHost, private TraceSink {
  public:
   explicit WorkerServer(OwnedFd fd) : channel_(std::move(fd)) {}
   Status run();
@@ -49,6 +51,9 @@ class WorkerServer final : private WorkerHost {
   StartLimits start_limits() const;
   Status start(WireView payload);
   void cancel(uint64_t group);
+  std::shared_ptr<Race> race_of(uint64_t group, uint32_t sample);
+  void drop(const SampleName& name);
+  Status leap(WireView payload);
   void announce_rest();
   bool tell_counts();
   void give_up();
@@ -57,10 +62,15 @@ class WorkerServer final : private WorkerHost {
   void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
   void rested() override;
   void broke(const std::string& why) override;
+  void tick(const TraceTick& tick) override;
+  void sample(const TraceSample&) override {}  // its end goes with a report
+  void flush() override {}                     // so do ticks
+  int error() const override { return 0; }
 
   // ---- Under mutex_ ----
   void take(WorkerReport* report);
   void send_report();
+  void send_ticks();
   Status send(WireType type, const WireBytes& payload);
 
   void pass(ProtocolStep step);
@@ -79,8 +89,9 @@ class WorkerServer final : private WorkerHost {
   // Guarded by mutex_, but for receiving.
   WorkerChannel channel_;
   ProcessReport pending_;
+  std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<Race>> races_;  // by group and sample: of the replicas here
   WorkerStats stats_;
-  WireBytes bytes_;
+  WireBytes bytes_, ticks_;
   bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
   Clock::time_point reported_ = Clock::now(), counted_ = reported_;
   uint64_t followed_ = 0, announced_ = 0;
@@ -148,7 +159,9 @@ Status WorkerServer::make_worker() {
                   .speculation = {},
                   .proofs = setup_.proofs,
                   .reports_progress = true,
-                  .host = this};
+                  .replicas_stay = true,
+                  .host = this,
+                  .trace = setup_.traces ? this : nullptr};
   w.speculation = {.policy = policy_,
                    .models = setup_.models,
                    .custom = {},
@@ -300,6 +313,13 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
       mailbox.lend(lend);
       return {};
     }
+    case WireType::kDrop: {
+      pass(ProtocolStep::kDrop);
+      OTR_ASSIGN_OR_RETURN(const SampleName name, decode_name(frame.payload));
+      drop(name);
+      return {};
+    }
+    case WireType::kLeap: pass(ProtocolStep::kLeap); return leap(frame.payload);
     case WireType::kRelink: {
       pass(ProtocolStep::kRelink);
       OTR_ASSIGN_OR_RETURN(const Relink relink, decode_relink(frame.payload, setup_.num_workers));
@@ -335,6 +355,10 @@ Status WorkerServer::start(WireView payload) {
     groups_after_sweep_ = 2 * groups_.size() + 64;
   }
   groups_.emplace(s->group->id, s->group);
+  if (s->race != nullptr) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    races_.insert_or_assign({s->group->id, s->sample}, s->race);
+  }
   worker_->mailbox().start(std::move(s));
   return {};
 }
@@ -345,6 +369,33 @@ void WorkerServer::cancel(uint64_t group) {
     if (const std::shared_ptr<Group> live = it->second.lock(); live != nullptr) live->cancelled = true;
   }
   worker_->mailbox().cancel(group);
+}
+
+std::shared_ptr<Race> WorkerServer::race_of(uint64_t group, uint32_t sample) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const auto at = races_.find({group, sample});
+  return at == races_.end() ? nullptr : at->second;
+}
+
+// Another replica was first. One that has ended meanwhile has said so itself.
+void WorkerServer::drop(const SampleName& name) {
+  const std::shared_ptr<Race> race = race_of(name.group, name.sample);
+  if (race == nullptr) return;
+  race->decide();
+  worker_->mailbox().cancel(name.group);
+}
+
+Status WorkerServer::leap(WireView payload) {
+  OTR_ASSIGN_OR_RETURN(const Progress found, decode_progress(payload, worker_->target().config().vocab_size));
+  size_t at = 0;
+  for (const ProgressSegment& p : found.segments) {
+    const size_t count = static_cast<size_t>(p.count);
+    const std::shared_ptr<Race> race = race_of(p.group, p.sample);
+    const auto part = [at, count](const auto& all) { return std::span(all).subspan(at, count); };
+    if (race != nullptr) race->publish(p.first, part(found.tokens), part(found.logprobs), part(found.raw_logprobs));
+    at += count;
+  }
+  return {};
 }
 
 // ---- Reports -------------------------------------------------------------------------------------------------------------
@@ -358,7 +409,8 @@ void WorkerServer::report(int32_t, const WorkerStats& stats, const WorkerLoad& l
   has_news_ = true;
   take(report);
   const Clock::time_point now = Clock::now();
-  const bool is_urgent = !pending_.finished.empty() || !pending_.given.empty() || pending_.answered;
+  // What one replica has found saves the others its computing.
+  const bool is_urgent = !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent || !races_.empty();
   stats_due_ = stats_due_ || !pending_.finished.empty() || now - counted_ >= kStatsPeriod;
   if (is_urgent || now - reported_ >= kReportPeriod) send_report();
 } catch (const std::exception& e) {
@@ -375,8 +427,20 @@ void WorkerServer::take(WorkerReport* report) {
   report->progress.clear();
   while (const std::unique_ptr<Sequence> s = report->finished.pop()) {
     pending_.finished.push_back({.group = s->group->id, .sample = s->sample, .reason = s->finish_reason, .error = s->error});
+    if (s->race != nullptr) races_.erase({s->group->id, s->sample});
   }
+  while (const std::unique_ptr<Sequence> s = report->dropped.pop()) {
+    pending_.dropped.push_back({.group = s->group->id, .sample = s->sample});
+    races_.erase({s->group->id, s->sample});
+  }
+  if (report->lent) pending_.lent = report->lent;
   while (const std::unique_ptr<Sequence> s = report->given.pop()) {
+    if (s->is_new_replica()) {  // the engine makes it, of what it knows
+      pending_.replicas.push_back({.group = s->group->id, .sample = s->sample});
+      s->race->leave();
+      races_.insert_or_assign({s->group->id, s->sample}, s->race);
+      continue;
+    }
     pending_.given.push_back({.group = s->group->id,
                               .sample = s->sample,
                               .to = s->goes_to,
@@ -386,7 +450,22 @@ void WorkerServer::take(WorkerReport* report) {
   if (report->answered) pending_.answered = report->answered;
 }
 
+void WorkerServer::tick(const TraceTick& tick) {
+  constexpr size_t kMostBytes = size_t{1} << 15;
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  encode_tick(tick, std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(), &ticks_);
+  if (ticks_.size() >= kMostBytes) send_ticks();
+}
+
+void WorkerServer::send_ticks() {
+  if (ticks_.empty()) return;
+  pass(ProtocolStep::kTrace);
+  if (!send(WireType::kTrace, ticks_).ok()) worker_->mailbox().stop();
+  ticks_.clear();
+}
+
 void WorkerServer::send_report() {
+  send_ticks();  // before the samples that they have ended
   pass(ProtocolStep::kReport);
   reported_ = Clock::now();
   if (std::exchange(stats_due_, false)) {
@@ -470,7 +549,7 @@ void WorkerServer::strike(const WorkerFault& fault) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   WireBytes lie;
   encode_report({.load = {}, .stats = {}, .progress = {}, .finished = {{.group = ~uint64_t{0}, .sample = 1, .reason = OTR_FINISH_STOP, .error = {}}},
-                 .given = {}, .answered = {}}, &lie);
+                 .given = {}, .answered = {}, .lent = {}, .replicas = {}, .dropped = {}}, &lie);
   switch (fault.kind) {
     case FaultKind::kHang: return;
     case FaultKind::kTear:

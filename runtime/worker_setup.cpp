@@ -164,6 +164,7 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
   w.put(s.num_draft_workers);
   w.put(s.decoupled);
   w.put(s.draft_model);
+  w.put(static_cast<uint8_t>(s.traces));
 }
 
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
@@ -200,6 +201,7 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.num_draft_workers = r.integer("num_draft_workers", 0, s.num_workers / 2);
   s.decoupled = r.text("decoupled");
   s.draft_model = r.text("draft_model");
+  s.traces = r.flag("traces");
   const auto is_draft_model = [&s](const DrafterModel& m) { return m.name == s.draft_model; };
   if (s.num_draft_workers > 0 && std::none_of(s.models.begin(), s.models.end(), is_draft_model)) r.fail("draft_model", "is not among the models");
   if (!files.empty()) r.fail("files", "are too many");

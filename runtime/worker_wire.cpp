@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/page/page.h"
+#include "runtime/race.h"
 #include "runtime/wire_fields.h"
 
 namespace otr {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
-constexpr int32_t kMaxWorkers = 256, kMaxMoved = 1 << 30;
+constexpr int32_t kMaxWorkers = 256, kMaxMoved = 1 << 30, kMaxRung = 1 << 16;
 constexpr double kMaxSeconds = 1e12;
 
 // ---- Sequences -----------------------------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ void furnish(int32_t num_accepted, Sequence* s) {
 
 bool is_wire_type(uint16_t type) {
   return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kLinked)) ||
-         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kLinks));
+         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kTrace));
 }
 
 namespace {
@@ -104,6 +105,8 @@ void put_start(const Sequence& s, int32_t num_accepted, WireBytes* out) {
   w.put(s.spec_draft_tokens);
   w.put(s.spec_accepted_tokens);
   w.put(s.spec_verify_steps);
+  w.put(s.rung);
+  w.put(static_cast<uint8_t>(s.race == nullptr ? 0 : s.race->leaps() ? 2 : 1));
   w.put(static_cast<uint32_t>(g.blocked.size()));
   for (const auto& blocked : g.blocked) put_key(*blocked, &w);
 }
@@ -140,6 +143,9 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
   s->spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
   s->spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
   s->spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+  s->rung = r.integer("rung", 0, kMaxRung);
+  const uint8_t races = r.integer<uint8_t>("races", 0, 2);
+  if (races > 0 && (g->is_score || s->rung == 0 || num_accepted == 0)) r.fail("races", "is no replica's");
   constexpr size_t kKeyBytes = 4 + 8 + 4 + 16;
   const uint32_t num_blocked = r.count("num_blocked", kKeyBytes);
   if (num_blocked > 0 && (g->is_score || num_accepted > 0)) r.fail("num_blocked", "is not 0 though the prompt was run");
@@ -157,6 +163,7 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
     return status;
   }
   furnish(num_accepted, s.get());
+  if (races > 0) s->race = std::make_shared<Race>(*s, races == 2);
   return s;
 }
 
@@ -241,8 +248,6 @@ Result<Move> decode_move(WireView in, int32_t num_workers) {
 
 namespace {
 
-constexpr int32_t kMaxRung = 1 << 16;
-
 void put_lend(const Lend& l, WireWriter* w) {
   w->put(l.to);
   w->put(l.rung);
@@ -320,12 +325,103 @@ Result<ReadyMessage> decode_ready(WireView in) {
 
 // ---- Reports -------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+void put_progress(const Progress& progress, WireWriter* w) {
+  w->put(static_cast<uint32_t>(progress.segments.size()));
+  for (const ProgressSegment& p : progress.segments) {
+    w->put(p.group);
+    w->put(p.sample);
+    w->put(p.first);
+    w->put(p.count);
+    w->put(p.spec_draft_tokens);
+    w->put(p.spec_accepted_tokens);
+    w->put(p.spec_verify_steps);
+  }
+  w->put_array(std::span(progress.tokens));
+  w->put_array(std::span(progress.logprobs));
+  w->put_array(std::span(progress.raw_logprobs));
+}
+
+// What the samples are and may become is the ledger's to check.
+void read_progress(WireReader* r, Progress* progress) {
+  constexpr size_t kSegmentBytes = 44;
+  progress->segments.resize(r->count("segments", kSegmentBytes));
+  for (ProgressSegment& p : progress->segments) {
+    p.group = r->integer<uint64_t>("group", 0, UINT64_MAX);
+    p.sample = r->integer<uint32_t>("sample", 0, UINT32_MAX);
+    p.first = r->integer("first", 0, kMaxInt);
+    p.count = r->integer("count", 1, kMaxInt);
+    p.spec_draft_tokens = r->integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
+    p.spec_accepted_tokens = r->integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
+    p.spec_verify_steps = r->integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+  }
+  r->array("tokens", &progress->tokens);
+  r->array("logprobs", &progress->logprobs);
+  r->array("raw_logprobs", &progress->raw_logprobs);
+}
+
+void put_names(const std::vector<SampleName>& names, WireWriter* w) {
+  w->put(static_cast<uint32_t>(names.size()));
+  for (const SampleName& n : names) {
+    w->put(n.group);
+    w->put(n.sample);
+  }
+}
+
+void read_names(const char* field, WireReader* r, std::vector<SampleName>* names) {
+  constexpr size_t kNameBytes = 12;
+  names->resize(r->count(field, kNameBytes));
+  for (SampleName& n : *names) {
+    n.group = r->integer<uint64_t>("group", 0, UINT64_MAX);
+    n.sample = r->integer<uint32_t>("sample", 0, UINT32_MAX);
+  }
+}
+
+}  // namespace
+
+void encode_name(const SampleName& name, WireBytes* out) {
+  WireWriter w(out);
+  w.put(name.group);
+  w.put(name.sample);
+}
+
+Result<SampleName> decode_name(WireView in) {
+  WireReader r(in);
+  SampleName name;
+  name.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
+  name.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
+  OTR_RETURN_IF_ERROR(r.finish("name"));
+  return name;
+}
+
+void encode_progress(const Progress& progress, WireBytes* out) {
+  WireWriter w(out);
+  put_progress(progress, &w);
+}
+
+Result<Progress> decode_progress(WireView in, int32_t vocab_size) {
+  WireReader r(in);
+  Progress p;
+  read_progress(&r, &p);
+  int64_t total = 0;
+  for (const ProgressSegment& segment : p.segments) total += segment.count;
+  const size_t size = p.tokens.size();
+  if (static_cast<int64_t>(size) != total || p.logprobs.size() != size || p.raw_logprobs.size() != size) r.fail("progress", "has arrays of different lengths");
+  check_tokens("tokens", p.tokens, vocab_size, &r);
+  OTR_RETURN_IF_ERROR(r.finish("progress"));
+  return p;
+}
+
 void ProcessReport::clear() {
   stats.reset();
   progress.clear();
   finished.clear();
   given.clear();
   answered.reset();
+  lent.reset();
+  replicas.clear();
+  dropped.clear();
 }
 
 void encode_report(const ProcessReport& report, WireBytes* out) {
@@ -333,19 +429,7 @@ void encode_report(const ProcessReport& report, WireBytes* out) {
   put_load(report.load, &w);
   w.put(static_cast<uint8_t>(report.stats.has_value()));
   if (report.stats) for_each_count(*report.stats, [&w](const auto& n) { w.put(n); });
-  w.put(static_cast<uint32_t>(report.progress.segments.size()));
-  for (const ProgressSegment& p : report.progress.segments) {
-    w.put(p.group);
-    w.put(p.sample);
-    w.put(p.first);
-    w.put(p.count);
-    w.put(p.spec_draft_tokens);
-    w.put(p.spec_accepted_tokens);
-    w.put(p.spec_verify_steps);
-  }
-  w.put_array(std::span(report.progress.tokens));
-  w.put_array(std::span(report.progress.logprobs));
-  w.put_array(std::span(report.progress.raw_logprobs));
+  put_progress(report.progress, &w);
   w.put(static_cast<uint32_t>(report.finished.size()));
   for (const SampleEnd& e : report.finished) {
     w.put(e.group);
@@ -362,28 +446,19 @@ void encode_report(const ProcessReport& report, WireBytes* out) {
   }
   w.put(static_cast<uint8_t>(report.answered.has_value()));
   if (report.answered) put_move(*report.answered, &w);
+  w.put(static_cast<uint8_t>(report.lent.has_value()));
+  if (report.lent) put_lend(*report.lent, &w);
+  put_names(report.replicas, &w);
+  put_names(report.dropped, &w);
 }
 
-// What the samples are and may become is the ledger's to check.
 Status decode_report(WireView in, int32_t num_workers, ProcessReport* report) {
   report->clear();
   WireReader r(in);
   report->load = read_load(&r);
   if (r.flag("has_stats")) for_each_count(report->stats.emplace(), ReadCount{r});
-  constexpr size_t kSegmentBytes = 44, kEndBytes = 20, kGivenBytes = 20;
-  report->progress.segments.resize(r.count("segments", kSegmentBytes));
-  for (ProgressSegment& p : report->progress.segments) {
-    p.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
-    p.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
-    p.first = r.integer("first", 0, kMaxInt);
-    p.count = r.integer("count", 1, kMaxInt);
-    p.spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
-    p.spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
-    p.spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
-  }
-  r.array("tokens", &report->progress.tokens);
-  r.array("logprobs", &report->progress.logprobs);
-  r.array("raw_logprobs", &report->progress.raw_logprobs);
+  constexpr size_t kEndBytes = 20, kGivenBytes = 20;
+  read_progress(&r, &report->progress);
   report->finished.resize(r.count("finished", kEndBytes));
   for (SampleEnd& e : report->finished) {
     e.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
@@ -399,7 +474,55 @@ Status decode_report(WireView in, int32_t num_workers, ProcessReport* report) {
     g.num_blocked = r.integer("num_blocked", 0, kMaxInt);
   }
   if (r.flag("has_answer")) report->answered = read_move(num_workers, &r);
+  if (r.flag("has_lent")) report->lent = read_lend(num_workers, &r);
+  read_names("replicas", &r, &report->replicas);
+  read_names("dropped", &r, &report->dropped);
   return r.finish("report");
+}
+
+// ---- Traces --------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// One list of a tick's numbers for both directions.
+template <typename Tick, typename Plan, typename Visit>
+void for_each_number(Tick& t, Plan& p, const Visit& visit) {
+  for (auto* n : {&t.number, &t.verified, &t.drafted, &t.accepted, &t.tokens, &t.prefill_tokens}) visit(*n);
+  for (auto* n : {&t.batch, &t.rows, &t.offered, &p.depth, &p.top_k, &p.verify_tokens}) visit(*n);
+  for (auto* x : {&t.draft_at, &t.draft, &t.verify_at, &t.verify, &t.tick, &p.expected_ms, &p.expected_tokens}) visit(*x);
+}
+
+}  // namespace
+
+void encode_tick(const TraceTick& tick, int64_t ended_ns, WireBytes* out) {
+  const auto is_wrong = [](double x) { return !(x >= 0 && x <= kMaxSeconds); };  // of what is only expected
+  TickPlan plan{.drafters = tick.plan->drafters, .depth = tick.plan->depth, .top_k = tick.plan->top_k, .verify_tokens = tick.plan->verify_tokens,
+                .row_depth = {}, .model_depth = {}, .expected_ms = tick.plan->expected_ms, .expected_tokens = tick.plan->expected_tokens};
+  if (is_wrong(plan.expected_ms)) plan.expected_ms = 0;
+  if (is_wrong(plan.expected_tokens)) plan.expected_tokens = 0;
+  WireWriter w(out);
+  w.put(ended_ns);
+  w.put(plan.drafters);
+  for_each_number(tick, plan, [&w](const auto& n) { w.put(n); });
+}
+
+Status decode_ticks(WireView in, int32_t worker, int64_t now_ns, const std::function<void(const TraceTick&)>& visit) {
+  constexpr size_t kTickBytes = 8 + sizeof(TickPlan::drafters) + 6 * 8 + 6 * 4 + 7 * 8;
+  if (in.size() % kTickBytes != 0) return bad_input("trace: a tick is cut off");
+  for (; !in.empty(); in = in.subspan(kTickBytes)) {
+    WireReader r(in.first(kTickBytes));
+    TraceTick tick;
+    TickPlan plan;
+    tick.worker = worker;
+    tick.plan = &plan;
+    const int64_t ended_ns = r.integer<int64_t>("ended", 0, now_ns);
+    tick.age = 1e-9 * static_cast<double>(now_ns - ended_ns);
+    plan.drafters = r.integer<decltype(plan.drafters)>("drafters", 0, std::numeric_limits<decltype(plan.drafters)>::max());
+    for_each_number(tick, plan, ReadCount{r});
+    OTR_RETURN_IF_ERROR(r.finish("trace"));
+    visit(tick);
+  }
+  return {};
 }
 
 void encode_heartbeat(const Heartbeat& heartbeat, WireBytes* out) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 
 #include "runtime/ledger.h"
 #include "runtime/speculator.h"
+#include "runtime/trace.h"
 #include "runtime/worker_options.h"
 #include "runtime/worker_port.h"
 #include "runtime/worker_stats.h"
@@ -37,6 +39,8 @@ enum class WireType : uint16_t {
   kRoles,
   kRelink,  // the process at the other end of a link was lost
   kLend,
+  kDrop,  // u64 group, u64 sample: another replica of it was first
+  kLeap,  // what replicas elsewhere have found
   kLinked,  // from the other end of a link: see link_wire.h
   // From it.
   kReady = 32,
@@ -45,6 +49,7 @@ enum class WireType : uint16_t {
   kHeartbeat,
   kFailed,
   kLinks,  // to the other end of a link
+  kTrace,  // ticks that have ended
 };
 bool is_wire_type(uint16_t type);
 
@@ -70,6 +75,7 @@ struct WorkerSetup {
   std::vector<DrafterModel> models;
   int32_t num_draft_workers = 0;
   std::string decoupled;    // SpeculatorOptions::decoupled
+  bool traces = false;      // its ticks are to be told
   std::string draft_model;  // of `models`: what those workers draft with
 };
 void encode_setup(const WorkerSetup& setup, WireBytes* out, std::vector<int>* files);
@@ -123,6 +129,17 @@ struct SampleGiven {
   int32_t to = 0;
   int32_t num_blocked = 0;  // that go with it
 };
+// A replica that the worker has lent, or one that it has dropped.
+struct SampleName {
+  uint64_t group = 0;
+  uint32_t sample = 0;
+};
+void encode_name(const SampleName& name, WireBytes* out);
+Result<SampleName> decode_name(WireView in);
+// Of samples that race: what the ledger has got of them.
+void encode_progress(const Progress& progress, WireBytes* out);
+Result<Progress> decode_progress(WireView in, int32_t vocab_size);
+
 struct ProcessReport {
   WorkerLoad load;
   std::optional<WorkerStats> stats;  // now and then, and with the last samples
@@ -130,11 +147,18 @@ struct ProcessReport {
   std::vector<SampleEnd> finished;
   std::vector<SampleGiven> given;
   std::optional<Move> answered;
+  std::optional<Lend> lent;  // the order that is over; with the samples
+  std::vector<SampleName> replicas, dropped;
 
   void clear();
 };
 void encode_report(const ProcessReport& report, WireBytes* out);
 Status decode_report(WireView in, int32_t num_workers, ProcessReport* report);
+
+// Ticks as a trace has them, one behind the other, each with when it ended: nanoseconds of the clock that all processes of a machine share.
+void encode_tick(const TraceTick& tick, int64_t ended_ns, WireBytes* out);
+// Calls visit() for each; the tick's plan lives as long as the call.
+Status decode_ticks(WireView in, int32_t worker, int64_t now_ns, const std::function<void(const TraceTick&)>& visit);
 
 struct Heartbeat {
   uint64_t turns = 0;  // ticks and rests

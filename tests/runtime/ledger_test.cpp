@@ -128,7 +128,7 @@ TEST(Ledger, EndsAreCheckedAgainstTheTokens) {
   }
   EXPECT_FALSE(ledger.finish(kWorker, 7, 11, OTR_FINISH_STOP, "").ok());
   EXPECT_FALSE(ledger.finish(kWorker + 1, 7, 10, OTR_FINISH_STOP, "").ok());
-  ASSERT_TRUE(ledger.finish(kWorker, 7, 10, OTR_FINISH_STOP, "").ok());
+  ASSERT_TRUE(ledger.finish(kWorker, 7, 10, OTR_FINISH_STOP, "").value());
   EXPECT_FALSE(ledger.finish(kWorker, 7, 10, OTR_FINISH_STOP, "").ok());  // once
   ASSERT_TRUE(ledger.finish(kWorker, 7, 11, OTR_FINISH_ERROR, "why").ok());
   const LedgerGroup& group = *ledger.find(7);
@@ -141,7 +141,7 @@ TEST(Ledger, AGroupGoesWithItsLastSample) {
   Ledger ledger;
   ledger.open(live, 0);
   ledger.open(other, 1);
-  ledger.move(7, 11, 1);
+  ledger.move(7, 11, 0, 1);
   EXPECT_EQ(ledger.find(7)->find(10)->worker, 0);
   EXPECT_EQ(ledger.find(7)->find(11)->worker, 1);
   for (const uint32_t sample : {11u, 11u, 10u, 99u}) ledger.close(7, sample);

@@ -24,6 +24,8 @@ struct ProcessVariant {
   int32_t num_draft_workers = 0;
   RaceMode race = RaceMode::kOff;
   uint32_t delay_seed = 0;
+  bool keeps_checkpoints = false;
+  std::string trace_path = "";
   int32_t migrate_every = 0;
   int32_t max_batch = 12;
   std::vector<WorkerFault> faults = {};
@@ -89,6 +91,8 @@ class Processes : public testing::Test {
     o.num_draft_workers = v.num_draft_workers;
     o.policy = v.policy;
     o.race = v.race;
+    o.keeps_checkpoints = v.keeps_checkpoints;
+    o.trace_path = v.trace_path;
     o.drafters = {"small=model:" + drafter_.path()};
     o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .faults = v.faults, .delay_seed = v.delay_seed};
     o.worker_processes = v.processes;
