@@ -230,6 +230,7 @@ Result<uint64_t> Engine::score(const otr_score_request& request) {
 }
 
 Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequences) {
+  share_history();
   std::lock_guard<std::mutex> lock(mutex_);
   if (updating_) return Status(StatusCode::kBusy, "the weights are being replaced: commit them first");
   const std::shared_ptr<Group> group = sequences.front()->group;
@@ -406,7 +407,7 @@ void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* repor
   while (std::unique_ptr<Sequence> s = report->given.pop()) {
     const int32_t to = s->goes_to;
     if (s->rung > 0) s->age = next_age_++;
-    placement_.sent(to, 1 + static_cast<int32_t>(s->group->blocked.size()));
+    placement_.sent(to, 1 + s->num_waiting());
     port(to).start(std::move(s));
   }
   if (ports_.size() == 1) return;

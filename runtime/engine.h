@@ -88,6 +88,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   std::string plan_json() const;
   void start_races();
   int32_t server_of(int32_t worker) const;
+  void share_history();
   Status check_updating(bool expected) const;
   Status check_not_updating() const;
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
@@ -110,7 +111,7 @@ class Engine final : private WorkerHost, private ProcessHost {
 
   // ---- ProcessHost ----
   void process_ready(int32_t worker, const ReadyMessage& ready) override;
-  Status process_report(int32_t worker, ProcessReport* report) override;
+  Status process_report(int32_t worker, ProcessReport* report, std::vector<OwnedFd> files) override;
   void process_rested() override { rested(); }
   Status process_links(int32_t worker, WireView payload) override;
   Status process_trace(int32_t worker, WireView payload) override;
@@ -119,7 +120,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   // ---- With mutex_ held ----
   void follow_up(int32_t worker, const WorkerLoad& load, WorkerReport* report);
   Status take_ended(int32_t worker, const ProcessReport& from, WorkerReport* to);
-  Status take_given(int32_t worker, const ProcessReport& from, WorkerReport* to);
+  Status take_given(int32_t worker, const ProcessReport& from, std::vector<OwnedFd> files, WorkerReport* to);
   Status take_replicas(int32_t worker, const ProcessReport& from, WorkerReport* to);
   void pass_leaps(int32_t worker);
   void lose_replicas(int32_t worker);
@@ -141,6 +142,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest, where they are processes.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ProcessWorker>> processes_;
+  bool drafts_history_ = false;  // processes do; set by create()
   std::vector<WorkerPort*> ports_;                // to the threads or the processes
   std::vector<std::unique_ptr<DraftLink>> links_;  // by worker, to the one that drafts for it; none if nobody does
 
@@ -158,6 +160,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
   std::vector<WorkerFacts> facts_;           // by worker
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
+  std::shared_ptr<const HistoryIndex> shared_history_;  // what processes draft from
   std::vector<LinkAccount> accounts_;        // by worker: the links between processes; none if nobody drafts for others
   Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;

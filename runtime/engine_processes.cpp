@@ -1,9 +1,14 @@
 // Workers that are processes: how they begin, what their reports mean, and what becomes of samples whose process is lost.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "runtime/engine.h"
+#include "runtime/history_file.h"
+#include "runtime/kv_file.h"
 #include "runtime/race.h"
 #include "runtime/worker_share.h"
 
@@ -40,6 +45,9 @@ Status Engine::add_processes(const WorkerOptions& w) {
   p.setup.costs = model.speculator().costs();
   p.setup.target = model.target().share();
   p.setup.models = model.speculator().shared_models();
+  const std::vector<std::string>& drafters = p.setup.drafters;
+  if (std::find(drafters.begin(), drafters.end(), "history") != drafters.end()) p.setup.history = options_.history;
+  drafts_history_ = p.setup.history != HistoryContent::kNone;
   p.setup.traces = trace_ != nullptr;
   p.setup.engine_batch = options_.max_batch;
   if (options_.num_draft_workers > 0) {
@@ -70,19 +78,34 @@ Status Engine::add_processes(const WorkerOptions& w) {
   return {};
 }
 
+// Processes draft from what the history was when the last group came. Where there is no room to say it, they draft from what they had.
+void Engine::share_history() try {
+  if (!drafts_history_) return;
+  const std::shared_ptr<const HistoryIndex> index = history_->index();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (index == shared_history_) return;
+    shared_history_ = index;
+  }
+  const OwnedFd file(memfd_create("otr-history", MFD_CLOEXEC));
+  if (file.get() < 0 || !write_history(file.get(), *index).ok()) return;
+  for (const auto& process : processes_) process->set_history(file.duplicate());
+} catch (const std::bad_alloc&) {
+}
+
 void Engine::process_ready(int32_t worker, const ReadyMessage& ready) {
   const std::lock_guard<std::mutex> lock(mutex_);
   facts_[static_cast<size_t>(worker)] = ready.facts;
   placement_.report(worker, ready.load);
 }
 
-Status Engine::process_report(int32_t worker, ProcessReport* from) {
+Status Engine::process_report(int32_t worker, ProcessReport* from, std::vector<OwnedFd> files) {
   const std::lock_guard<std::mutex> lock(mutex_);
   WorkerReport report;
   OTR_RETURN_IF_ERROR(ledger_.append(worker, from->progress, limits_.vocab_size));
   const Status ended = take_ended(worker, *from, &report);
   Status given;
-  if (ended.ok()) given = take_given(worker, *from, &report);
+  if (ended.ok()) given = take_given(worker, *from, std::move(files), &report);
   if (given.ok()) given = take_replicas(worker, *from, &report);
   pass_leaps(worker);
   if (from->answered && (from->answered->from != worker || !placement_.is_ordered(*from->answered))) {
@@ -149,8 +172,11 @@ Status Engine::take_ended(int32_t worker, const ProcessReport& from, WorkerRepor
   return {};
 }
 
-Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerReport* to) {
+Status Engine::take_given(int32_t worker, const ProcessReport& from, std::vector<OwnedFd> files, WorkerReport* to) {
+  size_t num_files = 0;
   for (const SampleGiven& given : from.given) {
+    OwnedFd file;
+    if (given.num_positions > 0) file = std::move(files[num_files++]);
     const LedgerGroup* group = ledger_.find(given.group);
     const LedgerSample* sample = group != nullptr ? group->find(given.sample) : nullptr;
     if (sample == nullptr || sample->worker != worker || sample->is_finished || !sample->replicas.empty()) {
@@ -170,6 +196,7 @@ Status Engine::take_given(int32_t worker, const ProcessReport& from, WorkerRepor
     const int32_t to_worker = placement_.is_gone(given.to) ? worker : given.to;
     std::unique_ptr<Sequence> s = restore(*group, *sample);
     s->goes_to = to_worker;
+    if (file.get() >= 0 && given.num_positions < s->num_tokens()) s->lease = std::make_shared<KvFile>(std::move(file), given.num_positions);
     for (const auto& b : blocked) ledger_.move(given.group, b->sample, worker, to_worker);
     ledger_.move(given.group, given.sample, worker, to_worker);
     if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
@@ -298,15 +325,18 @@ void Engine::queue_again(int32_t worker, const Status& why) {
 // To whoever has the least to do; if nobody is left, it has failed.
 void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
   const uint64_t id = s->group->id;
-  const int32_t to = placement_.place(1 + static_cast<int32_t>(s->group->blocked.size()));
+  const int32_t to = placement_.place(1 + s->num_waiting());
   if (to != Placement::kNobody) {
     const int32_t from = ledger_.find(id)->find(s->sample)->worker;
-    for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, from, to);
+    if (s->num_waiting() > 0) {
+      for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, from, to);
+    }
     ledger_.move(id, s->sample, from, to);
     return port(to).start(std::move(s));
   }
   const std::string error = "every worker process is lost; the last one: " + why.message();
-  std::vector<std::unique_ptr<Sequence>> all = std::exchange(s->group->blocked, {});
+  std::vector<std::unique_ptr<Sequence>> all;
+  if (s->num_waiting() > 0) all.swap(s->group->blocked);
   all.push_back(std::move(s));
   for (auto& failed : all) {
     if (failed->group->is_score) failed->raw_logprobs.clear();

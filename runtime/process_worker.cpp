@@ -1,11 +1,14 @@
 #include "runtime/process_worker.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <new>
 #include <utility>
+
+#include "runtime/kv_file.h"
 
 namespace otr {
 namespace {
@@ -89,6 +92,13 @@ void ProcessWorker::lend(const Lend& lend) {
   wake();
 }
 
+void ProcessWorker::set_history(OwnedFd file) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  history_ = std::move(file);
+  history_due_ = history_.get() >= 0;
+  wake();
+}
+
 // Of a link the last time counts.
 void ProcessWorker::relink(const Relink& relink) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -154,7 +164,7 @@ bool ProcessWorker::stopping() const {
 
 bool ProcessWorker::has_orders() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return stop_ || !orders_.empty() || paused_ != pause_sent_;
+  return stop_ || !orders_.empty() || history_due_ || paused_ != pause_sent_;
 }
 
 // ---- The thread: one process after the other -----------------------------------------------------------------------------
@@ -183,6 +193,7 @@ void ProcessWorker::run() {
     const bool comes_back = ++failures_ <= options_.max_restarts;
     state_ = comes_back ? State::kStarting : State::kGone;
     pause_sent_ = false;
+    history_due_ = history_.get() >= 0;
     last_order_ = rested_after_ = 0;
     lock.unlock();
     note_lost(end);
@@ -228,7 +239,12 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
   std::vector<int> files;
   bytes_.clear();
   encode_setup(setup, &bytes_, &files);
-  channel->queue(WireType::kSetup, bytes_, files);
+  std::vector<OwnedFd> copies;
+  for (const int file : files) {
+    copies.emplace_back(fcntl(file, F_DUPFD_CLOEXEC, 0));
+    if (copies.back().get() < 0) return io_error("the system refuses another file for a worker process");
+  }
+  channel->queue(WireType::kSetup, bytes_, std::move(copies));
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.start_timeout_ms);
   while (!stopping()) {
     const Status sent = channel->flush();
@@ -274,7 +290,7 @@ Status ProcessWorker::check_signs(Clock::time_point now) {
 
 // The next order, with its contents in bytes_, but for a start, which is *s. A pause before all else and a resume after: what comes
 // between them arrives together. None: nothing is to be said.
-std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s) {
+std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s, std::vector<OwnedFd>* files) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::optional<WireType> type;
   bytes_.clear();
@@ -284,6 +300,9 @@ std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s) 
     type = WireType::kWeights;
   } else if (orders_.roles) {
     type = WireType::kRoles, encode_roles(*std::exchange(orders_.roles, std::nullopt), &bytes_);
+  } else if (OwnedFd history = std::exchange(history_due_, false) ? history_.duplicate() : OwnedFd(); history.get() >= 0) {
+    files->push_back(std::move(history));
+    type = WireType::kHistory;
   } else if (!orders_.relinks.empty()) {
     type = WireType::kRelink, encode_relink(orders_.relinks.back(), &bytes_);
     orders_.relinks.pop_back();
@@ -313,13 +332,16 @@ bool ProcessWorker::send_orders(WorkerChannel* channel) {
   for (;;) {
     if (channel->queued_bytes() > kMostQueued) return false;
     std::unique_ptr<Sequence> s;
-    const std::optional<WireType> type = take_order(&s);
+    std::vector<OwnedFd> files;
+    const std::optional<WireType> type = take_order(&s, &files);
     if (!type) return true;
     if (s != nullptr) {
-      encode_start(*s, &bytes_);
-      s->group->disband();
+      if (s->lease != nullptr) files.push_back(static_cast<const KvFile&>(*s->lease).duplicate());
+      if (!files.empty() && files.front().get() < 0) files.clear();  // it is computed anew
+      encode_start(*s, &bytes_, files.empty() ? 0 : s->lease->num_positions());
+      if (s->num_waiting() > 0) s->group->disband();
     }
-    channel->queue(*type, bytes_);
+    channel->queue(*type, bytes_, std::move(files));
   }
 }
 
@@ -330,13 +352,13 @@ Status ProcessWorker::receive(WorkerChannel* channel) {
     OTR_ASSIGN_OR_RETURN(const bool has_frame, channel->next(&frame));
     if (!has_frame) break;
     heard_ = Clock::now();
-    OTR_RETURN_IF_ERROR(follow(frame));
+    OTR_RETURN_IF_ERROR(follow(frame, channel));
   }
   if (is_open) return {};
   return io_error(channel->is_torn() ? "its last message is torn" : "has closed its socket");
 }
 
-Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
+Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* channel) {
   const int32_t worker = options_.setup.index;
   switch (frame.type) {
     case WireType::kReady: {
@@ -357,7 +379,9 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
       OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
       if (!report_.finished.empty()) failures_ = 0;
       turned_ = Clock::now();
-      return options_.host->process_report(worker, &report_);
+      const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.num_positions > 0; });
+      OTR_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, channel->take_files(static_cast<size_t>(num_files)));
+      return options_.host->process_report(worker, &report_, std::move(files));
     }
     case WireType::kRested: {
       OTR_ASSIGN_OR_RETURN(const uint64_t number, decode_u64(frame.payload));

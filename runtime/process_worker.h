@@ -20,10 +20,10 @@
 
 #include "runtime/child_process.h"
 #include "runtime/link_wire.h"
+#include "runtime/report_wire.h"
 #include "runtime/sequence_queue.h"
 #include "runtime/worker_channel.h"
 #include "runtime/worker_port.h"
-#include "runtime/worker_wire.h"
 
 namespace otr {
 
@@ -34,7 +34,8 @@ class ProcessHost {
   // A process is ready for orders. Called before begin() returns, and again for each that takes its place.
   virtual void process_ready(int32_t worker, const ReadyMessage& ready) = 0;
   // Takes what is in the report. kBadInput: it contradicts what the host knows; the process is at fault.
-  virtual Status process_report(int32_t worker, ProcessReport* report) = 0;
+  // `files`: of what the report gives away, in its order.
+  virtual Status process_report(int32_t worker, ProcessReport* report, std::vector<OwnedFd> files) = 0;
   // A message for the other end of a link (link_wire.h). Likewise.
   virtual Status process_links(int32_t worker, WireView payload) = 0;
   virtual Status process_trace(int32_t worker, WireView payload) = 0;
@@ -75,6 +76,8 @@ class ProcessWorker final : public WorkerPort {
   void stop() override;
   bool at_rest() const override;
   void weights_changed();  // REQUIRES: at rest, and paused
+  // A file of what processes draft from: this one's, and its successors'.
+  void set_history(OwnedFd file);
   void relink(const Relink& relink);
   // An order that came from elsewhere, as it is: kLinked, kDrop or kLeap.
   void hand_on(WireType type, WireView payload);
@@ -103,8 +106,8 @@ class ProcessWorker final : public WorkerPort {
   Status set_up(WorkerChannel* channel);
   Status serve(WorkerChannel* channel);
   Status receive(WorkerChannel* channel);
-  Status follow(const WorkerChannel::Frame& frame);
-  std::optional<WireType> take_order(std::unique_ptr<Sequence>* s);
+  Status follow(const WorkerChannel::Frame& frame, WorkerChannel* channel);
+  std::optional<WireType> take_order(std::unique_ptr<Sequence>* s, std::vector<OwnedFd>* files);
   bool send_orders(WorkerChannel* channel);
   void say_stop(WorkerChannel* channel);
   Status check_signs(Clock::time_point now);
@@ -131,6 +134,8 @@ class ProcessWorker final : public WorkerPort {
   std::condition_variable first_;
   // Guarded by mutex_.
   Orders orders_;
+  OwnedFd history_;
+  bool history_due_ = false;  // the process has not got it
   State state_ = State::kStarting;
   Status first_failure_;
   bool first_over_ = false;  // the first process is ready, or has failed

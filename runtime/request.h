@@ -104,6 +104,8 @@ struct Sequence {
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
 
+  // Of its group, that wait for its first token.
+  int32_t num_waiting() const { return group->is_score || num_tokens() > num_prompt() ? 0 : static_cast<int32_t>(group->blocked.size()); }
   int32_t num_prompt() const { return group->num_prompt; }
   int32_t num_copied_pages() const { return static_cast<int32_t>(copied.size()) - first_copied; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

@@ -108,6 +108,9 @@ void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.migrate_every);
   w->put(p.migration_seed);
   w->put(p.delay_seed);
+  w->put(static_cast<uint8_t>(p.rebuild.mode));
+  w->put(p.rebuild.link_bytes_per_second);
+  w->put(p.rebuild.revoke_every);
   w->put(static_cast<uint32_t>(p.faults.size()));
   for (const WorkerFault& f : p.faults) {
     w->put(f.worker);
@@ -124,6 +127,9 @@ WorkerProofs read_proofs(WireReader* r) {
   p.migrate_every = r->integer("migrate_every", 0, kMaxInt);
   p.migration_seed = r->integer<uint32_t>("migration_seed", 0, UINT32_MAX);
   p.delay_seed = r->integer<uint32_t>("delay_seed", 0, UINT32_MAX);
+  p.rebuild.mode = static_cast<RebuildMode>(r->integer<uint8_t>("rebuild", 0, static_cast<uint8_t>(RebuildMode::kTransfer)));
+  p.rebuild.link_bytes_per_second = r->number("link_bytes_per_second", 0.0, 1e15);
+  p.rebuild.revoke_every = r->integer("revoke_every", 0, kMaxInt);
   constexpr size_t kFaultBytes = 14;
   p.faults.resize(r->count("faults", kFaultBytes));
   for (WorkerFault& f : p.faults) {
@@ -164,6 +170,7 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
   w.put(s.num_draft_workers);
   w.put(s.decoupled);
   w.put(s.draft_model);
+  w.put(static_cast<int32_t>(s.history));
   w.put(static_cast<uint8_t>(s.traces));
 }
 
@@ -201,6 +208,7 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.num_draft_workers = r.integer("num_draft_workers", 0, s.num_workers / 2);
   s.decoupled = r.text("decoupled");
   s.draft_model = r.text("draft_model");
+  s.history = static_cast<HistoryContent>(r.integer("history", 0, static_cast<int32_t>(HistoryContent::kLogprobs)));
   s.traces = r.flag("traces");
   const auto is_draft_model = [&s](const DrafterModel& m) { return m.name == s.draft_model; };
   if (s.num_draft_workers > 0 && std::none_of(s.models.begin(), s.models.end(), is_draft_model)) r.fail("draft_model", "is not among the models");

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/runtime/engine_runs.h"
@@ -26,6 +27,7 @@ struct ProcessVariant {
   uint32_t delay_seed = 0;
   bool keeps_checkpoints = false;
   std::string trace_path = "";
+  RebuildOptions rebuild = {};
   int32_t migrate_every = 0;
   int32_t max_batch = 12;
   std::vector<WorkerFault> faults = {};
@@ -94,7 +96,7 @@ class Processes : public testing::Test {
     o.keeps_checkpoints = v.keeps_checkpoints;
     o.trace_path = v.trace_path;
     o.drafters = {"small=model:" + drafter_.path()};
-    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .faults = v.faults, .delay_seed = v.delay_seed};
+    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .rebuild = v.rebuild, .faults = v.faults, .delay_seed = v.delay_seed};
     o.worker_processes = v.processes;
     o.worker_executable = v.executable;
     o.worker_timeout_ms = v.timeout_ms;
@@ -123,9 +125,13 @@ class Processes : public testing::Test {
   }
   // Once all are at rest: every page is back.
   void read_stats(Engine* e) {
-    EXPECT_TRUE(e->pause().ok());
-    stats_ = nlohmann::json::parse(e->stats_json());
-    e->resume();
+    for (int i = 0; i < 2000; ++i) {  // replicas that have lost may not know it yet
+      EXPECT_TRUE(e->pause().ok());
+      stats_ = nlohmann::json::parse(e->stats_json());
+      e->resume();
+      if (stats_["kv_pages_in_use"] == 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     EXPECT_EQ(stats_["kv_pages_in_use"], 0);
     for (const char* key : {"ticks", "generated_tokens", "migrations"}) {
       int64_t sum = 0;

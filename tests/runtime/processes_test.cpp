@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -167,6 +168,79 @@ TEST_F(Processes, NewWeightsReachThem) {
   }
   read_stats(processes.get());
   EXPECT_EQ(count("worker_restarts"), 1);
+}
+
+// Samples that move take their keys and values along, whole, or as much of them as a slow link brings before the rest is computed.
+TEST_F(Processes, KeysAndValuesMoveWithTheirSample) {
+  for (Request& r : requests_) r.sampling.max_new_tokens += 150;
+  const Outputs plain = run({.num_workers = 1, .processes = false});
+  Variant v{.num_workers = 3, .migrate_every = 12};
+  for (const RebuildOptions& rebuild : {RebuildOptions{}, RebuildOptions{.mode = RebuildMode::kTransfer}, RebuildOptions{.link_bytes_per_second = 2e6},
+                                        RebuildOptions{.mode = RebuildMode::kRecompute}}) {
+    v.rebuild = rebuild;
+    EXPECT_EQ(difference(plain, run(v)), "");
+    EXPECT_GT(count("migrations"), 0);
+    EXPECT_EQ(count("kv_copied_tokens") == 0, rebuild.mode == RebuildMode::kRecompute);
+    EXPECT_EQ(count("kv_pages_leased"), 0);
+  }
+  // Whoever gives dies as soon as it has said so, or before.
+  v.rebuild = {};
+  for (const ProtocolStep step : {ProtocolStep::kReport, ProtocolStep::kReported}) {
+    v.faults.clear();
+    for (int32_t worker = 0; worker < 3; ++worker) v.faults.push_back({.worker = worker, .life = 0, .step = step, .occurrence = 20, .kind = FaultKind::kDie});
+    EXPECT_EQ(difference(plain, run(v)), "");
+    EXPECT_GT(count("worker_restarts"), 0);
+  }
+}
+
+// What the last epoch said is what processes draft from in the next, those that take a lost one's place too.
+TEST_F(Processes, TheyDraftFromHistory) {
+  for (Request& r : requests_) r.sampling.temperature = 0;
+  const Outputs plain = run({.num_workers = 1, .processes = false});
+  const std::unique_ptr<Engine> e = engine({.num_workers = 2, .policy = "fixed:history:6"});
+  EXPECT_EQ(difference(plain, roll(e.get())), "");
+  read_stats(e.get());
+  EXPECT_EQ(stats_["speculation"]["drafters"]["history"]["accepted"], 0);
+  int64_t before = 0;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    ASSERT_TRUE(e->history()->save(model_.path() + "/history").ok());  // waits until it is there to be drafted from
+    if (epoch == 1) kill(children().front(), SIGKILL);
+    EXPECT_EQ(difference(plain, roll(e.get())), "");
+    EXPECT_EQ(difference(plain, roll(e.get())), "");  // by now it is loaded
+    read_stats(e.get());
+    const int64_t accepted = stats_["speculation"]["drafters"]["history"]["accepted"].get<int64_t>();
+    EXPECT_GT(accepted, before);
+    before = accepted;
+  }
+}
+
+// One trace has the ticks of all, whoever dies; without a death it agrees with the counters.
+TEST_F(Processes, TheirTicksAreTraced) {
+  const std::string path = model_.path() + "/trace.json";
+  for (const bool dies : {false, true}) {
+    Variant v{.num_workers = 2, .policy = "fixed:small+ngram:3", .migrate_every = 9, .trace_path = path};
+    if (dies) v.faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kTrace, .occurrence = 3, .kind = FaultKind::kDie}};
+    EXPECT_EQ(difference(plain_, run(v)), "");
+    EXPECT_EQ(count("worker_restarts"), dies ? 1 : 0);
+    std::ifstream file(path);
+    const nlohmann::json trace = nlohmann::json::parse(file);
+    std::map<std::string, int64_t> tokens;
+    int64_t ticks = 0, samples = 0, drafted = 0;
+    for (const nlohmann::json& event : trace) {
+      if (event["name"] == "sample") ++samples;
+      if (event["name"] != "tick") continue;
+      ++ticks;
+      tokens[std::to_string(event["tid"].get<int>())] += event["args"]["tokens"].get<int64_t>();
+      drafted += event["args"]["drafted"].get<int64_t>();
+      EXPECT_GE(event["ts"].get<double>(), 0);
+    }
+    EXPECT_EQ(samples, static_cast<int64_t>(plain_.size()));
+    EXPECT_GT(drafted, 0);
+    EXPECT_EQ(tokens.size(), 2u);
+    if (dies) continue;
+    EXPECT_EQ(ticks, count("ticks"));
+    EXPECT_EQ(tokens["1"] + tokens["2"], count("generated_tokens"));
+  }
 }
 
 TEST_F(Processes, ScoresSurviveToo) {
