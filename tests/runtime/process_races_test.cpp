@@ -106,7 +106,7 @@ TEST_P(RaceSteps, CanFail) {
     if (static_cast<FaultKind>(kind) == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
     SCOPED_TRACE(text_of(v.faults));
     // Whether anybody races is as the machine likes.
-    for (int round = 0; round == 0 || (round < 10 && count("worker_restarts") == 0); ++round) walk(v);
+    for (int round = 0; round == 0 || (round < 20 && count("worker_restarts") == 0); ++round) walk(v);
     EXPECT_GT(count("worker_restarts"), 0);
     if (HasFailure()) return;
   }

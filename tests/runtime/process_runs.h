@@ -38,6 +38,9 @@ struct ProcessVariant {
   std::string executable = OUTRIDER_WORKER;
 };
 
+// Steps of every rollout of processes; the others come with drafting workers, races, traces and history.
+inline constexpr int kNumPlainSteps = static_cast<int>(ProtocolStep::kStop) + 1;
+
 inline std::string text_of(const std::vector<WorkerFault>& faults) {
   std::string text;
   for (const WorkerFault& f : faults) {

@@ -61,7 +61,7 @@ TEST_P(ProtocolSteps, CanFail) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Step, ProtocolSteps, testing::Range(0, kNumProtocolSteps));
+INSTANTIATE_TEST_SUITE_P(Step, ProtocolSteps, testing::Range(0, kNumPlainSteps));
 
 // Several workers fail, at random steps and in random ways, while samples move.
 TEST_F(Processes, RandomFaultsChangeNothing) {
@@ -78,7 +78,7 @@ TEST_F(Processes, RandomFaultsChangeNothing) {
       const int first = static_cast<int>(ProtocolStep::kStart);
       WorkerFault f{.worker = static_cast<int32_t>(random() % static_cast<uint32_t>(v.num_workers)),
                     .life = static_cast<int32_t>(random() % 2),
-                    .step = static_cast<ProtocolStep>(first + static_cast<int>(random() % (kNumProtocolSteps - first))),
+                    .step = static_cast<ProtocolStep>(first + static_cast<int>(random() % (kNumPlainSteps - first))),
                     .occurrence = static_cast<int32_t>(random() % 12),
                     .kind = static_cast<FaultKind>(random() % kNumFaultKinds)};
       v.faults.push_back(f);
@@ -218,7 +218,7 @@ TEST_F(Processes, TheyDraftFromHistory) {
 TEST_F(Processes, TheirTicksAreTraced) {
   const std::string path = model_.path() + "/trace.json";
   for (const bool dies : {false, true}) {
-    Variant v{.num_workers = 2, .policy = "fixed:small+ngram:3", .migrate_every = 9, .trace_path = path};
+    Variant v{.num_workers = 2, .policy = "fixed:small+ngram:3", .trace_path = path, .migrate_every = 9};
     if (dies) v.faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kTrace, .occurrence = 3, .kind = FaultKind::kDie}};
     EXPECT_EQ(difference(plain_, run(v)), "");
     EXPECT_EQ(count("worker_restarts"), dies ? 1 : 0);
@@ -240,6 +240,26 @@ TEST_F(Processes, TheirTicksAreTraced) {
     if (dies) continue;
     EXPECT_EQ(ticks, count("ticks"));
     EXPECT_EQ(tokens["1"] + tokens["2"], count("generated_tokens"));
+  }
+}
+
+// Whoever tells of ticks, or is told what to draft from, fails in every way.
+TEST_F(Processes, TraceAndHistoryCanFail) {
+  for (const ProtocolStep step : {ProtocolStep::kTrace, ProtocolStep::kHistory}) {
+    for (int kind = 0; kind < kNumFaultKinds; ++kind) {
+      if (kSanitized && kind % 3 != 0) continue;
+      Variant v{.policy = "fixed:history+ngram:4", .trace_path = model_.path() + "/trace.json"};
+      v.faults = {{.worker = 1, .life = 0, .step = step, .occurrence = 0, .kind = static_cast<FaultKind>(kind)}};
+      if (static_cast<FaultKind>(kind) == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
+      SCOPED_TRACE(text_of(v.faults));
+      const std::unique_ptr<Engine> e = engine(v);
+      EXPECT_EQ(difference(plain_, roll(e.get())), "");
+      ASSERT_TRUE(e->history()->save(model_.path() + "/history").ok());
+      EXPECT_EQ(difference(plain_, roll(e.get())), "");
+      EXPECT_EQ(difference(plain_, roll(e.get())), "");
+      read_stats(e.get());
+      EXPECT_GE(count("worker_restarts"), 1);
+    }
   }
 }
 
