@@ -5,7 +5,11 @@
 //                                      <-- drafts --
 //
 // A verdict of a request comes after its opening. Nobody waits for room: what finds none is kept and offered again. Whoever has
-// written rings the reader's mailbox.
+// written rings the reader's bell.
+//
+// Between processes each has a link of its own, whose other end is the LinkRelay's. When the process at the other end is lost, the relay
+// raises `generation`: the worker forgets what the other knew and asked for, throws away what it has not read, and writes nothing
+// until the relay has thrown away the rest; then it sets `followed`. The relay brings nothing new before that.
 //
 // Thread safety: each end of a queue belongs to one thread. Nothing is allocated after construction.
 #pragma once
@@ -19,7 +23,7 @@
 #include <vector>
 
 #include "runtime/request.h"
-#include "runtime/worker_mailbox.h"
+#include "runtime/link_bell.h"
 #include "sched/window.h"
 
 namespace otr {
@@ -45,6 +49,15 @@ class SpscQueue {
     return &slots_[read_.load(std::memory_order_relaxed)];
   }
   void pop() { read_.store(next(read_.load(std::memory_order_relaxed)), std::memory_order_release); }
+  // The reader's: what there is at least.
+  size_t size() const {
+    const size_t written = written_.load(std::memory_order_acquire), read = read_.load(std::memory_order_relaxed);
+    return written >= read ? written - read : written + slots_.size() - read;
+  }
+  // Throws away all there is, whatever was to be seen late. The reader's.
+  void clear() {
+    for (; !empty(); pop()) slots_[read_.load(std::memory_order_relaxed)] = T();
+  }
 
  private:
   size_t next(size_t at) const { return at + 1 == slots_.size() ? 0 : at + 1; }
@@ -66,8 +79,13 @@ struct DraftLink {
   SpscQueue<std::unique_ptr<Sequence>> opened;  // Sequence::age: its name on this link
   SpscQueue<VerdictMessage> verdicts;
   SpscQueue<DraftMessage> drafts;
-  WorkerMailbox* server = nullptr;    // the drafting worker's
-  WorkerMailbox* verifier = nullptr;  // both are set before any thread begins
+  LinkBell* server = nullptr;    // the drafting worker's
+  LinkBell* verifier = nullptr;  // both are set before any thread begins
+  std::atomic<uint32_t> generation{0};  // how often an end was lost: the relay's to write
+  std::atomic<uint32_t> followed{0};    // the worker's
+  bool is_current() const {
+    return generation.load(std::memory_order_acquire) == followed.load(std::memory_order_acquire);
+  }
 };
 
 }  // namespace otr

@@ -89,7 +89,7 @@ bool DraftServer::tick() {
 
 bool DraftServer::busy() const {
   for (const DraftLink* link : links_) {
-    if (!link->opened.empty() || !link->verdicts.empty() || link->drafts.full()) return true;
+    if (!link->is_current() || !link->opened.empty() || !link->verdicts.empty() || link->drafts.full()) return true;
   }
   return std::any_of(requests_.begin(), requests_.end(), [](const Request& r) { return r.window && r.window->may_draft(); });
 }
@@ -99,6 +99,10 @@ bool DraftServer::busy() const {
 bool DraftServer::receive() {
   bool any = false;
   for (DraftLink* const link : links_) {
+    if (!link->is_current()) {
+      any = true;
+      if (!begin_again(link)) continue;
+    }
     for (std::unique_ptr<Sequence>* s; (s = link->opened.front()) != nullptr; any = true) {
       std::unique_ptr<Sequence> opened = std::move(*s);
       link->opened.pop();
@@ -119,6 +123,20 @@ bool DraftServer::receive() {
     }
   }
   return any;
+}
+
+// The other end was lost, and nobody waits for its drafts. False: those on their way are not thrown away yet.
+bool DraftServer::begin_again(DraftLink* link) {
+  const uint32_t generation = link->generation.load(std::memory_order_acquire);
+  link->opened.clear();
+  link->verdicts.clear();
+  for (size_t slot = 0; slot < names_.size(); ++slot) {
+    if (names_[slot].link == link) finish(static_cast<int32_t>(slot));
+  }
+  if (!link->drafts.empty()) return false;
+  link->followed.store(generation, std::memory_order_release);
+  link->verifier->ring();
+  return true;
 }
 
 void DraftServer::start(const DraftLink* link, std::unique_ptr<Sequence> s) {
@@ -151,15 +169,16 @@ void DraftServer::start(const DraftLink* link, std::unique_ptr<Sequence> s) {
 
 void DraftServer::judge(int32_t slot, const VerdictMessage& verdict) {
   Request& r = request(slot);
+  const int32_t judged = r.window->judged();
   const DraftWindow::Effect effect = r.window->judge(verdict);
   if (effect == DraftWindow::Effect::kEnded) return finish(slot);
-  if (effect != DraftWindow::Effect::kNone) replace_tokens(slot, verdict);
+  if (effect != DraftWindow::Effect::kNone) replace_tokens(slot, judged, verdict);
 }
 
-// What was drafted is replaced from the first token on that is not the target's.
-void DraftServer::replace_tokens(int32_t slot, const VerdictMessage& verdict) {
+// What was drafted, from position `judged` on, is replaced from the first token on that is not the target's.
+void DraftServer::replace_tokens(int32_t slot, int32_t judged, const VerdictMessage& verdict) {
   Sequence& s = *live_[static_cast<size_t>(slot)];
-  for (int32_t at = verdict.begin; at < verdict.end(); ++at) {
+  for (int32_t at = std::max(verdict.begin, judged); at < verdict.end(); ++at) {
     const int32_t token = verdict.tokens[static_cast<size_t>(at - verdict.begin)];
     if (at < s.num_tokens()) {
       if (s.tokens[static_cast<size_t>(at)] == token) continue;

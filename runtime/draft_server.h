@@ -8,6 +8,8 @@
 // Every kReconfigureIterations ticks window and mode of the requests that do worse than the mean are set anew (algorithm 2),
 // if there are costs.
 //
+// A verifying worker that is lost has its requests ended.
+//
 // Thread safety: used by the worker's thread. Nothing but a request's arrival allocates. Errors: as ModelDrafter::create.
 #pragma once
 
@@ -66,9 +68,10 @@ class DraftServer {
 
   explicit DraftServer(const DraftServerOptions& options);
   bool receive();
+  bool begin_again(DraftLink* link);
   void start(const DraftLink* link, std::unique_ptr<Sequence> s);
   void judge(int32_t slot, const VerdictMessage& verdict);
-  void replace_tokens(int32_t slot, const VerdictMessage& verdict);
+  void replace_tokens(int32_t slot, int32_t judged, const VerdictMessage& verdict);
   bool draft();
   void add_token(int32_t slot, const Forest& forest);
   bool send();

@@ -108,21 +108,19 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                    .max_batch = 0,
                    .prefill_chunk = o.prefill_chunk,
                    .max_draft_rows = 0};
-  // No order to lend reaches a process, and the ledger has a sample at one worker.
-  if (!o.worker_processes && !o.keeps_checkpoints) engine->race_ = race_mode(o.race, policy);
+  engine->race_ = race_mode(o.race, policy);
   OTR_RETURN_IF_ERROR(engine->name_decoupled(w.speculation.models, &w.speculation.policy, &w));
   OTR_RETURN_IF_ERROR(engine->add_workers(w));
-  if (o.worker_processes) {
-    OTR_RETURN_IF_ERROR(engine->add_processes(w));
-    return engine;
-  }
+  if (o.worker_processes) OTR_RETURN_IF_ERROR(engine->add_processes(w));
   int32_t num_threads = 0;
-  for (const auto& worker : engine->workers_) num_threads += worker->device().num_threads();
+  for (const WorkerFacts& facts : engine->facts_) num_threads += facts.num_threads;
   if (engine->trace_ != nullptr) {
     OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->first_worker().device().isa(), o.num_workers, num_threads, o.max_batch,
                                               o.policy, engine->first_worker().speculator().policy().drafters));
   }
-  for (const auto& worker : engine->workers_) worker->begin();
+  for (const auto& worker : engine->workers_) {
+    if (!o.worker_processes) worker->begin();
+  }
   return engine;
 }
 
@@ -224,6 +222,7 @@ Result<uint64_t> Engine::score(const otr_score_request& request) {
 }
 
 Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequences) {
+  share_history();
   std::lock_guard<std::mutex> lock(mutex_);
   if (updating_) return Status(StatusCode::kBusy, "the weights are being replaced: commit them first");
   OTR_RETURN_IF_ERROR(check_awake(OTR_MEMORY_ALL));
@@ -402,10 +401,12 @@ void Engine::report(int32_t from, const WorkerStats& stats, const WorkerLoad& lo
 void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* report) {
   if (!report->finished.empty()) result_arrived_.notify_all();
   while (std::unique_ptr<Sequence> s = report->finished.pop()) publish(std::move(s));
+  while (report->dropped.pop() != nullptr) {
+  }
   while (std::unique_ptr<Sequence> s = report->given.pop()) {
     const int32_t to = s->goes_to;
     if (s->rung > 0) s->age = next_age_++;
-    placement_.sent(to, 1 + static_cast<int32_t>(s->group->blocked.size()));
+    placement_.sent(to, 1 + s->num_waiting());
     port(to).start(std::move(s));
   }
   if (ports_.size() == 1) return;

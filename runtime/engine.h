@@ -22,6 +22,7 @@
 #include "runtime/history_store.h"
 #include "runtime/kv_export.h"
 #include "runtime/ledger.h"
+#include "runtime/link_wire.h"
 #include "runtime/process_worker.h"
 #include "runtime/worker.h"
 
@@ -74,6 +75,7 @@ class Engine final : private WorkerHost, private ProcessHost {
 
   struct Lending {
     bool asked = false;   // for replicas, and not answered
+    int32_t from = 0;     // who was
     int32_t rest = 0;     // times to go without asking: there was nothing to lend
     int32_t rung = 0;     // of those that it has
   };
@@ -93,9 +95,11 @@ class Engine final : private WorkerHost, private ProcessHost {
   void link_worker(WorkerOptions* w) const;
   void connect_links();
   void plan_roles();
+  void assign_roles();
   std::string plan_json() const;
   void start_races();
   int32_t server_of(int32_t worker) const;
+  void share_history();
   Status check_updating(bool expected) const;
   Status check_not_updating() const;
   Status check_awake(uint32_t needed) const;
@@ -126,12 +130,19 @@ class Engine final : private WorkerHost, private ProcessHost {
   void process_ready(int32_t worker, const ReadyMessage& ready) override;
   Status process_report(int32_t worker, ProcessReport* report) override;
   void process_rested() override { rested(); }
+  Status process_links(int32_t worker, WireView payload) override;
+  Status process_trace(int32_t worker, WireView payload) override;
   void process_lost(int32_t worker, const Status& why, bool comes_back) override;
 
   // ---- With mutex_ held ----
   void follow_up(int32_t worker, const WorkerLoad& load, WorkerReport* report);
   Status take_end(int32_t worker, const SampleEnd& end, WorkerReport* to);
-  Status take_given(int32_t worker, const SampleGiven& given, WorkerReport* to);
+  Status take_given(int32_t worker, const SampleGiven& given, OwnedFd* file, WorkerReport* to);
+  Status take_replicas(int32_t worker, ProcessReport* from, WorkerReport* to);
+  Status take_replica(int32_t worker, const Lend& lent, const SampleName& name, WorkerReport* to);
+  void pass_leaps(int32_t worker);
+  void lose_replicas(int32_t worker);
+  void relink(int32_t worker, bool comes_back);
   void queue_again(int32_t worker, const Status& why);
   void send(std::unique_ptr<Sequence> s, const Status& why);
   void publish(std::unique_ptr<Sequence> s);
@@ -149,6 +160,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest, where they are processes.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ProcessWorker>> processes_;
+  bool drafts_history_ = false;  // processes do; set by create()
   std::vector<WorkerPort*> ports_;                // to the threads or the processes
   std::vector<std::unique_ptr<DraftLink>> links_;  // by worker, to the one that drafts for it; none if nobody does
 
@@ -166,6 +178,8 @@ class Engine final : private WorkerHost, private ProcessHost {
   std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
   std::vector<WorkerFacts> facts_;           // by worker
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
+  std::shared_ptr<const HistoryIndex> shared_history_;  // what processes draft from
+  std::vector<LinkAccount> accounts_;        // by worker: the links between processes; none if nobody drafts for others
   Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   std::string last_loss_;  // why the last process was given up; "": none was
@@ -177,7 +191,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   int32_t standstills_ = 0;
   std::vector<Lending> lending_;    // by worker
   RaceMode race_ = RaceMode::kOff;  // set by create()
-  bool decoupled_ = false;  // the first num_draft_workers draft for the others
+  DraftRoles roles_;  // whether the first num_draft_workers draft for the others
   std::string plan_text_;   // why; "": there was no choice
   bool paused_ = false;
   bool stop_ = false;

@@ -12,11 +12,18 @@ void Engine::record(int32_t from, const WorkerReport& report) {
   if (!ledger_status_.ok()) return;
   ledger_status_ = ledger_.append(from, report.progress, limits_.vocab_size);
   report.finished.for_each([&](const Sequence& s) {
-    if (ledger_status_.ok()) ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error);
+    if (ledger_status_.ok()) ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error).status();
+  });
+  report.dropped.for_each([&](const Sequence& s) {
+    if (ledger_status_.ok()) ledger_status_ = ledger_.drop(from, s.group->id, s.sample);
   });
   report.given.for_each([&](const Sequence& s) {
-    ledger_.move(s.group->id, s.sample, s.goes_to);
-    for (const auto& blocked : s.group->blocked) ledger_.move(s.group->id, blocked->sample, s.goes_to);
+    if (s.is_new_replica()) {
+      (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
+      return;
+    }
+    ledger_.move(s.group->id, s.sample, from, s.goes_to);
+    for (const auto& blocked : s.group->blocked) ledger_.move(s.group->id, blocked->sample, from, s.goes_to);
   });
 }
 
@@ -92,7 +99,7 @@ Engine::Restored Engine::open_restored(std::vector<CheckpointFile::Sample> sampl
     for (size_t i = 0; i < r.sequences.size(); ++i) {
       const Sequence& s = *r.sequences[i];
       if (!r.finished[i]) continue;
-      const Status finished = ledger_.finish(r.to, group->id, s.sample, s.finish_reason, s.error);
+      const Status finished = ledger_.finish(r.to, group->id, s.sample, s.finish_reason, s.error).status();
       if (ledger_status_.ok()) ledger_status_ = finished;
     }
   } catch (...) {

@@ -1,9 +1,15 @@
 // Workers that are processes: how they begin, what their reports mean, and what becomes of samples whose process is lost.
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <utility>
 
 #include "runtime/engine.h"
+#include "runtime/history_file.h"
+#include "runtime/kv_file.h"
+#include "runtime/race.h"
 #include "runtime/worker_share.h"
 
 namespace otr {
@@ -12,7 +18,6 @@ Status check_process_options(const EngineOptions& o) {
   if (o.worker_executable.empty()) return invalid_argument("worker_processes needs a worker_executable");
   if (o.worker_timeout_ms < 1) return invalid_argument("worker_timeout_ms must be at least 1");
   if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
-  if (!o.trace_path.empty()) return unsupported("a trace of worker processes");
   if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
   return {};
 }
@@ -40,6 +45,22 @@ Status Engine::add_processes(const WorkerOptions& w) {
   p.setup.costs = model.speculator().costs();
   p.setup.target = model.target().share();
   p.setup.models = model.speculator().shared_models();
+  const std::vector<std::string>& drafters = p.setup.drafters;
+  if (std::find(drafters.begin(), drafters.end(), "history") != drafters.end()) p.setup.history = options_.history;
+  drafts_history_ = p.setup.history != HistoryContent::kNone;
+  p.setup.traces = trace_ != nullptr;
+  p.setup.engine_batch = options_.max_batch;
+  if (options_.num_draft_workers > 0) {
+    p.setup.num_draft_workers = options_.num_draft_workers;
+    p.setup.decoupled = w.speculation.decoupled;
+    p.setup.draft_model = draft_model_;
+    if (model.speculator().model_of(draft_model_) == nullptr) {
+      DrafterModel drafter = w.server.model;
+      drafter.shared = model.server()->model().share();
+      p.setup.models.push_back(std::move(drafter));
+    }
+    accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch))));
+  }
   for (int32_t i = 0; i < num_workers; ++i) {
     const WorkerShare share(options_, w.speculation.policy, i);
     p.setup.index = i;
@@ -52,7 +73,24 @@ Status Engine::add_processes(const WorkerOptions& w) {
   }
   for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->begin());
   for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->wait_ready());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  plan_roles();
   return {};
+}
+
+// Processes draft from what the history was when the last group came. Where there is no room to say it, they draft from what they had.
+void Engine::share_history() try {
+  if (!drafts_history_) return;
+  const std::shared_ptr<const HistoryIndex> index = history_->index();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (index == shared_history_) return;
+    shared_history_ = index;
+  }
+  const OwnedFd file(memfd_create("otr-history", MFD_CLOEXEC));
+  if (file.get() < 0 || !write_history(file.get(), *index).ok()) return;
+  for (const auto& process : processes_) process->set_history(file.duplicate());
+} catch (const std::bad_alloc&) {
 }
 
 void Engine::process_ready(int32_t worker, const ReadyMessage& ready) {
@@ -81,8 +119,18 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
   OTR_RETURN_IF_ERROR(ledger_.append(worker, from->progress, limits_.vocab_size));
   from->progress.clear();
   const Status ended = take_each(&from->finished, [&](const SampleEnd& end) { return take_end(worker, end, &report); });
+  pass_leaps(worker);
   Status given;
-  if (ended.ok()) given = take_each(&from->given, [&](const SampleGiven& moved) { return take_given(worker, moved, &report); });
+  if (ended.ok()) {
+    given = take_each(&from->given, [&](const SampleGiven& moved) {
+      OwnedFd none;
+      const bool has_file = moved.num_positions > 0;
+      OTR_RETURN_IF_ERROR(take_given(worker, moved, has_file ? &from->files.front() : &none, &report));
+      if (has_file) from->files.erase(from->files.begin());
+      return Status();
+    });
+  }
+  if (ended.ok() && given.ok()) given = take_replicas(worker, from, &report);
   if (ended.code() == StatusCode::kOutOfMemory || given.code() == StatusCode::kOutOfMemory) {
     follow_up(worker, from->load, &report);
     return Status(StatusCode::kOutOfMemory, "");
@@ -96,9 +144,34 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
     WorkerStats& stats = stats_[static_cast<size_t>(worker)];
     stats = counted_before_[static_cast<size_t>(worker)];
     stats.add(*from->stats);
+    if (trace_ != nullptr) stats.trace_error = trace_->error();
   }
   follow_up(worker, from->load, &report);  // what was right of it counts
+  if (trace_ != nullptr && unfinished_.empty()) trace_->flush();  // whoever takes the last sample finds it complete
   return ended.ok() ? given : ended;
+}
+
+// A worker drafts for others, or has somebody draft for it: what they say goes through here, checked and unchanged.
+Status Engine::process_links(int32_t worker, WireView payload) {
+  OTR_ASSIGN_OR_RETURN(const LinkMessage message,
+                       decode_link(payload, {.start = {.vocab_size = limits_.vocab_size, .context_limit = limits_.context_limit, .num_pages = limits_.num_pages},
+                                             .num_workers = options_.num_workers,
+                                             .capacity = static_cast<uint32_t>(link_capacity(options_.max_batch))}));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool has_link = !accounts_.empty() && server_of(message.link) != message.link;
+  const int32_t server = has_link ? server_of(message.link) : -1;
+  if (!has_link || (worker != message.link && worker != server)) return bad_input("it speaks on a link that is not its own");
+  LinkAccount& account = accounts_[static_cast<size_t>(message.link)];
+  if (message.generation != account.generation()) return {};  // it has not heard yet that the other end was lost
+  OTR_RETURN_IF_ERROR(account.pass(message, worker == server));
+  processes_[static_cast<size_t>(worker == server ? message.link : server)]->hand_on(WireType::kLinked, payload);
+  return {};
+}
+
+Status Engine::process_trace(int32_t worker, WireView payload) {
+  if (trace_ == nullptr) return bad_input("it tells of ticks that nobody asked for");
+  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return decode_ticks(payload, worker, now_ns, [this](const TraceTick& tick) { trace_->tick(tick); });
 }
 
 // The sample's result is made before the ledger says that it is finished: nothing is lost between the two.
@@ -106,22 +179,40 @@ Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) 
   const LedgerGroup* const group = ledger_.find(end.group);
   const LedgerSample* const sample = group != nullptr ? group->find(end.sample) : nullptr;
   std::unique_ptr<Sequence> s;
+  WireBytes name;
   if (sample != nullptr) {
     s = restore(*group, *sample);
     s->finish_reason = end.reason;
     s->error = end.error;
     if (end.reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
+    encode_name({.group = end.group, .sample = end.sample}, &name);
   }
-  OTR_RETURN_IF_ERROR(ledger_.finish(worker, end.group, end.sample, end.reason, end.error));
+  OTR_ASSIGN_OR_RETURN(const bool is_its_end, ledger_.finish(worker, end.group, end.sample, end.reason, end.error));
+  if (!is_its_end) {  // it has counted what it lost as won
+    WorkerStats& before = counted_before_[static_cast<size_t>(worker)];
+    --before.finished_samples;
+    ++before.lost_replicas;
+    return {};
+  }
   if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
+  if (trace_ != nullptr && !s->group->is_score) {
+    trace_->sample({.worker = worker, .group = s->group->id, .sample = s->sample, .tokens = s->num_tokens() - s->num_prompt(),
+                    .finish_reason = otr_finish_reason_text(s->finish_reason)});
+  }
   to->finished.push(std::move(s));
+  try {
+    for (const int32_t other : sample->replicas) processes_[static_cast<size_t>(other)]->hand_on(WireType::kDrop, name);
+  } catch (const std::bad_alloc&) {  // whoever has not heard comes to the same end in vain
+  }
   return {};
 }
 
-Status Engine::take_given(int32_t worker, const SampleGiven& given, WorkerReport* to) {
+Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* file, WorkerReport* to) {
   const LedgerGroup* group = ledger_.find(given.group);
   const LedgerSample* sample = group != nullptr ? group->find(given.sample) : nullptr;
-  if (sample == nullptr || sample->worker != worker || sample->is_finished) return bad_input("it gives a sample that it does not have");
+  if (sample == nullptr || sample->worker != worker || sample->is_finished || !sample->replicas.empty()) {
+    return bad_input("it gives a sample that it does not have");
+  }
   std::vector<std::unique_ptr<Sequence>> blocked;
   if (given.num_blocked > 0) {
     for (const LedgerSample& other : group->samples) {
@@ -136,11 +227,63 @@ Status Engine::take_given(int32_t worker, const SampleGiven& given, WorkerReport
   const int32_t to_worker = placement_.is_gone(given.to) ? worker : given.to;
   std::unique_ptr<Sequence> s = restore(*group, *sample);
   s->goes_to = to_worker;
-  for (const auto& b : blocked) ledger_.move(given.group, b->sample, to_worker);
-  ledger_.move(given.group, given.sample, to_worker);
+  if (file->get() >= 0 && given.num_positions < s->num_tokens()) s->lease = std::make_shared<KvFile>(std::move(*file), given.num_positions);
+  for (const auto& b : blocked) ledger_.move(given.group, b->sample, worker, to_worker);
+  ledger_.move(given.group, given.sample, worker, to_worker);
   if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
   to->given.push(std::move(s));
   return {};
+}
+
+// Replicas that it has lent are made here, of what the ledger has; and those that it has dropped are gone.
+Status Engine::take_replicas(int32_t worker, ProcessReport* from, WorkerReport* to) {
+  OTR_RETURN_IF_ERROR(take_each(&from->dropped, [&](const SampleName& name) { return ledger_.drop(worker, name.group, name.sample); }));
+  if (!from->lent) return from->replicas.empty() ? Status() : bad_input("it lends what nobody asked for");
+  const Lending& lending = lending_[static_cast<size_t>(from->lent->to)];
+  if (!lending.asked || lending.from != worker) return bad_input("it lends to whom it was not told to");
+  OTR_RETURN_IF_ERROR(take_each(&from->replicas, [&](const SampleName& name) { return take_replica(worker, *from->lent, name, to); }));
+  to->lent = from->lent;
+  return {};
+}
+
+Status Engine::take_replica(int32_t worker, const Lend& lent, const SampleName& name, WorkerReport* to) {
+  const LedgerGroup* group = ledger_.find(name.group);
+  const LedgerSample* sample = group != nullptr ? group->find(name.sample) : nullptr;
+  const bool is_there = sample != nullptr && sample->is_at(worker) && !sample->is_finished;
+  if (!is_there && !ledger_.is_straggler(worker, name.group, name.sample)) return bad_input("it lends a sample that it does not have");
+  if (is_there && (group->group->is_score || sample->num_accepted() == 0)) return bad_input("it lends a sample that cannot race");
+  if (!is_there || sample->is_at(lent.to) || placement_.is_gone(lent.to)) {
+    --counted_before_[static_cast<size_t>(worker)].replicas;
+    return {};
+  }
+  std::unique_ptr<Sequence> s = restore(*group, *sample);
+  s->rung = lending_[static_cast<size_t>(lent.to)].rung;
+  s->goes_to = lent.to;
+  s->race = std::make_shared<Race>(*s, race_ == RaceMode::kLeapfrog);
+  (void)ledger_.lend(name.group, name.sample, s->goes_to, s->race->leaps());
+  to->given.push(std::move(s));
+  return {};
+}
+
+// What the report has brought of samples whose replicas leap, to all others that have one. Out of memory, they find it themselves.
+void Engine::pass_leaps(int32_t worker) try {
+  for (const ProgressSegment& p : ledger_.leaps()) {
+    const LedgerGroup* group = ledger_.find(p.group);
+    const LedgerSample* sample = group != nullptr ? group->find(p.sample) : nullptr;
+    if (sample == nullptr || sample->is_finished || sample->replicas.empty()) continue;
+    Progress news;
+    news.segments.push_back(p);
+    const auto copy = [&p](const auto& from, auto* to) { to->assign(from.begin() + p.first, from.begin() + p.first + p.count); };
+    copy(sample->tokens, &news.tokens);
+    copy(sample->logprobs, &news.logprobs);
+    copy(sample->raw_logprobs, &news.raw_logprobs);
+    WireBytes bytes;
+    encode_progress(news, &bytes);
+    for (int32_t other = 0; other < options_.num_workers; ++other) {
+      if (other != worker && sample->is_at(other)) processes_[static_cast<size_t>(other)]->hand_on(WireType::kLeap, bytes);
+    }
+  }
+} catch (const std::bad_alloc&) {
 }
 
 // ---- Loss ----------------------------------------------------------------------------------------------------------------
@@ -151,14 +294,44 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
   const size_t w = static_cast<size_t>(worker);
   processes_[w]->discard_orders();
   placement_.lost(worker, comes_back);
+  relink(worker, comes_back);
   worker_restarts_ += comes_back;
   stats_[w].kv_pages_in_use = 0;
   counted_before_[w] = stats_[w];
   if (!comes_back) facts_[w] = {};
   last_loss_ = why.message();
+  lose_replicas(worker);
   queue_again(worker, why);
   at_rest_changed_.notify_all();
   result_arrived_.notify_all();
+}
+
+// What is at the other ends of its links begins anew, with its successor if there is one.
+void Engine::relink(int32_t worker, bool comes_back) {
+  if (accounts_.empty()) return;
+  for (int32_t link = 0; link < options_.num_workers; ++link) {
+    const int32_t server = server_of(link);
+    if (server == link || (link != worker && server != worker)) continue;
+    const Relink order{.link = link, .generation = accounts_[static_cast<size_t>(link)].lose()};
+    processes_[static_cast<size_t>(link == worker ? server : link)]->relink(order);
+    if (comes_back) processes_[static_cast<size_t>(worker)]->relink(order);
+  }
+  assign_roles();
+}
+
+// What races elsewhere goes on there. Whoever was to lend, and has not, will not.
+void Engine::lose_replicas(int32_t worker) {
+  WorkerStats& before = counted_before_[static_cast<size_t>(worker)];
+  before.lost_replicas += ledger_.lose_stragglers(worker);
+  for (const auto& [id, group] : ledger_.groups()) {
+    for (const LedgerSample& sample : group.samples) {
+      if (sample.is_closed || sample.is_finished || !sample.is_at(worker)) continue;
+      before.lost_replicas += ledger_.lose(worker, id, sample.sample);
+    }
+  }
+  for (Lending& lending : lending_) {
+    if (lending.asked && lending.from == worker) lending.asked = false;
+  }
 }
 
 // All unfinished samples that the ledger has at the worker. Those of a group whose prompt was not run go together.
@@ -187,14 +360,18 @@ void Engine::queue_again(int32_t worker, const Status& why) {
 // To whoever has the least to do; if nobody is left, it has failed.
 void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
   const uint64_t id = s->group->id;
-  const int32_t to = placement_.place(1 + static_cast<int32_t>(s->group->blocked.size()));
+  const int32_t to = placement_.place(1 + s->num_waiting());
   if (to != Placement::kNobody) {
-    for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, to);
-    ledger_.move(id, s->sample, to);
+    const int32_t from = ledger_.find(id)->find(s->sample)->worker;
+    if (s->num_waiting() > 0) {
+      for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, from, to);
+    }
+    ledger_.move(id, s->sample, from, to);
     return port(to).start(std::move(s));
   }
   const std::string error = "every worker process is lost; the last one: " + why.message();
-  std::vector<std::unique_ptr<Sequence>> all = std::exchange(s->group->blocked, {});
+  std::vector<std::unique_ptr<Sequence>> all;
+  if (s->num_waiting() > 0) all.swap(s->group->blocked);
   all.push_back(std::move(s));
   for (auto& failed : all) {
     if (failed->group->is_score) failed->raw_logprobs.clear();

@@ -1,6 +1,7 @@
 // Which workers draft for others: the links between them, and the plan that is made while nothing runs (algorithm 1).
 #include <algorithm>
 
+#include "runtime/draft_roles.h"
 #include "runtime/engine.h"
 #include "sched/plan.h"
 
@@ -9,7 +10,6 @@ namespace {
 
 constexpr double kFirstKeepRate = 0.8;  // before anything was drafted
 constexpr double kFirstContext = 512;   // before anything was decoded
-constexpr int32_t kWidestWindow = 16;
 
 // Workers that divide a batch: each runs its share, at the same time.
 CostModel shared_by(CostModel cost, int32_t num_workers) {
@@ -32,11 +32,6 @@ double keep_rate(const DrafterCounts& c) {
   return tried == 0 ? kFirstKeepRate : static_cast<double>(kept) / static_cast<double>(tried);
 }
 
-// The paper's policy believes the paper's model.
-WindowForm plan_form(const Policy& policy) {
-  return policy.kind == PolicyKind::kSpecactor ? WindowForm::kPaperDecoupled : WindowForm::kDecoupled;
-}
-
 }  // namespace
 
 // Checks what was asked for, and says who drafts on other workers under which name.
@@ -48,7 +43,6 @@ Status Engine::name_decoupled(std::span<const DrafterModel> models, Policy* poli
     if (!policy->decoupled) return {};
     return invalid_argument("policy '" + options_.policy + "' needs num_draft_workers: workers that draft for others");
   }
-  if (options_.worker_processes) return unsupported("num_draft_workers with worker_processes");
   const bool fixed = policy->kind == PolicyKind::kFixed && policy->decoupled;
   if (!fixed && policy->kind != PolicyKind::kSpecactor && policy->kind != PolicyKind::kAuto)
     return invalid_argument("policy '" + options_.policy + "' lets no worker draft for others: num_draft_workers must be 0");
@@ -69,32 +63,27 @@ Status Engine::name_decoupled(std::span<const DrafterModel> models, Policy* poli
   return invalid_argument("the policy has more than " + std::to_string(kMaxDrafters) + " drafters");
 }
 
-// The first num_draft_workers draft: each for itself, should it have samples, and for its share of the others.
+// Between processes the links are theirs (LinkRelay): the engine's own worker has one because it has a drafter for it.
 void Engine::add_links() {
-  const int32_t drafting = options_.num_draft_workers;
-  for (int32_t i = 0; drafting > 0 && i < options_.num_workers; ++i) {
+  const int32_t here = options_.worker_processes ? 1 : options_.num_workers;
+  const size_t capacity = link_capacity(options_.max_batch);
+  for (int32_t i = 0; options_.num_draft_workers > 0 && i < here; ++i) {
     const uint32_t seed = options_.proofs.delay_seed;
-    const int32_t forced = options_.proofs.link_capacity;
-    const size_t capacity = static_cast<size_t>(forced > 0 ? forced : 2 * options_.max_batch);
-    links_.push_back(std::make_unique<DraftLink>(capacity, seed == 0 ? 0 : seed + 3 * static_cast<uint32_t>(i)));
+    const size_t forced = static_cast<size_t>(options_.proofs.link_capacity);
+    links_.push_back(std::make_unique<DraftLink>(forced > 0 ? forced : capacity, seed == 0 ? 0 : seed + 3 * static_cast<uint32_t>(i)));
   }
 }
 
-int32_t Engine::server_of(int32_t worker) const {
-  return worker < options_.num_draft_workers ? worker : (worker - options_.num_draft_workers) % options_.num_draft_workers;
-}
+int32_t Engine::server_of(int32_t worker) const { return otr::server_of(worker, options_.num_draft_workers); }
 
 void Engine::link_worker(WorkerOptions* w) const {
   if (links_.empty()) return;
   w->speculation.link = links_[static_cast<size_t>(w->index)].get();
   w->serves.clear();
-  for (int32_t other = 0; w->index < options_.num_draft_workers && other < options_.num_workers; ++other) {
+  for (int32_t other = 0; w->index < options_.num_draft_workers && other < static_cast<int32_t>(links_.size()); ++other) {
     if (server_of(other) == w->index) w->serves.push_back(links_[static_cast<size_t>(other)].get());
   }
-  w->server.tree = {.number = 0, .top_k = 1, .max_nodes = 1, .max_batch = w->max_batch, .max_draft_rows = 1, .chunk = w->prefill_chunk};
-  w->server.most = kWidestWindow;
-  w->server.form = plan_form(w->speculation.policy);
-  w->server.verifiers = static_cast<double>(options_.num_workers) / options_.num_draft_workers - 1;
+  w->server = draft_server_options(*w, w->server.model, options_.num_draft_workers);
 }
 
 void Engine::connect_links() {
@@ -138,10 +127,23 @@ void Engine::plan_roles() {
     }
     plan_text_ = explain(q, plan, considered);
   }
-  if (options_.proofs.alternate_roles) roles.decoupled = !decoupled_;
-  decoupled_ = roles.decoupled;
-  placement_.set_first(decoupled_ ? drafting : 0);
-  for (const auto& worker : workers_) worker->mailbox().set_roles(roles);
+  if (options_.proofs.alternate_roles) roles.decoupled = !roles_.decoupled;
+  roles_ = roles;
+  assign_roles();
+}
+
+// Whoever drafts for others has no samples of its own, as long as somebody is there to verify; whose drafter is lost for ever drafts
+// itself.
+void Engine::assign_roles() {
+  const int32_t n = options_.num_workers, drafting = options_.num_draft_workers;
+  bool verifies = false;
+  for (int32_t i = drafting; i < n; ++i) verifies |= !placement_.is_gone(i);
+  placement_.set_first(roles_.decoupled && verifies ? drafting : 0);
+  for (int32_t i = 0; i < static_cast<int32_t>(ports_.size()); ++i) {
+    DraftRoles own = roles_;
+    own.decoupled = own.decoupled && !placement_.is_gone(server_of(i));
+    port(i).set_roles(own);
+  }
 }
 
 // A worker that has nothing to run gets replicas of the busiest one's samples, with the drafter of the ladder's next rung.
@@ -152,11 +154,11 @@ void Engine::start_races() {
     if (!placement_.is_idle(to) || lending.rest-- > 0) continue;
     const int32_t from = placement_.busiest();
     if (from < 0 || lending.asked || std::any_of(lending_.begin(), lending_.end(), [](const Lending& l) { return l.asked; })) continue;
-    lending = {.asked = true, .rest = 0, .rung = 1};
+    lending = {.asked = true, .from = from, .rest = 0, .rung = 1};
     for (int32_t w = 0; w < options_.num_workers; ++w) {
       if (w != to && !placement_.is_idle(w)) lending.rung = std::max(lending.rung, lending_[static_cast<size_t>(w)].rung + 1);
     }
-    worker(from).mailbox().lend({.to = to, .rung = lending.rung, .most = kMostReplicas, .leaps = race_ == RaceMode::kLeapfrog});
+    port(from).lend({.to = to, .rung = lending.rung, .most = kMostReplicas, .leaps = race_ == RaceMode::kLeapfrog});
   }
 }
 
@@ -167,7 +169,7 @@ std::string Engine::plan_json() const {
   std::string lines;
   for (const char c : plan_text_) lines += c == '\n' ? std::string("\\n") : std::string(1, c);
   return ",\"num_draft_workers\":" + std::to_string(options_.num_draft_workers) +
-         ",\"decoupled\":" + (decoupled_ ? "true" : "false") + ",\"plan\":\"" + lines + "\"";
+         ",\"decoupled\":" + (roles_.decoupled ? "true" : "false") + ",\"plan\":\"" + lines + "\"";
 }
 
 }  // namespace otr

@@ -1,10 +1,13 @@
 #include "runtime/history_file.h"
 
+#include <unistd.h>
 #include <zstd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 #include "loader/file.h"
 #include "loader/xxh64.h"
@@ -38,8 +41,9 @@ uint64_t hash_of(const T& header) {
 
 template <typename T>
 void append(std::vector<char>* bytes, const T* values, size_t count) {
-  const char* begin = reinterpret_cast<const char*>(values);
-  bytes->insert(bytes->end(), begin, begin + count * sizeof(T));
+  const size_t at = bytes->size();
+  bytes->resize(at + count * sizeof(T));
+  if (count > 0) std::memcpy(bytes->data() + at, values, count * sizeof(T));
 }
 
 void append_u32(std::vector<char>* bytes, size_t value) {
@@ -49,6 +53,7 @@ void append_u32(std::vector<char>* bytes, size_t value) {
 
 std::vector<char> encode(std::span<const int32_t> prompt, const PromptHistory& history) {
   std::vector<char> raw;
+  raw.reserve(3 * sizeof(uint32_t) + prompt.size_bytes());
   append_u32(&raw, prompt.size());
   append_u32(&raw, 0);  // responses: below
   append_u32(&raw, history.has_logprobs());
@@ -67,7 +72,25 @@ std::vector<char> encode(std::span<const int32_t> prompt, const PromptHistory& h
   return raw;
 }
 
-Status write_frame(const ReplacedFile& file, std::span<const int32_t> prompt, const PromptHistory& history) {
+// A file that somebody else has opened.
+class OpenFile {
+ public:
+  explicit OpenFile(int fd) : fd_(fd) {}
+  Status write(const void* data, size_t size) const {
+    for (const char* at = static_cast<const char*>(data); size > 0;) {
+      const ssize_t put = ::write(fd_, at, size);
+      if (put < 0 && errno != EINTR) return io_error("cannot write the history: " + std::generic_category().message(errno));
+      if (put > 0) at += put, size -= static_cast<size_t>(put);
+    }
+    return {};
+  }
+
+ private:
+  const int fd_;
+};
+
+template <typename Out>
+Status write_frame(const Out& file, std::span<const int32_t> prompt, const PromptHistory& history) {
   const std::vector<char> raw = encode(prompt, history);
   std::vector<char> stored(ZSTD_compressBound(raw.size()));
   const size_t size = ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), kCompressionLevel);
@@ -78,6 +101,16 @@ Status write_frame(const ReplacedFile& file, std::span<const int32_t> prompt, co
   header.hash = hash_of(header);
   OTR_RETURN_IF_ERROR(file.write(&header, sizeof header));
   return file.write(stored.data(), size);
+}
+
+template <typename Out>
+Status write_all(const Out& file, const HistoryIndex& index) {
+  HistoryHeader header{{}, kVersion, index.prompts().size(), 0};
+  std::memcpy(header.magic, kHistoryMagic, kMagicBytes);
+  header.hash = hash_of(header);
+  OTR_RETURN_IF_ERROR(file.write(&header, sizeof header));
+  for (const auto& [prompt, history] : index.prompts()) OTR_RETURN_IF_ERROR(write_frame(file, prompt, *history));
+  return {};
 }
 
 // ---- Reading -------------------------------------------------------------------------------------------------------------
@@ -201,13 +234,11 @@ class FileReader {
 Status save_history(const std::string& path, const HistoryIndex& index) {
   ReplacedFile file(path);
   OTR_RETURN_IF_ERROR(file.created());
-  HistoryHeader header{{}, kVersion, index.prompts().size(), 0};
-  std::memcpy(header.magic, kHistoryMagic, kMagicBytes);
-  header.hash = hash_of(header);
-  OTR_RETURN_IF_ERROR(file.write(&header, sizeof header));
-  for (const auto& [prompt, history] : index.prompts()) OTR_RETURN_IF_ERROR(write_frame(file, prompt, *history));
+  OTR_RETURN_IF_ERROR(write_all(file, index));
   return file.rename();
 }
+
+Status write_history(int fd, const HistoryIndex& index) { return write_all(OpenFile(fd), index); }
 
 Result<LoadedHistory> load_history(const std::string& path, int32_t vocab_size, bool with_logprobs) {
   OTR_ASSIGN_OR_RETURN(const File file, File::open(path));

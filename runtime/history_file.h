@@ -23,6 +23,9 @@ namespace otr {
 // new.
 Status save_history(const std::string& path, const HistoryIndex& index);
 
+// The same, to a file that is open, for another process to load.
+Status write_history(int fd, const HistoryIndex& index);
+
 struct LoadedHistory {
   HistoryIndex index;
   std::string damage;  // what was left out, and why; "" if nothing

@@ -2,14 +2,14 @@
 
 namespace otr {
 
-bool KvLease::copy(int32_t first, std::span<const PageId> to, ModelRunner* target) {
+bool LentPages::copy(int32_t first, std::span<const PageId> to, ModelRunner* target) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (over_) return false;
   target->copy_pages(source_, std::span(pages_).subspan(static_cast<size_t>(first), to.size()), to);
   return true;
 }
 
-void KvLease::end() {
+void LentPages::end() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (over_) return;
@@ -18,12 +18,12 @@ void KvLease::end() {
   lender_->end_lease();
 }
 
-void KvLease::revoke() {
+void LentPages::revoke() {
   const std::lock_guard<std::mutex> lock(mutex_);
   over_ = true;
 }
 
-bool KvLease::over() const {
+bool LentPages::over() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return over_;
 }

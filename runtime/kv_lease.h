@@ -1,4 +1,7 @@
-// KvLease: pages that a worker lends to another. The pages of a sequence that has been given away stay where they are until the worker
+// KvLease: keys and values of a sequence that has been given away, as long as the worker that goes on with it has not got them. Between
+// threads they are LentPages, between processes a KvFile (kv_file.h).
+//
+// LentPages: pages that a worker lends to another. The pages of a sequence that has been given away stay where they are until the worker
 // that goes on with it has copied what it wants of them, or does not want them any more, or the lender needs them back: what was
 // not copied by then is computed anew.
 //
@@ -18,23 +21,32 @@ namespace otr {
 
 class KvLease {
  public:
+  virtual ~KvLease() = default;
+  virtual int32_t num_pages() const = 0;
+  virtual int32_t num_positions() const = 0;
+  // The borrower's: copies the pages from number `first` on into `to`, pages of `target`. False: they are gone, nothing is copied.
+  virtual bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) = 0;
+  // The borrower's: it reads no more.
+  virtual void end() = 0;
+  // Whether nothing more will come.
+  virtual bool over() const = 0;
+};
+
+class LentPages final : public KvLease {
+ public:
   // `pages` hold the first `num_positions` positions of the sequence; `source` keeps references on them.
-  KvLease(const ModelRunner& source, WorkerMailbox* lender, std::span<const PageId> pages, int32_t num_positions)
+  LentPages(const ModelRunner& source, WorkerMailbox* lender, std::span<const PageId> pages, int32_t num_positions)
       : source_(source), lender_(lender), pages_(pages.begin(), pages.end()), num_positions_(num_positions) {}
 
   std::span<const PageId> pages() const { return pages_; }
-  int32_t num_pages() const { return static_cast<int32_t>(pages_.size()); }
-  int32_t num_positions() const { return num_positions_; }
-
-  // The borrower's: copies the pages from number `first` on into `to`, pages of `target`. False: they are revoked, nothing is copied.
-  bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target);
-  // The borrower's: it reads no more. The lender is told.
-  void end();
+  int32_t num_pages() const override { return static_cast<int32_t>(pages_.size()); }
+  int32_t num_positions() const override { return num_positions_; }
+  bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) override;
+  void end() override;  // the lender is told
 
   // The lender's: from its return on nobody reads the pages.
   void revoke();
-  // Whether the pages are the lender's again.
-  bool over() const;
+  bool over() const override;  // the pages are the lender's again
 
  private:
   const ModelRunner& source_;

@@ -35,25 +35,34 @@ void KvRebuild::lend(Sequence* s) {
   if (options_.mode == RebuildMode::kRecompute || s->num_computed < kLeastLent) return;
   const std::span<const PageId> pages = std::span(s->pages.pages()).first(static_cast<size_t>(pages_of(s->num_computed)));
   try {
-    s->copied.assign(pages.size(), kNoPage);
     lent_.reserve(lent_.size() + 1);
-    s->lease = std::make_shared<KvLease>(*target_, own_, pages, s->num_computed);
+    auto lease = std::make_shared<LentPages>(*target_, own_, pages, s->num_computed);
+    if (!take(lease, s)) return;
+    lent_.push_back(std::move(lease));
   } catch (const std::bad_alloc&) {  // it is computed anew
-    s->copied.clear();
     return;
   }
-  s->first_copied = static_cast<int32_t>(pages.size());
-  s->runs_to = 0;  // until the first advance()
-  lent_.push_back(s->lease);
   for (const PageId page : pages) target_->page_pool().lease(page);
 }
 
-void KvRebuild::give_back(const KvLease& lease) {
+bool KvRebuild::take(std::shared_ptr<KvLease> lease, Sequence* s) {
+  try {
+    s->copied.assign(static_cast<size_t>(lease->num_pages()), kNoPage);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  s->first_copied = lease->num_pages();
+  s->runs_to = 0;  // until the first advance()
+  s->lease = std::move(lease);
+  return true;
+}
+
+void KvRebuild::give_back(const LentPages& lease) {
   for (size_t i = lease.pages().size(); i-- > 0;) target_->page_pool().end_lease(lease.pages()[i]);  // deepest first
 }
 
 bool KvRebuild::take_back() {
-  const auto is_over = [this](const std::shared_ptr<KvLease>& lease) {
+  const auto is_over = [this](const std::shared_ptr<LentPages>& lease) {
     if (!lease->over()) return false;
     give_back(*lease);
     return true;

@@ -39,6 +39,8 @@ class KvRebuild {
   bool reclaim();
 
   // ---- Who goes on with it ----
+  // What has come with a sequence from another process. False: there is no memory for it, and the sequence is computed anew.
+  static bool take(std::shared_ptr<KvLease> lease, Sequence* s);
   void begin_tick();
   // Copies what the link has brought, joins the ends if they have met, and sets how far rows may run in the next tick. Returns the
   // positions that were copied, where they have met, else 0. REQUIRES: the sequence has a lease and is in the batch.
@@ -63,12 +65,12 @@ class KvRebuild {
   bool copy(Sequence* s, int32_t first_wanted);
   int32_t join(Sequence* s);
   RebuildRates rates(bool copies_come) const;
-  void give_back(const KvLease& lease);
+  void give_back(const LentPages& lease);
 
   ModelRunner* const target_;
   WorkerMailbox* const own_;
   const RebuildOptions options_;
-  std::vector<std::shared_ptr<KvLease>> lent_;
+  std::vector<std::shared_ptr<LentPages>> lent_;
   Rate computed_, copied_;
   Stopwatch since_tick_;
   double budget_ = 0;     // bytes that may be copied now

@@ -134,51 +134,127 @@ void Ledger::open(std::span<const std::unique_ptr<Sequence>> sequences, int32_t 
 
 Status Ledger::append(int32_t worker, const Progress& progress, int32_t vocab_size) {
   const size_t total = progress.tokens.size();
+  leaps_.clear();
+  leaps_.reserve(progress.segments.size());  // else nothing has changed
   if (progress.logprobs.size() != total || progress.raw_logprobs.size() != total) return bad_input("progress has arrays of different lengths");
   size_t at = 0;
   for (const ProgressSegment& p : progress.segments) {
-    LedgerSample* s = find(p.group, p.sample);
-    if (s == nullptr || s->worker != worker || s->is_finished) return contradiction(p.group, p.sample, "is not at the worker that reports it");
-    const LedgerGroup& g = groups_.at(p.group);
-    if (p.count < 1 || p.first != s->num_accepted() || p.count > most_accepted(g, *s) - p.first || static_cast<size_t>(p.count) > total - at) {
-      return contradiction(p.group, p.sample, "has " + std::to_string(s->num_accepted()) + " tokens and cannot get " +
-                                                  std::to_string(p.count) + " from " + std::to_string(p.first) + " on");
-    }
-    const size_t end = at + static_cast<size_t>(p.count);
-    const bool is_score = g.group->is_score;
-    for (size_t i = at; i < end; ++i) {
-      if (is_score ? progress.tokens[i] != -1 : progress.tokens[i] < 0 || progress.tokens[i] >= vocab_size) {
-        return contradiction(p.group, p.sample, "cannot have token " + std::to_string(progress.tokens[i]));
-      }
-    }
-    const auto copy = [at, end](const auto& from, auto* to) {
-      to->insert(to->end(), from.begin() + static_cast<std::ptrdiff_t>(at), from.begin() + static_cast<std::ptrdiff_t>(end));
-    };
-    if (!is_score) copy(progress.tokens, &s->tokens);
-    copy(progress.logprobs, &s->logprobs);
-    copy(progress.raw_logprobs, &s->raw_logprobs);
-    s->spec_draft_tokens = p.spec_draft_tokens;
-    s->spec_accepted_tokens = p.spec_accepted_tokens;
-    s->spec_verify_steps = p.spec_verify_steps;
-    at = end;
+    if (p.count < 1 || static_cast<size_t>(p.count) > total - at) return contradiction(p.group, p.sample, "has numbers that did not come");
+    OTR_RETURN_IF_ERROR(append_segment(worker, p, at, progress, vocab_size));
+    at += static_cast<size_t>(p.count);
   }
   return at == total ? Status() : bad_input("progress has numbers without a sample");
 }
 
-Status Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error) {
-  LedgerSample* s = find(group, sample);
-  if (s == nullptr || s->worker != worker || s->is_finished) return contradiction(group, sample, "is not at the worker that ends it");
-  const LedgerGroup& g = groups_.at(group);
-  if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
-  s->error = error;  // first: there may be no memory for it, and then nothing has changed
-  if (reason == OTR_FINISH_ERROR && g.group->is_score) s->raw_logprobs.clear();
-  s->finish_reason = reason;
-  s->is_finished = true;
+// Of a sample that races, what is known already is compared.
+Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t at, const Progress& progress, int32_t vocab_size) {
+  LedgerSample* s = find(p.group, p.sample);
+  if (s == nullptr || s->is_finished || !s->is_at(worker)) {
+    if (is_straggler(worker, p.group, p.sample)) return {};
+    return contradiction(p.group, p.sample, "is not at the worker that reports it");
+  }
+  const LedgerGroup& g = groups_.at(p.group);
+  const int32_t known = s->raced ? std::min(s->num_accepted() - p.first, p.count) : 0;
+  if (p.first < 0 || p.first + known > s->num_accepted() || known < 0 || (!s->raced && p.first != s->num_accepted()) ||
+      p.count > most_accepted(g, *s) - p.first) {
+    return contradiction(p.group, p.sample, "has " + std::to_string(s->num_accepted()) + " tokens and cannot get " +
+                                                std::to_string(p.count) + " from " + std::to_string(p.first) + " on");
+  }
+  const bool is_score = g.group->is_score;
+  for (size_t i = at; i < at + static_cast<size_t>(p.count); ++i) {
+    if (is_score ? progress.tokens[i] != -1 : progress.tokens[i] < 0 || progress.tokens[i] >= vocab_size) {
+      return contradiction(p.group, p.sample, "cannot have token " + std::to_string(progress.tokens[i]));
+    }
+  }
+  const auto same = [&](const auto& from, const auto& have) {
+    return std::equal(have.begin() + p.first, have.begin() + p.first + known, from.begin() + static_cast<std::ptrdiff_t>(at));
+  };
+  if (known > 0 && !(same(progress.tokens, s->tokens) && same(progress.logprobs, s->logprobs) && same(progress.raw_logprobs, s->raw_logprobs))) {
+    return contradiction(p.group, p.sample, "is not what another replica of it is");
+  }
+  if (known == p.count) return {};
+  const std::ptrdiff_t begin = static_cast<std::ptrdiff_t>(at) + known, end = static_cast<std::ptrdiff_t>(at) + p.count;
+  const auto copy = [begin, end](const auto& from, auto* to) { to->insert(to->end(), from.begin() + begin, from.begin() + end); };
+  if (s->leaps) leaps_.push_back({.group = p.group, .sample = p.sample, .first = p.first + known, .count = p.count - known});
+  if (!is_score) copy(progress.tokens, &s->tokens);
+  copy(progress.logprobs, &s->logprobs);
+  copy(progress.raw_logprobs, &s->raw_logprobs);
+  s->spec_draft_tokens = p.spec_draft_tokens;
+  s->spec_accepted_tokens = p.spec_accepted_tokens;
+  s->spec_verify_steps = p.spec_verify_steps;
   return {};
 }
 
-void Ledger::move(uint64_t group, uint32_t sample, int32_t to) {
-  if (LedgerSample* s = find(group, sample); s != nullptr) s->worker = to;
+Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error) {
+  LedgerSample* s = find(group, sample);
+  if (s == nullptr || s->is_finished || !s->is_at(worker)) {
+    if (const auto late = stragglers_.find({group, sample, worker}); late != stragglers_.end()) {
+      stragglers_.erase(late);
+      return false;
+    }
+    return contradiction(group, sample, "is not at the worker that ends it");
+  }
+  const LedgerGroup& g = groups_.at(group);
+  if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
+  if (reason == OTR_FINISH_ERROR && lose(worker, group, sample)) return false;
+  s->error = error;  // what needs memory comes first: without it, the sample is not finished
+  if (worker != s->worker) std::replace(s->replicas.begin(), s->replicas.end(), worker, std::exchange(s->worker, worker));
+  decltype(stragglers_) late;
+  for (const int32_t other : s->replicas) late.emplace(group, sample, other);
+  stragglers_.merge(late);
+  if (reason == OTR_FINISH_ERROR && g.group->is_score) s->raw_logprobs.clear();
+  s->finish_reason = reason;
+  s->is_finished = true;
+  return true;
+}
+
+void Ledger::move(uint64_t group, uint32_t sample, int32_t from, int32_t to) {
+  LedgerSample* s = find(group, sample);
+  if (s != nullptr && !s->is_finished && s->worker == from) {
+    s->worker = to;
+  } else if (s != nullptr && !s->is_finished) {
+    const auto replica = std::find(s->replicas.begin(), s->replicas.end(), from);
+    if (replica != s->replicas.end()) *replica = to;
+  } else if (const auto late = stragglers_.find({group, sample, from}); late != stragglers_.end()) {
+    auto node = stragglers_.extract(late);
+    node.value() = {group, sample, to};
+    stragglers_.insert(std::move(node));
+  }
+}
+
+bool Ledger::lend(uint64_t group, uint32_t sample, int32_t to, bool leaps) {
+  LedgerSample* s = find(group, sample);
+  if (s == nullptr || s->is_finished) return false;
+  s->replicas.push_back(to);
+  s->raced = true;
+  s->leaps = leaps;
+  return true;
+}
+
+bool Ledger::lose(int32_t worker, uint64_t group, uint32_t sample) {
+  LedgerSample* s = find(group, sample);
+  if (s == nullptr || s->replicas.empty()) return false;
+  if (s->worker == worker) {
+    s->worker = s->replicas.back();
+    s->replicas.pop_back();
+  } else {
+    s->replicas.erase(std::find(s->replicas.begin(), s->replicas.end(), worker));
+  }
+  return true;
+}
+
+Status Ledger::drop(int32_t worker, uint64_t group, uint32_t sample) {
+  if (const auto late = stragglers_.find({group, sample, worker}); late != stragglers_.end()) {
+    stragglers_.erase(late);
+    return {};
+  }
+  const LedgerSample* s = find(group, sample);
+  if (s != nullptr && !s->is_finished && s->is_at(worker) && lose(worker, group, sample)) return {};
+  return contradiction(group, sample, "has no replica that could be dropped");
+}
+
+int32_t Ledger::lose_stragglers(int32_t worker) {
+  return static_cast<int32_t>(std::erase_if(stragglers_, [worker](const auto& s) { return std::get<2>(s) == worker; }));
 }
 
 void Ledger::close(uint64_t group, uint32_t sample) {

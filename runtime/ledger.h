@@ -2,18 +2,23 @@
 // samples are queued again from here, and end with the same bits. A checkpoint is a ledger on disk.
 //
 // A group is opened when it is submitted, its samples grow by what workers report (Progress), finish, and are closed one by one; with
-// the last one the group goes. 12 bytes a token of a sample's limit are reserved when it is opened: append() and finish() allocate
+// the last one the group goes. A sample in a race (race.h) is at several workers: the ledger has what the furthest of them has
+// accepted, and what others report of that must be the same; the first to finish ends it, and what the stragglers still say is ignored.
+// 12 bytes a token of a sample's limit are reserved when it is opened: append() and finish() allocate
 // nothing but an error's text.
 //
 // Thread safety: single-threaded; the engine guards it. Errors: kBadInput where a report contradicts the ledger; what came before
 // the contradiction is kept, the rest is not.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,6 +55,8 @@ struct LedgerSample {
   uint32_t sample = 0;
   uint64_t age = 0;
   int32_t worker = 0;      // that it is at, or on its way to
+  std::vector<int32_t> replicas = {};  // the other workers where it races
+  bool raced = false, leaps = false;   // there are replicas, or were; they exchange what they find
   int32_t max_tokens = 0;  // prompt + response at most
   NoiseStream noise = {};
   std::vector<int32_t> tokens;                // accepted; of a score none
@@ -59,6 +66,7 @@ struct LedgerSample {
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
 
+  bool is_at(int32_t w) const { return w == worker || std::find(replicas.begin(), replicas.end(), w) != replicas.end(); }
   int32_t num_accepted() const { return static_cast<int32_t>(raw_logprobs.size()); }
 };
 
@@ -81,10 +89,22 @@ class Ledger {
   void open(std::span<const std::unique_ptr<Sequence>> sequences, int32_t worker);
   // What worker `worker` reports. `vocab_size`: of the target.
   Status append(int32_t worker, const Progress& progress, int32_t vocab_size);
-  // A score that failed has no numbers: how far it had come depends on the chunks it ran in.
-  Status finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error);
-  // It goes to worker `to`. Samples that are not there are ignored.
-  void move(uint64_t group, uint32_t sample, int32_t to);
+  // What append() has added of samples whose replicas leap: their segments, with tokens that the ledger has now.
+  std::span<const ProgressSegment> leaps() const { return leaps_; }
+  // A score that failed has no numbers: how far it had come depends on the chunks it ran in. False: the sample does not end with that,
+  // since another replica was first, or goes on where this one has failed.
+  Result<bool> finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error);
+  // It, or its replica at `from`, goes to worker `to`. Samples that are not there are ignored.
+  void move(uint64_t group, uint32_t sample, int32_t from, int32_t to);
+  // A replica goes to worker `to`. False: the sample is over.
+  bool lend(uint64_t group, uint32_t sample, int32_t to, bool leaps);
+  // The replica at `worker` is no more; the sample goes on elsewhere, or is over. kBadInput: it is the last one.
+  Status drop(int32_t worker, uint64_t group, uint32_t sample);
+  // A worker is lost, with its replicas. False: the sample was nowhere else.
+  bool lose(int32_t worker, uint64_t group, uint32_t sample);
+  // Replicas there of samples that are over: none is left. How many there were.
+  int32_t lose_stragglers(int32_t worker);
+  bool is_straggler(int32_t worker, uint64_t group, uint32_t sample) const { return stragglers_.contains({group, sample, worker}); }
   // The result is somebody's, or abandoned. Samples that are not there are ignored.
   void close(uint64_t group, uint32_t sample);
 
@@ -95,7 +115,11 @@ class Ledger {
  private:
   LedgerSample* find(uint64_t group, uint32_t sample);
 
+  Status append_segment(int32_t worker, const ProgressSegment& segment, size_t at, const Progress& progress, int32_t vocab_size);
+
   std::map<uint64_t, LedgerGroup> groups_;
+  std::multiset<std::tuple<uint64_t, uint32_t, int32_t>> stragglers_;  // group, sample, worker
+  std::vector<ProgressSegment> leaps_;
 };
 
 }  // namespace otr

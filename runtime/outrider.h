@@ -195,7 +195,7 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  * The library runs `<worker_executable> worker 3`, with the engine's end of things at file descriptor 3, standard streams and
  * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such a
  * program. It must have the same version of the library (OTR_UNSUPPORTED from otr_engine_create otherwise). Processes end with their
- * engine, however that ends. Traces are OTR_UNSUPPORTED with processes. The drafter "history" has nothing to propose in them. */
+ * engine, however that ends. The drafter "history" proposes there what the history was when the last group was submitted. */
 
 /* Serves as a worker at file descriptor `fd`, which it takes, until the engine at its other end is destroyed or gone: call it from main
  * and return from there. OTR_OK: the engine said stop. OTR_IO_ERROR: it is gone. OTR_INVALID_ARGUMENT: no such file. Anything else is

@@ -1,11 +1,14 @@
 #include "runtime/process_worker.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <new>
 #include <utility>
+
+#include "runtime/kv_file.h"
 
 namespace otr {
 namespace {
@@ -18,7 +21,9 @@ constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{2000};
 
 }  // namespace
 
-ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  orders_.relinks.reserve(static_cast<size_t>(options.setup.num_workers));
+}
 
 ProcessWorker::~ProcessWorker() {
   stop();
@@ -73,6 +78,40 @@ void ProcessWorker::end_step() {
   wake();
 }
 
+void ProcessWorker::set_roles(const DraftRoles& roles) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.roles = roles;
+  wake();
+}
+
+void ProcessWorker::lend(const Lend& lend) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.lend = lend;
+  wake();
+}
+
+void ProcessWorker::set_history(OwnedFd file) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  history_ = std::move(file);
+  history_due_ = history_.get() >= 0;
+  wake();
+}
+
+// Of a link the last time counts.
+void ProcessWorker::relink(const Relink& relink) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(orders_.relinks, [&relink](const Relink& r) { return r.link == relink.link; });
+  orders_.relinks.push_back(relink);
+  wake();
+}
+
+void ProcessWorker::hand_on(WireType type, WireView payload) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kGone) return;
+  orders_.handed_on.emplace_back(type, WireBytes(payload.begin(), payload.end()));
+  wake();
+}
+
 void ProcessWorker::pause() {
   const std::lock_guard<std::mutex> lock(mutex_);
   paused_ = true;
@@ -110,6 +149,10 @@ void ProcessWorker::discard_orders() {
   discarded.starts.append(&orders_.starts);
   orders_.cancels.clear();
   orders_.move.reset();
+  orders_.roles.reset();
+  orders_.lend.reset();
+  orders_.relinks.clear();
+  orders_.handed_on.clear();
   orders_.end_step = orders_.weights = false;
 }
 
@@ -120,7 +163,7 @@ bool ProcessWorker::stopping() const {
 
 bool ProcessWorker::has_orders() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return stop_ || !orders_.empty() || paused_ != pause_sent_;
+  return stop_ || !orders_.empty() || history_due_ || paused_ != pause_sent_;
 }
 
 // ---- The thread: one process after the other -----------------------------------------------------------------------------
@@ -149,6 +192,7 @@ void ProcessWorker::run() {
     const bool comes_back = ++failures_ <= options_.max_restarts;
     state_ = comes_back ? State::kStarting : State::kGone;
     pause_sent_ = false;
+    history_due_ = history_.get() >= 0;
     last_order_ = rested_after_ = 0;
     lock.unlock();
     note_lost(end);
@@ -212,7 +256,12 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
   std::vector<int> files;
   bytes_.clear();
   encode_setup(setup, &bytes_, &files);
-  channel->queue(WireType::kSetup, bytes_, files);
+  std::vector<OwnedFd> copies;
+  for (const int file : files) {
+    copies.emplace_back(fcntl(file, F_DUPFD_CLOEXEC, 0));
+    if (copies.back().get() < 0) return io_error("the system refuses another file for a worker process");
+  }
+  channel->queue(WireType::kSetup, bytes_, std::move(copies));
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.start_timeout_ms);
   while (!stopping()) {
     const Status sent = channel->flush();
@@ -256,40 +305,60 @@ Status ProcessWorker::check_signs(Clock::time_point now) {
   return {};
 }
 
-// A pause before all else and a resume after: what comes between them arrives together. False: the socket has to take some first.
+// The next order, with its contents in bytes_, but for a start, which is *s. A pause before all else and a resume after: what comes
+// between them arrives together. None: nothing is to be said.
+std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s, std::vector<OwnedFd>* files) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<WireType> type;
+  bytes_.clear();
+  if (paused_ && !pause_sent_) {
+    type = WireType::kPause, pause_sent_ = true;
+  } else if (std::exchange(orders_.weights, false)) {
+    type = WireType::kWeights;
+  } else if (orders_.roles) {
+    type = WireType::kRoles, encode_roles(*std::exchange(orders_.roles, std::nullopt), &bytes_);
+  } else if (OwnedFd history = std::exchange(history_due_, false) ? history_.duplicate() : OwnedFd(); history.get() >= 0) {
+    files->push_back(std::move(history));
+    type = WireType::kHistory;
+  } else if (!orders_.relinks.empty()) {
+    type = WireType::kRelink, encode_relink(orders_.relinks.back(), &bytes_);
+    orders_.relinks.pop_back();
+  } else if ((*s = orders_.starts.pop()) != nullptr) {
+    type = WireType::kStart;
+  } else if (!orders_.cancels.empty()) {
+    type = WireType::kCancel, encode_u64(orders_.cancels.back(), &bytes_);
+    orders_.cancels.pop_back();
+  } else if (orders_.move) {
+    type = WireType::kGive, encode_move(*std::exchange(orders_.move, std::nullopt), &bytes_);
+  } else if (orders_.lend) {
+    type = WireType::kLend, encode_lend(*std::exchange(orders_.lend, std::nullopt), &bytes_);
+  } else if (!orders_.handed_on.empty()) {
+    type = orders_.handed_on.front().first, bytes_.swap(orders_.handed_on.front().second);
+    orders_.handed_on.pop_front();
+  } else if (std::exchange(orders_.end_step, false)) {
+    type = WireType::kEndStep;
+  } else if (!paused_ && pause_sent_) {
+    type = WireType::kResume, pause_sent_ = false;
+  }
+  if (type) ++last_order_;  // the number that the frame will have
+  return type;
+}
+
+// False: the socket has to take some first.
 bool ProcessWorker::send_orders(WorkerChannel* channel) {
   for (;;) {
     if (channel->queued_bytes() > kMostQueued) return false;
     std::unique_ptr<Sequence> s;
-    std::optional<uint64_t> cancelled;
-    std::optional<Move> move;
-    std::optional<WireType> plain;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (paused_ && !pause_sent_) plain = WireType::kPause, pause_sent_ = true;
-      else if (std::exchange(orders_.weights, false)) plain = WireType::kWeights;
-      else if ((s = orders_.starts.pop()) != nullptr) {}
-      else if (!orders_.cancels.empty()) cancelled = orders_.cancels.back(), orders_.cancels.pop_back();
-      else if (orders_.move) move = std::exchange(orders_.move, std::nullopt);
-      else if (std::exchange(orders_.end_step, false)) plain = WireType::kEndStep;
-      else if (!paused_ && pause_sent_) plain = WireType::kResume, pause_sent_ = false;
-      else return true;
-      ++last_order_;  // the number that the frame will have
-    }
-    bytes_.clear();
+    std::vector<OwnedFd> files;
+    const std::optional<WireType> type = take_order(&s, &files);
+    if (!type) return true;
     if (s != nullptr) {
-      encode_start(*s, &bytes_);
-      s->group->disband();
-      channel->queue(WireType::kStart, bytes_);
-    } else if (cancelled) {
-      encode_u64(*cancelled, &bytes_);
-      channel->queue(WireType::kCancel, bytes_);
-    } else if (move) {
-      encode_move(*move, &bytes_);
-      channel->queue(WireType::kGive, bytes_);
-    } else {
-      channel->queue(*plain, {});
+      if (s->lease != nullptr) files.push_back(static_cast<const KvFile&>(*s->lease).duplicate());
+      if (!files.empty() && files.front().get() < 0) files.clear();  // it is computed anew
+      encode_start(*s, &bytes_, files.empty() ? 0 : s->lease->num_positions());
+      if (s->num_waiting() > 0) s->group->disband();
     }
+    channel->queue(*type, bytes_, std::move(files));
   }
 }
 
@@ -300,13 +369,13 @@ Status ProcessWorker::receive(WorkerChannel* channel) {
     OTR_ASSIGN_OR_RETURN(const bool has_frame, channel->next(&frame));
     if (!has_frame) break;
     heard_ = Clock::now();
-    OTR_RETURN_IF_ERROR(follow(frame));
+    OTR_RETURN_IF_ERROR(follow(frame, channel));
   }
   if (is_open) return {};
   return io_error(channel->is_torn() ? "its last message is torn" : "has closed its socket");
 }
 
-Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
+Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* channel) {
   const int32_t worker = options_.setup.index;
   switch (frame.type) {
     case WireType::kReady: {
@@ -326,6 +395,8 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
     case WireType::kReport: {
       OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
       if (!report_.finished.empty()) failures_ = 0;
+      const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.num_positions > 0; });
+      OTR_ASSIGN_OR_RETURN(report_.files, channel->take_files(static_cast<size_t>(num_files)));
       const Status taken = pass_on_report();
       heard_ = turned_ = Clock::now();  // it may have taken long
       return taken;
@@ -347,6 +418,8 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame) {
       if (std::exchange(turns_, heartbeat.turns) != heartbeat.turns) turned_ = heard_;
       return {};
     }
+    case WireType::kLinks: return options_.host->process_links(worker, frame.payload);
+    case WireType::kTrace: return options_.host->process_trace(worker, frame.payload);
     case WireType::kFailed: return decode_failed(frame.payload);
     default: return bad_input("it sends an order");
   }

@@ -5,23 +5,25 @@
 // not read its orders, is not heard of, or has something to do and comes no further, for timeout_ms, is taken for hung. Nothing of
 // the process' memory is ever read; what it says is checked before it is believed.
 //
-// Thread safety: WorkerPort's functions, weights_changed() and discard_orders() may be called from any thread. Orders never
-// allocate, but for cancel(). The host is called by the thread, without a lock held.
+// Thread safety: WorkerPort's functions, weights_changed(), relink(), hand_on() and discard_orders() may be called from any thread.
+// Orders never allocate, but for cancel() and hand_on(). The host is called by the thread, without a lock held.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/child_process.h"
+#include "runtime/link_wire.h"
+#include "runtime/report_wire.h"
 #include "runtime/sequence_queue.h"
 #include "runtime/worker_channel.h"
 #include "runtime/worker_port.h"
-#include "runtime/worker_wire.h"
 
 namespace otr {
 
@@ -34,6 +36,9 @@ class ProcessHost {
   // Takes what is in the report. kBadInput: it contradicts what the host knows; the process is at fault. kOutOfMemory: what is
   // left in the report is to be given again, later.
   virtual Status process_report(int32_t worker, ProcessReport* report) = 0;
+  // A message for the other end of a link (link_wire.h). kBadInput likewise.
+  virtual Status process_links(int32_t worker, WireView payload) = 0;
+  virtual Status process_trace(int32_t worker, WireView payload) = 0;
   virtual void process_rested() = 0;
   // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the worker before
   // it gives it new ones.
@@ -64,11 +69,18 @@ class ProcessWorker final : public WorkerPort {
   void cancel(uint64_t group) override;
   void give(const Move& move) override;
   void end_step() override;
+  void set_roles(const DraftRoles& roles) override;
+  void lend(const Lend& lend) override;
   void pause() override;
   void resume() override;
   void stop() override;
   bool at_rest() const override;
   void weights_changed();  // REQUIRES: at rest, and paused
+  // A file of what processes draft from: this one's, and its successors'.
+  void set_history(OwnedFd file);
+  void relink(const Relink& relink);
+  // An order that came from elsewhere, as it is: kLinked, kDrop or kLeap.
+  void hand_on(WireType type, WireView payload);
   // Forgets the orders that no process has got, but for pause().
   void discard_orders();
 
@@ -79,8 +91,14 @@ class ProcessWorker final : public WorkerPort {
     SequenceQueue starts;
     std::vector<uint64_t> cancels;
     std::optional<Move> move;
+    std::optional<DraftRoles> roles;
+    std::optional<Lend> lend;
+    std::vector<Relink> relinks;
+    std::deque<std::pair<WireType, WireBytes>> handed_on;
     bool end_step = false, weights = false;
-    bool empty() const { return starts.empty() && cancels.empty() && !move && !end_step && !weights; }
+    bool empty() const {
+      return starts.empty() && cancels.empty() && !move && !roles && !lend && relinks.empty() && handed_on.empty() && !end_step && !weights;
+    }
   };
 
   void run();
@@ -88,7 +106,8 @@ class ProcessWorker final : public WorkerPort {
   Status set_up(WorkerChannel* channel);
   Status serve(WorkerChannel* channel);
   Status receive(WorkerChannel* channel);
-  Status follow(const WorkerChannel::Frame& frame);
+  Status follow(const WorkerChannel::Frame& frame, WorkerChannel* channel);
+  std::optional<WireType> take_order(std::unique_ptr<Sequence>* s, std::vector<OwnedFd>* files);
   bool send_orders(WorkerChannel* channel);
   void say_stop(WorkerChannel* channel);
   Status check_signs(Clock::time_point now);
@@ -117,6 +136,8 @@ class ProcessWorker final : public WorkerPort {
   std::condition_variable first_, stopped_;
   // Guarded by mutex_.
   Orders orders_;
+  OwnedFd history_;
+  bool history_due_ = false;  // the process has not got it
   State state_ = State::kStarting;
   Status first_failure_;
   bool first_over_ = false;  // the first process is ready, or has failed

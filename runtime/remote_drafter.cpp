@@ -1,6 +1,7 @@
 #include "runtime/remote_drafter.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace otr {
@@ -57,6 +58,10 @@ bool RemoteDrafter::waits(int32_t slot) const {
 }
 
 void RemoteDrafter::exchange() {
+  if (!link_.is_current() && !begin_again()) {
+    owes_ = true;
+    return;
+  }
   receive();
   owes_ = !link_.drafts.empty();
   const Clock::time_point now = Clock::now();
@@ -82,9 +87,50 @@ void RemoteDrafter::ring() {
   if (std::exchange(rings_, false)) link_.server->ring();
 }
 
+// The other end was lost. False: what it was told last is not thrown away yet.
+bool RemoteDrafter::begin_again() {
+  const uint32_t generation = link_.generation.load(std::memory_order_acquire);
+  link_.drafts.clear();
+  if (!link_.opened.empty() || !link_.verdicts.empty()) return false;
+  std::erase_if(open_, [this](int32_t at) {
+    if (requests_[static_cast<size_t>(at)].slot != kNone) return false;
+    requests_[static_cast<size_t>(at)] = Request{};
+    free_.push_back(at);
+    return true;
+  });
+  for (size_t at = 0; at < requests_.size(); ++at) {
+    if (requests_[at].window != nullptr) reopen(static_cast<int32_t>(at));
+  }
+  link_.followed.store(generation, std::memory_order_release);
+  link_.server->ring();
+  return true;
+}
+
+// Under a new name: nobody answers to the old one. Without memory for that, its sequence drafts no more.
+void RemoteDrafter::reopen(int32_t at) {
+  Request& r = requests_[static_cast<size_t>(at)];
+  const Sequence& s = *live_[static_cast<size_t>(r.slot)];
+  try {
+    const uint64_t name = uint64_t{next_name_++} << 32 | static_cast<uint32_t>(at);
+    auto window = std::make_unique<VerifyWindow>(name, s.num_tokens(), s.max_tokens);
+    r.copy = copy_for_drafter(s);
+    r.copy->age = r.name = name;
+    r.window = std::move(window);
+    r.alone = true;
+    r.head_start = r.wanted ? 0 : kHeadStart;
+  } catch (const std::bad_alloc&) {
+    request_of_[static_cast<size_t>(r.slot)] = kNone;
+    std::erase(open_, at);
+    r = Request{};
+    free_.push_back(at);
+  }
+}
+
 void RemoteDrafter::receive() {
   for (const DraftMessage* m; (m = link_.drafts.front()) != nullptr; link_.drafts.pop()) {
-    Request& r = requests_[static_cast<size_t>(static_cast<uint32_t>(m->request))];
+    const size_t at = static_cast<uint32_t>(m->request);
+    if (at >= requests_.size()) continue;
+    Request& r = requests_[at];
     if (r.window == nullptr || r.name != m->request) continue;
     (void)r.window->offer(*m);  // a stale one too shows that the drafter lives
     if (r.alone) r.waits_since = Clock::now();
@@ -95,6 +141,7 @@ void RemoteDrafter::receive() {
 
 // The request itself first, then its verdicts. False: there was no room for all.
 bool RemoteDrafter::send(Request* r) {
+  if (!link_.is_current()) return false;
   if (r->copy != nullptr) {
     if (link_.opened.full()) return false;
     link_.opened.push(std::move(r->copy));

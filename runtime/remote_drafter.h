@@ -7,7 +7,9 @@
 // plainly, while its drafter computes what it missed; without an end to that, a drafter no faster than the target would never
 // catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow).
 //
-// A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another.
+// A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another. A drafting
+// worker that is lost takes its requests along: they are opened anew at the one that takes its place, and go on plainly until that is
+// heard of.
 //
 // Thread safety: used by the worker's thread. Errors: none.
 #pragma once
@@ -64,6 +66,8 @@ class RemoteDrafter final : public Drafter {
   };
   Request* request(int32_t slot);
   const Request* request(int32_t slot) const { return const_cast<RemoteDrafter*>(this)->request(slot); }
+  bool begin_again();
+  void reopen(int32_t at);
   void receive();
   bool send(Request* r);
 

@@ -72,7 +72,7 @@ struct Sequence {
   std::shared_ptr<Group> group;
   uint32_t sample = 0;
   uint64_t age = 0;   // order of arrival
-  int32_t slot = -1;  // index in its worker's table while live
+  int32_t slot = -1;  // index in its worker's table while live; -1: it never was
   int32_t goes_to = 0;                // the worker that is to get it, while it moves
   Sequence* next_in_queue = nullptr;  // see SequenceQueue
 
@@ -92,6 +92,7 @@ struct Sequence {
 
   std::shared_ptr<Race> race;  // with the sample's replicas at other workers; null: there are none
   int32_t rung = 0;            // which replica it is; 0: the first
+  bool is_new_replica() const { return rung > 0 && slot < 0; }
   int64_t raced_tokens = 0;    // that this replica has found since the race began
 
   NoiseStream noise = {};
@@ -103,6 +104,8 @@ struct Sequence {
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
 
+  // Of its group, that wait for its first token.
+  int32_t num_waiting() const { return group->is_score || num_tokens() > num_prompt() ? 0 : static_cast<int32_t>(group->blocked.size()); }
   int32_t num_prompt() const { return group->num_prompt; }
   int32_t num_copied_pages() const { return static_cast<int32_t>(copied.size()) - first_copied; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

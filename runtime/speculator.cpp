@@ -139,7 +139,7 @@ std::vector<DrafterModel> Speculator::shared_models() const {
   std::vector<DrafterModel> models;
   for (const DrafterModel& m : options_.models) {
     for (size_t d = 0; d < drafters_.size(); ++d) {
-      if (traits_[d].name == m.name) models.push_back({.name = m.name, .path = m.path, .in_4_bits = m.in_4_bits, .shared = programs_[d]->model->share()});
+      if (traits_[d].name == m.name && programs_[d]) models.push_back({.name = m.name, .path = m.path, .in_4_bits = m.in_4_bits, .shared = programs_[d]->model->share()});
     }
   }
   return models;

@@ -139,7 +139,7 @@ void Trace::plan(const TickPlan& plan) {
 }
 
 void Trace::tick(const TraceTick& t) {
-  const double at = 1e6 * (clock_.seconds() - t.tick);
+  const double at = 1e6 * (clock_.seconds() - t.age - t.tick);
   const std::lock_guard<std::mutex> lock(mutex_);
   slice("tick", t.worker, at, t.tick);
   put(",\"args\":{\"tick\":");

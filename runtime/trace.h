@@ -35,6 +35,7 @@ struct TraceTick {
   int64_t drafted = 0, accepted = 0;  // nodes, as otr_stats counts them
   int64_t tokens = 0, prefill_tokens = 0;  // generated; run of prompts
   const TickPlan* plan = nullptr;
+  double age = 0;  // since it ended: of one that another process tells of
 };
 
 struct TraceSample {
@@ -45,22 +46,32 @@ struct TraceSample {
   const char* finish_reason;
 };
 
-class Trace {
+// Whom a worker tells. Thread safety: may be called by any worker's thread.
+class TraceSink {
+ public:
+  virtual ~TraceSink() = default;
+  // A tick that ends now, or as long ago as its age.
+  virtual void tick(const TraceTick& tick) = 0;
+  virtual void sample(const TraceSample& sample) = 0;
+  virtual void flush() = 0;
+  virtual int error() const = 0;  // errno of the write that failed; 0: none
+};
+
+class Trace final : public TraceSink {
  public:
   // Makes the file, empty. kIoError, with the path and the reason; pipes and sockets are refused.
   static Result<std::unique_ptr<Trace>> create(const std::string& path);
-  ~Trace();
+  ~Trace() override;
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
   // Who runs: written at once. Before all else. `num_threads` of all workers. `drafters`: names, by bit.
   Status begin(std::string_view isa, int32_t num_workers, int32_t num_threads, int32_t max_batch, std::string_view policy,
                std::vector<std::string> drafters);
-  // A tick that ends now.
-  void tick(const TraceTick& tick);
-  void sample(const TraceSample& sample);
-  void flush();
-  int error() const {  // errno of the write that failed; 0: none
+  void tick(const TraceTick& tick) override;
+  void sample(const TraceSample& sample) override;
+  void flush() override;
+  int error() const override {
     const std::lock_guard<std::mutex> lock(mutex_);
     return error_;
   }

@@ -185,7 +185,7 @@ void Worker::give(const Move& move) {
       s = batcher_.num_running() > 1 ? cheapest_running() : nullptr;
     else if (batcher_.num_waiting() > 0)
       s = &live(batcher_.oldest_waiting());
-    if (s == nullptr) return;
+    if (s == nullptr || stays(*s)) return;
     given += 1 + static_cast<int32_t>(s->group->blocked.size());
     give(s, move.to);
   }
@@ -209,7 +209,7 @@ Sequence* Worker::cheapest_running() const {
   Sequence* cheapest = nullptr;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) {
     Sequence& s = live(batcher_.running_slot(i));
-    if (cheapest == nullptr || s.num_tokens() < cheapest->num_tokens()) cheapest = &s;
+    if (!stays(s) && (cheapest == nullptr || s.num_tokens() < cheapest->num_tokens())) cheapest = &s;
   }
   return cheapest;
 }
@@ -221,6 +221,7 @@ void Worker::migrate_at_random() {
   for (size_t at = random_() % live_.size(); s == nullptr; at = (at + 1) % live_.size()) s = live_[at].get();
   constexpr uint32_t kSeldom = 4;
   // A sample that decodes always has its newest token to run; a score with one token left is about to end.
+  if (stays(*s)) return;
   const int32_t behind = s->num_target() - s->num_computed - (s->group->is_score ? 0 : 1);
   if (behind > 0 && random_() % (kSeldom * static_cast<uint32_t>(1 + behind / options_.prefill_chunk)) != 0) return;
   give(s, static_cast<int32_t>(random_() % static_cast<uint32_t>(options_.num_workers)));
@@ -259,7 +260,7 @@ void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, con
   rebuild_.drop(s.get());
   // How far a score had come when it failed depends on the chunks it ran in.
   if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
-  if (s->race != nullptr && lose(*s, reason)) return;
+  if (s->race != nullptr && lose(*s, reason)) return report_.dropped.push(std::move(s));
   s->finish_reason = reason;
   try {
     s->error = error;
@@ -345,7 +346,6 @@ void Worker::report() {
   report_.answered.reset();
   report_.pages_returned = false;
   report_.lent.reset();
-  report_.lost = false;
 }
 
 }  // namespace otr

@@ -68,6 +68,7 @@ class Worker final : private BatchHost {
   void give(Sequence* s, int32_t to);
   void lend(Lend* order);
   bool lose(const Sequence& s, otr_finish_reason reason);
+  bool stays(const Sequence& s) const { return options_.replicas_stay && s.race != nullptr; }
   void adopt_tokens();
   void migrate_at_random();
   void advance_rebuilds();

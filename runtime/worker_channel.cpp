@@ -39,6 +39,8 @@ OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
 
 int OwnedFd::release() { return std::exchange(fd_, -1); }
 
+OwnedFd OwnedFd::duplicate() const { return OwnedFd(fcntl(fd_, F_DUPFD_CLOEXEC, 0)); }
+
 void OwnedFd::reset() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
 }
@@ -48,7 +50,7 @@ WorkerChannel::WorkerChannel(OwnedFd fd) : fd_(std::move(fd)) {
   if (flags >= 0) (void)fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);
 }
 
-uint64_t WorkerChannel::queue(WireType type, WireView payload, std::span<const int> files) {
+uint64_t WorkerChannel::queue(WireType type, WireView payload, std::vector<OwnedFd> files) {
   ChannelHeader h{.size = static_cast<uint32_t>(payload.size()),
            .type = static_cast<uint16_t>(type),
            .zero = 0,
@@ -57,11 +59,11 @@ uint64_t WorkerChannel::queue(WireType type, WireView payload, std::span<const i
            .header_sum = 0};
   h.header_sum = sum_of(h);
   const size_t begin = out_.size();
-  out_.resize(begin + sizeof h + payload.size());  // throws before anything is changed
+  out_.resize(begin + sizeof h + payload.size());
   std::memcpy(out_.data() + begin, &h, sizeof h);
   if (!payload.empty()) std::memcpy(out_.data() + begin + sizeof h, payload.data(), payload.size());
   if (std::exchange(corrupts_, false)) out_.back() ^= std::byte{1};
-  files_to_send_.assign(files.begin(), files.end());
+  if (!files.empty()) files_to_send_.push_back({.at = begin, .files = std::move(files)});
   return ++num_sent_;
 }
 
@@ -73,27 +75,30 @@ void WorkerChannel::queue_half(WireType type, WireView payload) {
 
 Status WorkerChannel::flush() {
   while (queued_bytes() > 0) {
-    iovec bytes{out_.data() + sent_, queued_bytes()};
+    const auto next = std::find_if(files_to_send_.begin(), files_to_send_.end(), [this](const Parcel& p) { return p.at > sent_; });
+    iovec bytes{out_.data() + sent_, (next == files_to_send_.end() ? out_.size() : next->at) - sent_};
     msghdr message{};
     message.msg_iov = &bytes;
     message.msg_iovlen = 1;
     alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))];
-    if (!files_to_send_.empty()) {
-      const size_t size = files_to_send_.size() * sizeof(int);
-      if (files_to_send_.size() > kMostFiles) return Status(StatusCode::kUnsupported, "more shared files than a message carries");
+    std::vector<int> files;
+    if (!files_to_send_.empty() && files_to_send_.front().at == sent_) {
+      for (const OwnedFd& file : files_to_send_.front().files) files.push_back(file.get());
+      const size_t size = files.size() * sizeof(int);
+      if (files.size() > kMostFiles) return Status(StatusCode::kUnsupported, "more shared files than a message carries");
       message.msg_control = control;
       message.msg_controllen = CMSG_SPACE(size);
       cmsghdr* c = CMSG_FIRSTHDR(&message);
       c->cmsg_level = SOL_SOCKET;
       c->cmsg_type = SCM_RIGHTS;
       c->cmsg_len = CMSG_LEN(size);
-      std::memcpy(CMSG_DATA(c), files_to_send_.data(), size);
+      std::memcpy(CMSG_DATA(c), files.data(), size);
     }
     const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
     if (sent < 0) return lost("cannot send to the other process");
-    files_to_send_.clear();
+    if (!files.empty()) files_to_send_.pop_front();
     sent_ += static_cast<size_t>(sent);
   }
   out_.clear();
@@ -150,7 +155,12 @@ Result<bool> WorkerChannel::next(Frame* frame) {
   return true;
 }
 
-std::vector<OwnedFd> WorkerChannel::take_files() { return std::exchange(files_, {}); }
+Result<std::vector<OwnedFd>> WorkerChannel::take_files(size_t count) {
+  if (count > files_.size()) return bad_input("a frame names a file that has not come");
+  std::vector<OwnedFd> taken;
+  for (; count > 0; --count, files_.pop_front()) taken.push_back(std::move(files_.front()));
+  return taken;
+}
 
 void WorkerChannel::shutdown() { (void)::shutdown(fd_.get(), SHUT_RDWR); }
 

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,7 @@ class OwnedFd {
   int get() const { return fd_; }
   int release();
   void reset();
+  OwnedFd duplicate() const;  // -1 where the system refuses
 
  private:
   int fd_;
@@ -49,8 +51,8 @@ class WorkerChannel {
   // The socket is made non-blocking.
   explicit WorkerChannel(OwnedFd fd);
 
-  // Queues a frame; the files go with its first byte. Its number.
-  uint64_t queue(WireType type, WireView payload, std::span<const int> files = {});
+  // Queues a frame; the files, which it keeps open until then, go with its first byte. Its number.
+  uint64_t queue(WireType type, WireView payload, std::vector<OwnedFd> files = {});
   Status flush();
   size_t queued_bytes() const { return out_.size() - sent_; }
 
@@ -60,8 +62,10 @@ class WorkerChannel {
   Result<bool> next(Frame* frame);
   // Whether a part of a frame is there.
   bool is_torn() const { return read_ < in_.size(); }
-  std::vector<OwnedFd> take_files();  // that have come
+  // The oldest `count` files that have come with frames; kBadInput: there are fewer.
+  Result<std::vector<OwnedFd>> take_files(size_t count);
 
+  size_t num_files() const { return files_.size(); }  // that have come and were not taken
   int fd() const { return fd_.get(); }
   void shutdown();  // both ends see that it is over
 
@@ -76,8 +80,12 @@ class WorkerChannel {
   std::vector<std::byte> out_, in_;
   size_t sent_ = 0, read_ = 0;  // of out_ and in_
   uint64_t num_sent_ = 0, num_received_ = 0;
-  std::vector<int> files_to_send_;  // with the first byte of out_
-  std::vector<OwnedFd> files_;
+  struct Parcel {
+    size_t at;  // of out_: the byte that the files go with
+    std::vector<OwnedFd> files;
+  };
+  std::deque<Parcel> files_to_send_;
+  std::deque<OwnedFd> files_;
   bool corrupts_ = false;
 };
 

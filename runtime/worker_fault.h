@@ -28,8 +28,17 @@ enum class ProtocolStep : uint8_t {
   kRested,    // said
   kHeartbeat,
   kStop,
+  kRoles,
+  kRelink,
+  kLend,
+  kHistory,
+  kDrop,
+  kLeap,
+  kLinked,  // a message of the worker at the other end of a link
+  kLink,    // about to be sent there
+  kTrace,   // likewise
 };
-inline constexpr int kNumProtocolSteps = 16;
+inline constexpr int kNumProtocolSteps = 25;
 
 enum class FaultKind : uint8_t {
   kDie,      // SIGKILL

@@ -75,4 +75,9 @@ bool WorkerMailbox::at_rest() const {
   return at_rest_ && !awake(false);
 }
 
+bool WorkerMailbox::is_paused() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return paused_;
+}
+
 }  // namespace otr

@@ -9,26 +9,12 @@
 #include <mutex>
 #include <optional>
 
+#include "runtime/link_bell.h"
 #include "runtime/sequence_queue.h"
 #include "runtime/worker_port.h"
 #include "sched/placement.h"
-#include "sched/window.h"
 
 namespace otr {
-
-// Who drafts, decided while nothing runs.
-struct DraftRoles {
-  bool decoupled = false;
-  WindowSetting setting;
-};
-
-// A worker that has nothing to run gets replicas of what this one runs, to race with it.
-struct Lend {
-  int32_t to = 0;
-  int32_t rung = 1;    // of the replicas: how far down the ladder their drafter is
-  int32_t most = 0;    // replicas
-  bool leaps = false;  // they exchange what they find
-};
 
 // What a worker is to do before its next tick.
 struct WorkerOrders {
@@ -44,22 +30,23 @@ struct WorkerOrders {
   bool pending() const { return !arrived.empty() || cancelled || move || end_step || lease_ended || rung || roles || lend; }
 };
 
-class WorkerMailbox final : public WorkerPort {
+class WorkerMailbox final : public WorkerPort, public LinkBell {
  public:
   void start(std::unique_ptr<Sequence> s) override;
   void cancel(uint64_t group) override;
   void give(const Move& move) override;
   void end_step() override;
+  void set_roles(const DraftRoles& roles) override;
+  void lend(const Lend& lend) override;
   void end_lease();
-  void ring();
-  void set_roles(const DraftRoles& roles);
-  void lend(const Lend& lend);  // REQUIRES: as give()
+  void ring() override;
 
   // Between pause() and resume() take() does not return.
   void pause() override;
   void resume() override;
   void stop() override;
   bool at_rest() const override;
+  bool is_paused() const;
 
   // Adds to `orders` what was posted. Waits while there is nothing and the worker is not `busy`; `rested()` is called, without
   // a lock, when it begins to. False: stop.

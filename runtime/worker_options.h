@@ -12,7 +12,7 @@
 namespace otr {
 
 class HistoryStore;
-class Trace;
+class TraceSink;
 class WorkerHost;
 
 // Where a sequence that has moved gets its keys and values from.
@@ -53,10 +53,11 @@ struct WorkerOptions {
   const ModelRunner* share_server_model = nullptr;  // another worker's, whose weights its own uses; null: what speculation has, or none
   WorkerProofs proofs;
   bool reports_progress = false;
+  bool replicas_stay = false;  // who races is given to nobody: a process is one place in a race
   // These outlive the worker.
   WorkerHost* host = nullptr;
   HistoryStore* history = nullptr;  // may be null
-  Trace* trace = nullptr;           // may be null
+  TraceSink* trace = nullptr;       // may be null
 
   // Every running sample wants one row of logits a tick; scores want one for every token, so a small batch gets some more.
   int32_t max_logit_rows() const { return std::max(max_batch, 64); }

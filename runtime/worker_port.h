@@ -10,8 +10,23 @@
 
 #include "runtime/request.h"
 #include "sched/placement.h"
+#include "sched/window.h"
 
 namespace otr {
+
+// Who drafts, decided while nothing runs, or because a drafting worker is lost.
+struct DraftRoles {
+  bool decoupled = false;
+  WindowSetting setting;
+};
+
+// A worker that has nothing to run gets replicas of what this one runs, to race with it.
+struct Lend {
+  int32_t to = 0;
+  int32_t rung = 1;    // of the replicas: how far down the ladder their drafter is
+  int32_t most = 0;    // replicas
+  bool leaps = false;  // they exchange what they find
+};
 
 class WorkerPort {
  public:
@@ -23,6 +38,8 @@ class WorkerPort {
   virtual void cancel(uint64_t group) = 0;
   virtual void give(const Move& move) = 0;  // REQUIRES: the one before was answered
   virtual void end_step() = 0;
+  virtual void set_roles(const DraftRoles& roles) = 0;
+  virtual void lend(const Lend& lend) = 0;  // REQUIRES: as give()
 
   // Between pause() and resume() no tick begins. Whoever has paused the worker waits for at_rest().
   virtual void pause() = 0;

@@ -55,10 +55,9 @@ void Worker::lend(Lend* order) {
   order->most = static_cast<int32_t>(racers.size());
 }
 
-// Whether the replica, which has come to its end, is not the sample's: then it is dropped.
+// Whether the replica, which has come to its end, is not the sample's: then it is to be dropped.
 bool Worker::lose(const Sequence& s, otr_finish_reason reason) {
   if (s.race->finish(reason == OTR_FINISH_ERROR)) return false;
-  report_.lost = true;
   ++stats_.lost_replicas;
   stats_.lost_tokens += s.raced_tokens;
   return true;

@@ -18,10 +18,10 @@ struct WorkerReport {
   std::optional<Move> answered;  // the order that is over
   bool pages_returned = false;   // what was lent is back: the load has changed
   std::optional<Lend> lent;      // likewise: `most` is what was lent
-  bool lost = false;             // a replica was dropped: there is room
+  SequenceQueue dropped;         // replicas that have lost their race: there is room
   Progress progress;             // of all its samples, those above too; empty unless the worker is to report it
 
-  bool pending() const { return !finished.empty() || !given.empty() || answered || pages_returned || lent || lost; }
+  bool pending() const { return !finished.empty() || !given.empty() || answered || pages_returned || lent || !dropped.empty(); }
 };
 
 // Whom workers report to. Called by their threads.

@@ -4,77 +4,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <mutex>
 #include <new>
-#include <optional>
-#include <thread>
-#include <unordered_map>
-#include <utility>
-#include <vector>
 
-#include "runtime/worker.h"
-#include "runtime/worker_channel.h"
+#include "runtime/draft_roles.h"
+#include "runtime/worker_server_impl.h"
 
 namespace otr {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kReportPeriod{10}, kStatsPeriod{50};
 constexpr int64_t kSetupMs = 60'000;
 constexpr int32_t kHeartbeatsPerTimeout = 8;
 
-class WorkerServer final : private WorkerHost {
- public:
-  explicit WorkerServer(OwnedFd fd) : channel_(std::move(fd)) {}
-  Status run();
-
- private:
-  Status read_setup();
-  Status make_worker();
-  Status serve();
-  Status follow(const WorkerChannel::Frame& frame);
-  Status change_weights();
-  Status start(WireView payload);
-  void cancel(uint64_t group);
-  void announce_rest();
-  void give_up();
-
-  // ---- The worker's thread ----
-  void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
-  void rested() override;
-  void broke(const std::string& why) override;
-
-  // ---- Under mutex_ ----
-  void take(WorkerReport* report);
-  void send_report();
-  Status send(WireType type, const WireBytes& payload);
-
-  void pass(ProtocolStep step);
-  void strike(const WorkerFault& fault);
-
-  WorkerSetup setup_;
-  Policy policy_;
-  std::optional<FaultSchedule> faults_;
-  std::unique_ptr<Worker> worker_;
-  std::unordered_multimap<uint64_t, std::weak_ptr<Group>> groups_;  // by id; the serving thread's
-  size_t groups_after_sweep_ = 64;
-  std::atomic<uint64_t> turns_ = 0;
-
-  std::recursive_mutex mutex_;  // recursive: a planted fault strikes inside
-  // Guarded by mutex_, but for receiving.
-  WorkerChannel channel_;
-  ProcessReport pending_;
-  WorkerStats stats_;
-  WireBytes bytes_;
-  bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
-  Clock::time_point reported_ = Clock::now(), counted_ = reported_;
-  uint64_t followed_ = 0, announced_ = 0;
-};
+}  // namespace
 
 // ---- From the first frame to the last ------------------------------------------------------------------------------------
 
@@ -112,7 +56,7 @@ Status WorkerServer::read_setup() {
     wait_for_channel(channel_, false, -1, ms_until(limit));
   }
   if (frame.type != WireType::kSetup) return bad_input("the first message is no setup");
-  std::vector<OwnedFd> files = channel_.take_files();
+  OTR_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, channel_.take_files(channel_.num_files()));
   std::vector<int> fds;
   for (const OwnedFd& file : files) fds.push_back(file.get());
   OTR_ASSIGN_OR_RETURN(setup_, decode_setup(frame.payload, fds));
@@ -128,8 +72,8 @@ Status WorkerServer::read_setup() {
 
 Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(policy_, parse_policy(setup_.policy));
-  setup_.proofs.rebuild.mode = RebuildMode::kRecompute;  // nobody reads another process' pages
   policy_.drafters = setup_.drafters;
+  if (setup_.history != HistoryContent::kNone) history_ = std::make_unique<HistoryStore>(setup_.history, setup_.target.config.vocab_size);
   WorkerOptions w{.index = setup_.index,
                   .num_workers = setup_.num_workers,
                   .max_batch = setup_.max_batch,
@@ -138,16 +82,27 @@ Status WorkerServer::make_worker() {
                   .speculation = {},
                   .proofs = setup_.proofs,
                   .reports_progress = true,
-                  .host = this};
+                  .replicas_stay = true,
+                  .host = this,
+                  .trace = setup_.traces ? this : nullptr};
   w.speculation = {.policy = policy_,
                    .models = setup_.models,
                    .custom = {},
-                   .history = [] { return std::shared_ptr<const HistoryIndex>(); },
+                   .history = [this] { return history_ == nullptr ? nullptr : history_->index(); },
                    .profile = {},
                    .costs = setup_.costs,
                    .max_batch = setup_.max_batch,
                    .prefill_chunk = setup_.prefill_chunk,
                    .max_draft_rows = setup_.max_draft_rows};
+  if (setup_.num_draft_workers > 0) {
+    OTR_ASSIGN_OR_RETURN(links_, LinkRelay::create({.worker = setup_.index, .num_workers = setup_.num_workers, .num_draft_workers = setup_.num_draft_workers,
+                                                    .capacity = link_capacity(setup_.engine_batch), .delay_seed = setup_.proofs.delay_seed}));
+    w.speculation.link = links_->own();
+    w.speculation.decoupled = setup_.decoupled;
+    w.serves = links_->served();
+    const auto model = std::find_if(setup_.models.begin(), setup_.models.end(), [this](const DrafterModel& m) { return m.name == setup_.draft_model; });
+    w.server = draft_server_options(w, *model, setup_.num_draft_workers);
+  }
   DeviceOptions d;
   d.isa = setup_.isa;
   d.num_threads = setup_.num_threads;
@@ -159,6 +114,10 @@ Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
   const ModelRunner& target = worker_->target();
+  if (links_ != nullptr) {
+    links_->set_limits(start_limits());
+    links_->connect(&worker_->mailbox());
+  }
   const ReadyMessage ready{
       .facts = {.num_threads = worker_->device().num_threads(),
                 .num_pages = target.page_pool().num_pages(),
@@ -199,8 +158,26 @@ Status WorkerServer::serve() {
       OTR_RETURN_IF_ERROR(send(WireType::kHeartbeat, bytes_));
       next = Clock::now() + period;
     }
-    wait_for_channel(channel_, false, -1, ms_until(next));
+    if (links_ == nullptr) {
+      wait_for_channel(channel_, false, -1, ms_until(next));
+      continue;
+    }
+    OTR_RETURN_IF_ERROR(pump_links());
+    constexpr std::chrono::milliseconds kSoon{1};
+    Clock::time_point limit = links_->owes() ? std::min(next, Clock::now() + kSoon) : next;
+    if (tell_counts()) limit = std::min(limit, Clock::now() + kStatsPeriod);
+    wait_for_channel(channel_, false, links_->fd(), ms_until(limit));
   }
+}
+
+Status WorkerServer::pump_links() {
+  return links_->pump([this](const LinkMessage& message) -> Status {
+    pass(ProtocolStep::kLink);
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    bytes_.clear();
+    encode_link(message, &bytes_);
+    return send(WireType::kLinks, bytes_);
+  });
 }
 
 // The worker ends with the tick that it is in. One that does not must not outlive its engine for ever.
@@ -223,157 +200,9 @@ void WorkerServer::give_up() {
   watch.join();
 }
 
-// ---- Orders --------------------------------------------------------------------------------------------------------------
-
-Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
-  WorkerMailbox& mailbox = worker_->mailbox();
-  switch (frame.type) {
-    case WireType::kStart: pass(ProtocolStep::kStart); return start(frame.payload);
-    case WireType::kCancel: {
-      pass(ProtocolStep::kCancel);
-      OTR_ASSIGN_OR_RETURN(const uint64_t group, decode_u64(frame.payload));
-      cancel(group);
-      return {};
-    }
-    case WireType::kGive: {
-      pass(ProtocolStep::kGive);
-      OTR_ASSIGN_OR_RETURN(const Move move, decode_move(frame.payload, setup_.num_workers));
-      mailbox.give(move);
-      return {};
-    }
-    case WireType::kEndStep: pass(ProtocolStep::kEndStep); mailbox.end_step(); return {};
-    case WireType::kPause: pass(ProtocolStep::kPause); mailbox.pause(); return {};
-    case WireType::kResume: pass(ProtocolStep::kResume); mailbox.resume(); return {};
-    case WireType::kWeights:
-      pass(ProtocolStep::kWeights);
-      return change_weights();
-    default: return bad_input("the engine sends no order");
-  }
-}
-
-// The engine has seen it rest, or it has just begun: then it rests soon.
-Status WorkerServer::change_weights() {
-  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(setup_.timeout_ms);
-  while (!worker_->mailbox().at_rest()) {
-    if (Clock::now() >= limit) return bad_input("the weights have changed under a worker that runs");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  worker_->target().weights_changed();
-  return {};
-}
-
-Status WorkerServer::start(WireView payload) {
-  const ModelConfig& config = worker_->target().config();
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> s,
-                       decode_start(payload, {.vocab_size = config.vocab_size,
-                                              .context_limit = context_limit(config),
-                                              .num_pages = worker_->target().page_pool().num_pages()}));
-  if (groups_.size() >= groups_after_sweep_) {
-    std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
-    groups_after_sweep_ = 2 * groups_.size() + 64;
-  }
-  groups_.emplace(s->group->id, s->group);
-  worker_->mailbox().start(std::move(s));
-  return {};
-}
-
-void WorkerServer::cancel(uint64_t group) {
-  const auto [first, last] = groups_.equal_range(group);
-  for (auto it = first; it != last; ++it) {
-    if (const std::shared_ptr<Group> live = it->second.lock(); live != nullptr) live->cancelled = true;
-  }
-  worker_->mailbox().cancel(group);
-}
-
-// ---- Reports -------------------------------------------------------------------------------------------------------------
-
-void WorkerServer::report(int32_t, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) try {
-  ++turns_;
-  pass(ProtocolStep::kTick);
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  stats_ = stats;
-  pending_.load = load;
-  has_news_ = true;
-  take(report);
-  const Clock::time_point now = Clock::now();
-  const bool is_urgent = !pending_.finished.empty() || !pending_.given.empty() || pending_.answered;
-  stats_due_ = stats_due_ || !pending_.finished.empty() || now - counted_ >= kStatsPeriod;
-  if (is_urgent || now - reported_ >= kReportPeriod) send_report();
-} catch (const std::exception& e) {
-  broke(e.what());
-}
-
-void WorkerServer::take(WorkerReport* report) {
-  Progress& to = pending_.progress;
-  const Progress& from = report->progress;
-  to.segments.insert(to.segments.end(), from.segments.begin(), from.segments.end());
-  to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
-  to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
-  to.raw_logprobs.insert(to.raw_logprobs.end(), from.raw_logprobs.begin(), from.raw_logprobs.end());
-  report->progress.clear();
-  while (const std::unique_ptr<Sequence> s = report->finished.pop()) {
-    pending_.finished.push_back({.group = s->group->id, .sample = s->sample, .reason = s->finish_reason, .error = s->error});
-  }
-  while (const std::unique_ptr<Sequence> s = report->given.pop()) {
-    pending_.given.push_back({.group = s->group->id,
-                              .sample = s->sample,
-                              .to = s->goes_to,
-                              .num_blocked = static_cast<int32_t>(s->group->blocked.size())});
-    s->group->disband();
-  }
-  if (report->answered) pending_.answered = report->answered;
-}
-
-void WorkerServer::send_report() {
-  pass(ProtocolStep::kReport);
-  reported_ = Clock::now();
-  if (std::exchange(stats_due_, false)) {
-    pending_.stats = stats_;
-    counted_ = reported_;
-    has_news_ = false;
-  }
-  bytes_.clear();
-  encode_report(pending_, &bytes_);
-  pending_.clear();
-  if (!send(WireType::kReport, bytes_).ok()) worker_->mailbox().stop();  // nobody is there to work for
-  pass(ProtocolStep::kReported);
-}
-
-void WorkerServer::rested() try {
-  ++turns_;
-  announce_rest();
-} catch (const std::exception& e) {
-  broke(e.what());
-}
-
-void WorkerServer::announce_rest() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  // What it has followed before it rests, read before: an order that comes in between wakes it.
-  if (announced_ == followed_ || !worker_->mailbox().at_rest()) return;
-  pass(ProtocolStep::kRest);
-  stats_due_ = true;
-  if (has_news_) send_report();
-  announced_ = followed_;
-  bytes_.clear();
-  encode_u64(announced_, &bytes_);
-  if (!send(WireType::kRested, bytes_).ok()) worker_->mailbox().stop();
-  pass(ProtocolStep::kRested);
-}
-
-// Its samples are better off elsewhere.
-void WorkerServer::broke(const std::string& why) {
-  {
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    bytes_.clear();
-    encode_failed(Status(StatusCode::kInternal, why), &bytes_);
-    (void)send(WireType::kFailed, bytes_);
-  }
-  _exit(1);
-}
-
 // Waits for room in the socket as long as the engine would wait for us.
-Status WorkerServer::send(WireType type, const WireBytes& payload) {
-  channel_.queue(type, payload);
+Status WorkerServer::send(WireType type, const WireBytes& payload, std::vector<OwnedFd> files) {
+  channel_.queue(type, payload, std::move(files));
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(std::max(setup_.timeout_ms, 1));
   for (;;) {
     OTR_RETURN_IF_ERROR(channel_.flush());
@@ -394,7 +223,7 @@ void WorkerServer::strike(const WorkerFault& fault) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   WireBytes lie;
   encode_report({.load = {}, .stats = {}, .progress = {}, .finished = {{.group = ~uint64_t{0}, .sample = 1, .reason = OTR_FINISH_STOP, .error = {}}},
-                 .given = {}, .answered = {}}, &lie);
+                 .given = {}, .files = {}, .answered = {}, .lent = {}, .replicas = {}, .dropped = {}}, &lie);
   switch (fault.kind) {
     case FaultKind::kHang: return;
     case FaultKind::kTear:
@@ -407,8 +236,6 @@ void WorkerServer::strike(const WorkerFault& fault) {
     case FaultKind::kRefuse: throw std::bad_alloc();
   }
 }
-
-}  // namespace
 
 Status serve_worker(int fd) {
   if (fcntl(fd, F_GETFD) < 0) return invalid_argument("file " + std::to_string(fd) + " is not open");

@@ -105,6 +105,10 @@ void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.preempt_at_tick);
   w->put(p.migrate_every);
   w->put(p.migration_seed);
+  w->put(p.delay_seed);
+  w->put(static_cast<uint8_t>(p.rebuild.mode));
+  w->put(p.rebuild.link_bytes_per_second);
+  w->put(p.rebuild.revoke_every);
   w->put(static_cast<uint32_t>(p.faults.size()));
   for (const WorkerFault& f : p.faults) {
     w->put(f.worker);
@@ -120,6 +124,10 @@ WorkerProofs read_proofs(WireReader* r) {
   p.preempt_at_tick = r->integer<int64_t>("preempt_at_tick", -1, std::numeric_limits<int64_t>::max());
   p.migrate_every = r->integer("migrate_every", 0, kMaxInt);
   p.migration_seed = r->integer<uint32_t>("migration_seed", 0, UINT32_MAX);
+  p.delay_seed = r->integer<uint32_t>("delay_seed", 0, UINT32_MAX);
+  p.rebuild.mode = static_cast<RebuildMode>(r->integer<uint8_t>("rebuild", 0, static_cast<uint8_t>(RebuildMode::kTransfer)));
+  p.rebuild.link_bytes_per_second = r->number("link_bytes_per_second", 0.0, 1e15);
+  p.rebuild.revoke_every = r->integer("revoke_every", 0, kMaxInt);
   constexpr size_t kFaultBytes = 14;
   p.faults.resize(r->count("faults", kFaultBytes));
   for (WorkerFault& f : p.faults) {
@@ -137,7 +145,7 @@ WorkerProofs read_proofs(WireReader* r) {
 void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files) {
   WireWriter w(out);
   w.put(s.version);
-  for (const int32_t n : {s.num_workers, s.index, s.max_batch, s.prefill_chunk, s.max_draft_rows, s.num_threads, s.first_cpu, s.num_pages,
+  for (const int32_t n : {s.num_workers, s.index, s.max_batch, s.engine_batch, s.prefill_chunk, s.max_draft_rows, s.num_threads, s.first_cpu, s.num_pages,
                           s.life, s.timeout_ms}) {
     w.put(n);
   }
@@ -157,6 +165,11 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
     w.put(static_cast<uint8_t>(m.in_4_bits));
     put_model(*m.shared, &w, files);
   }
+  w.put(s.num_draft_workers);
+  w.put(s.decoupled);
+  w.put(s.draft_model);
+  w.put(static_cast<int32_t>(s.history));
+  w.put(static_cast<uint8_t>(s.traces));
 }
 
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
@@ -166,6 +179,7 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.num_workers = r.integer("num_workers", 1, kMaxWorkers);
   s.index = r.integer("index", 0, std::max(0, s.num_workers - 1));
   s.max_batch = r.integer("max_batch", 1, 1 << 16);
+  s.engine_batch = r.integer("engine_batch", 1, 1 << 16);
   s.prefill_chunk = r.integer("prefill_chunk", 1, 1 << 20);
   s.max_draft_rows = r.integer("max_draft_rows", 0, 1 << 16);
   s.num_threads = r.integer("num_threads", 1, 1 << 12);
@@ -189,6 +203,13 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
     m.in_4_bits = r.flag("in_4_bits");
     m.shared = read_model(&r, &files);
   }
+  s.num_draft_workers = r.integer("num_draft_workers", 0, s.num_workers / 2);
+  s.decoupled = r.text("decoupled");
+  s.draft_model = r.text("draft_model");
+  s.history = static_cast<HistoryContent>(r.integer("history", 0, static_cast<int32_t>(HistoryContent::kLogprobs)));
+  s.traces = r.flag("traces");
+  const auto is_draft_model = [&s](const DrafterModel& m) { return m.name == s.draft_model; };
+  if (s.num_draft_workers > 0 && std::none_of(s.models.begin(), s.models.end(), is_draft_model)) r.fail("draft_model", "is not among the models");
   if (!files.empty()) r.fail("files", "are too many");
   OTR_RETURN_IF_ERROR(r.finish("setup"));
   return s;

@@ -1,18 +1,18 @@
-// Orders and reports. What a process is set up with is in worker_setup.cpp.
+// Orders. What a process is set up with is in worker_setup.cpp, what it says in report_wire.cpp.
 #include "runtime/worker_wire.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "kernels/page/page.h"
+#include "runtime/race.h"
 #include "runtime/wire_fields.h"
+#include "runtime/wire_orders.h"
 
 namespace otr {
 namespace {
 
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
-constexpr int32_t kMaxMoved = 1 << 30;
-constexpr double kMaxSeconds = 1e12;
 
 // ---- Sequences -----------------------------------------------------------------------------------------------------------
 
@@ -58,12 +58,6 @@ void read_key(const StartLimits& limits, int32_t least_tokens, WireReader* r, Se
   for (uint32_t& word : s->noise.r) word = r->integer<uint32_t>("noise", 0, UINT32_MAX);
 }
 
-void check_tokens(const char* field, const std::vector<int32_t>& tokens, int32_t vocab_size, WireReader* r) {
-  if (std::any_of(tokens.begin(), tokens.end(), [vocab_size](int32_t t) { return t < 0 || t >= vocab_size; })) {
-    r->fail(field, "are outside the vocabulary");
-  }
-}
-
 // Room for all that it may come to, and what follows of what it has.
 void furnish(int32_t num_accepted, Sequence* s) {
   const size_t most = static_cast<size_t>(s->max_tokens), prompt = static_cast<size_t>(s->num_prompt());
@@ -82,11 +76,13 @@ void furnish(int32_t num_accepted, Sequence* s) {
 }  // namespace
 
 bool is_wire_type(uint16_t type) {
-  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kStop)) ||
-         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kFailed));
+  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kLinked)) ||
+         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kTrace));
 }
 
-void encode_start(const Sequence& s, WireBytes* out) {
+namespace {
+
+void put_start(const Sequence& s, int32_t num_accepted, int32_t num_positions, WireBytes* out) {
   const Group& g = *s.group;
   WireWriter w(out);
   w.put(g.id);
@@ -97,15 +93,27 @@ void encode_start(const Sequence& s, WireBytes* out) {
   w.put(static_cast<uint8_t>(g.cancelled));
   put_key(s, &w);
   w.put_array(std::span(s.tokens));
-  w.put(static_cast<int32_t>(s.raw_logprobs.size()));
+  w.put(num_accepted);
   w.put(s.spec_draft_tokens);
   w.put(s.spec_accepted_tokens);
   w.put(s.spec_verify_steps);
-  w.put(static_cast<uint32_t>(g.blocked.size()));
-  for (const auto& blocked : g.blocked) put_key(*blocked, &w);
+  w.put(num_positions);
+  w.put(s.rung);
+  w.put(static_cast<uint8_t>(s.race == nullptr ? 0 : s.race->leaps() ? 2 : 1));
+  const bool leads = !g.is_score && num_accepted == 0;  // else whoever the group has blocked waits for another sample
+  w.put(static_cast<uint32_t>(leads ? g.blocked.size() : 0));
+  for (size_t i = 0; leads && i < g.blocked.size(); ++i) put_key(*g.blocked[i], &w);
 }
 
-Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits) {
+}  // namespace
+
+void encode_start(const Sequence& s, WireBytes* out, int32_t num_positions) {
+  put_start(s, static_cast<int32_t>(s.raw_logprobs.size()), num_positions, out);
+}
+
+void encode_draft_request(const Sequence& s, WireBytes* out) { put_start(s, s.num_tokens() - s.num_prompt(), 0, out); }
+
+Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits, int32_t* num_positions) {
   WireReader r(in);
   auto g = std::make_shared<Group>();
   auto s = std::make_unique<Sequence>();
@@ -131,6 +139,11 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
   s->spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
   s->spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
   s->spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+  const int32_t positions = r.integer("num_positions", 0, num_positions == nullptr ? 0 : std::max(0, size - 1));
+  if (num_positions != nullptr) *num_positions = positions;
+  s->rung = r.integer("rung", 0, kMaxRung);
+  const uint8_t races = r.integer<uint8_t>("races", 0, 2);
+  if (races > 0 && (g->is_score || s->rung == 0 || num_accepted == 0)) r.fail("races", "is no replica's");
   constexpr size_t kKeyBytes = 4 + 8 + 4 + 16;
   const uint32_t num_blocked = r.count("num_blocked", kKeyBytes);
   if (num_blocked > 0 && (g->is_score || num_accepted > 0)) r.fail("num_blocked", "is not 0 though the prompt was run");
@@ -148,68 +161,11 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
     return status;
   }
   furnish(num_accepted, s.get());
+  if (races > 0) s->race = std::make_shared<Race>(*s, races == 2);
   return s;
 }
 
 // ---- Small ones ----------------------------------------------------------------------------------------------------------
-
-namespace {
-
-void put_move(const Move& m, WireWriter* w) {
-  w->put(m.from);
-  w->put(m.to);
-  w->put(m.count);
-  w->put(static_cast<uint8_t>(m.running));
-}
-
-Move read_move(int32_t num_workers, WireReader* r) {
-  Move m{};
-  m.from = r->integer("from", 0, num_workers - 1);
-  m.to = r->integer("to", 0, num_workers - 1);
-  m.count = r->integer("count", 1, kMaxMoved);
-  m.running = r->flag("running");
-  return m;
-}
-
-void put_load(const WorkerLoad& l, WireWriter* w) {
-  w->put(l.arrived);
-  for (const int32_t n : {l.samples, l.running, l.queued, l.free_places, l.free_pages, l.next_pages}) w->put(n);
-}
-
-WorkerLoad read_load(WireReader* r) {
-  WorkerLoad l;
-  l.arrived = r->integer<int64_t>("arrived", 0, kMaxCount);
-  for (int32_t* n : {&l.samples, &l.running, &l.queued, &l.free_places, &l.free_pages, &l.next_pages}) *n = r->integer("load", 0, kMaxInt);
-  return l;
-}
-
-// One list of a worker's counters for both directions.
-template <typename Stats, typename Visit>
-void for_each_count(Stats& s, const Visit& visit) {
-  for (auto* n : {&s.ticks, &s.generated_tokens, &s.prefill_tokens, &s.scored_tokens, &s.finished_samples, &s.preemptions, &s.migrations,
-                  &s.prefix_hit_tokens}) {
-    visit(*n);
-  }
-  for (auto* n : {&s.kv_pages_in_use, &s.kv_pages_peak, &s.batch_peak}) visit(*n);
-  for (auto* n : {&s.busy_seconds, &s.kernel_seconds, &s.draft_seconds, &s.decide_seconds}) visit(*n);
-  for (auto* n : {&s.spec.decode_steps, &s.spec.decode_tokens, &s.spec.verify_steps, &s.spec.draft_tokens, &s.spec.accepted_tokens}) visit(*n);
-  for (auto& d : s.spec.drafters) {
-    for (auto* n : {&d.drafts, &d.drafted, &d.accepted}) visit(*n);
-    for (auto* counts : {&d.drafted_at, &d.accepted_at}) std::for_each(counts->begin(), counts->end(), visit);
-    for (auto* counts : {&d.drafted_rank, &d.accepted_rank}) std::for_each(counts->begin(), counts->end(), visit);
-    for (auto* counts : {&d.judged_at_pi, &d.kept_at_pi}) std::for_each(counts->begin(), counts->end(), visit);
-    std::for_each(d.sum_of_pi.begin(), d.sum_of_pi.end(), visit);
-  }
-}
-
-struct ReadCount {
-  WireReader& r;
-  void operator()(int64_t& n) const { n = r.integer<int64_t>("counter", 0, kMaxCount); }
-  void operator()(int32_t& n) const { n = r.integer("counter", 0, kMaxInt); }
-  void operator()(double& x) const { x = r.number("seconds", 0.0, kMaxSeconds); }
-};
-
-}  // namespace
 
 void encode_move(const Move& move, WireBytes* out) {
   WireWriter w(out);
@@ -223,6 +179,35 @@ Result<Move> decode_move(WireView in, int32_t num_workers) {
   return move;
 }
 
+void encode_lend(const Lend& lend, WireBytes* out) {
+  WireWriter w(out);
+  put_lend(lend, &w);
+}
+
+Result<Lend> decode_lend(WireView in, int32_t num_workers) {
+  WireReader r(in);
+  const Lend lend = read_lend(num_workers, &r);
+  OTR_RETURN_IF_ERROR(r.finish("lend"));
+  return lend;
+}
+
+void encode_roles(const DraftRoles& roles, WireBytes* out) {
+  WireWriter w(out);
+  w.put(static_cast<uint8_t>(roles.decoupled));
+  w.put(roles.setting.window);
+  w.put(static_cast<uint8_t>(roles.setting.mode));
+}
+
+Result<DraftRoles> decode_roles(WireView in) {
+  WireReader r(in);
+  DraftRoles roles;
+  roles.decoupled = r.flag("decoupled");
+  roles.setting.window = r.integer("window", 1, kMaxDraftDepth);
+  roles.setting.mode = static_cast<DraftMode>(r.integer<uint8_t>("mode", 0, static_cast<uint8_t>(DraftMode::kDecoupled)));
+  OTR_RETURN_IF_ERROR(r.finish("roles"));
+  return roles;
+}
+
 void encode_u64(uint64_t value, WireBytes* out) { WireWriter(out).put(value); }
 
 Result<uint64_t> decode_u64(WireView in) {
@@ -232,136 +217,19 @@ Result<uint64_t> decode_u64(WireView in) {
   return value;
 }
 
-void encode_ready(const ReadyMessage& ready, WireBytes* out) {
+void encode_name(const SampleName& name, WireBytes* out) {
   WireWriter w(out);
-  w.put(ready.facts.num_threads);
-  w.put(ready.facts.num_pages);
-  w.put(ready.facts.activation_bytes);
-  put_load(ready.load, &w);
+  w.put(name.group);
+  w.put(name.sample);
 }
 
-Result<ReadyMessage> decode_ready(WireView in) {
+Result<SampleName> decode_name(WireView in) {
   WireReader r(in);
-  ReadyMessage ready;
-  ready.facts.num_threads = r.integer("num_threads", 1, kMaxInt);
-  ready.facts.num_pages = r.integer("num_pages", 1, kMaxInt);
-  ready.facts.activation_bytes = r.integer<int64_t>("activation_bytes", 0, kMaxCount);
-  ready.load = read_load(&r);
-  OTR_RETURN_IF_ERROR(r.finish("ready"));
-  return ready;
-}
-
-// ---- Reports -------------------------------------------------------------------------------------------------------------
-
-void ProcessReport::clear() {
-  stats.reset();
-  progress.clear();
-  finished.clear();
-  given.clear();
-  answered.reset();
-}
-
-void encode_report(const ProcessReport& report, WireBytes* out) {
-  WireWriter w(out);
-  put_load(report.load, &w);
-  w.put(static_cast<uint8_t>(report.stats.has_value()));
-  if (report.stats) for_each_count(*report.stats, [&w](const auto& n) { w.put(n); });
-  w.put(static_cast<uint32_t>(report.progress.segments.size()));
-  for (const ProgressSegment& p : report.progress.segments) {
-    w.put(p.group);
-    w.put(p.sample);
-    w.put(p.first);
-    w.put(p.count);
-    w.put(p.spec_draft_tokens);
-    w.put(p.spec_accepted_tokens);
-    w.put(p.spec_verify_steps);
-  }
-  w.put_array(std::span(report.progress.tokens));
-  w.put_array(std::span(report.progress.logprobs));
-  w.put_array(std::span(report.progress.raw_logprobs));
-  w.put(static_cast<uint32_t>(report.finished.size()));
-  for (const SampleEnd& e : report.finished) {
-    w.put(e.group);
-    w.put(e.sample);
-    w.put(static_cast<int32_t>(e.reason));
-    w.put(e.error);
-  }
-  w.put(static_cast<uint32_t>(report.given.size()));
-  for (const SampleGiven& g : report.given) {
-    w.put(g.group);
-    w.put(g.sample);
-    w.put(g.to);
-    w.put(g.num_blocked);
-  }
-  w.put(static_cast<uint8_t>(report.answered.has_value()));
-  if (report.answered) put_move(*report.answered, &w);
-}
-
-// What the samples are and may become is the ledger's to check.
-Status decode_report(WireView in, int32_t num_workers, ProcessReport* report) {
-  report->clear();
-  WireReader r(in);
-  report->load = read_load(&r);
-  if (r.flag("has_stats")) for_each_count(report->stats.emplace(), ReadCount{r});
-  constexpr size_t kSegmentBytes = 44, kEndBytes = 20, kGivenBytes = 20;
-  report->progress.segments.resize(r.count("segments", kSegmentBytes));
-  for (ProgressSegment& p : report->progress.segments) {
-    p.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
-    p.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
-    p.first = r.integer("first", 0, kMaxInt);
-    p.count = r.integer("count", 1, kMaxInt);
-    p.spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
-    p.spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
-    p.spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
-  }
-  r.array("tokens", &report->progress.tokens);
-  r.array("logprobs", &report->progress.logprobs);
-  r.array("raw_logprobs", &report->progress.raw_logprobs);
-  report->finished.resize(r.count("finished", kEndBytes));
-  for (SampleEnd& e : report->finished) {
-    e.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
-    e.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
-    e.reason = static_cast<otr_finish_reason>(r.integer("reason", 0, static_cast<int32_t>(OTR_FINISH_SCORE)));
-    e.error = r.text("error");
-  }
-  report->given.resize(r.count("given", kGivenBytes));
-  for (SampleGiven& g : report->given) {
-    g.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
-    g.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
-    g.to = r.integer("to", 0, num_workers - 1);
-    g.num_blocked = r.integer("num_blocked", 0, kMaxInt);
-  }
-  if (r.flag("has_answer")) report->answered = read_move(num_workers, &r);
-  return r.finish("report");
-}
-
-void encode_heartbeat(const Heartbeat& heartbeat, WireBytes* out) {
-  WireWriter w(out);
-  w.put(heartbeat.turns);
-  w.put(static_cast<uint8_t>(heartbeat.at_rest));
-}
-
-Result<Heartbeat> decode_heartbeat(WireView in) {
-  WireReader r(in);
-  Heartbeat h;
-  h.turns = r.integer<uint64_t>("turns", 0, UINT64_MAX);
-  h.at_rest = r.flag("at_rest");
-  OTR_RETURN_IF_ERROR(r.finish("heartbeat"));
-  return h;
-}
-
-void encode_failed(const Status& status, WireBytes* out) {
-  WireWriter w(out);
-  w.put(static_cast<int32_t>(status.code()));
-  w.put(status.message());
-}
-
-Status decode_failed(WireView in) {
-  WireReader r(in);
-  const int32_t code = r.integer("code", 1, static_cast<int32_t>(StatusCode::kLost));
-  const std::string text = r.text("text");
-  OTR_RETURN_IF_ERROR(r.finish("failed"));
-  return Status(static_cast<StatusCode>(code), text);
+  SampleName name;
+  name.group = r.integer<uint64_t>("group", 0, UINT64_MAX);
+  name.sample = r.integer<uint32_t>("sample", 0, UINT32_MAX);
+  OTR_RETURN_IF_ERROR(r.finish("name"));
+  return name;
 }
 
 }  // namespace otr

@@ -1,4 +1,5 @@
-// The messages between an engine and a worker process, as bytes. Both are the same build on the same machine (the setup names its
+// The messages between an engine and a worker process, as bytes: what they are, and those to the worker; those from it are in
+// report_wire.h. Both are the same build on the same machine (the setup names its
 // version), so numbers are as the machine has them; every field is checked when it is read nevertheless, since a worker that errs
 // must not take its engine along.
 //
@@ -14,10 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/history_store.h"
 #include "runtime/ledger.h"
 #include "runtime/speculator.h"
 #include "runtime/worker_options.h"
-#include "runtime/worker_stats.h"
+#include "runtime/worker_port.h"
 #include "sched/placement.h"
 
 namespace otr {
@@ -33,12 +35,21 @@ enum class WireType : uint16_t {
   kResume,
   kWeights,  // they have changed
   kStop,
+  kRoles,
+  kRelink,  // the process at the other end of a link was lost
+  kLend,
+  kHistory,  // a file beside it (history_file.h): what to draft from
+  kDrop,  // u64 group, u64 sample: another replica of it was first
+  kLeap,  // what replicas elsewhere have found
+  kLinked,  // from the other end of a link: see link_wire.h
   // From it.
   kReady = 32,
   kReport,
   kRested,  // u64: the number of the last order that it has followed
   kHeartbeat,
   kFailed,
+  kLinks,  // to the other end of a link
+  kTrace,  // ticks that have ended
 };
 bool is_wire_type(uint16_t type);
 
@@ -50,6 +61,7 @@ using WireView = std::span<const std::byte>;
 struct WorkerSetup {
   std::string version;  // of the library
   int32_t index = 0, num_workers = 1, max_batch = 1, prefill_chunk = 1, max_draft_rows = 0;
+  int32_t engine_batch = 1;  // of all workers
   std::string policy;
   std::vector<std::string> drafters;  // of the policy
   std::string isa;
@@ -61,18 +73,32 @@ struct WorkerSetup {
   std::vector<CostModel> costs;
   SharedModel target;
   std::vector<DrafterModel> models;
+  int32_t num_draft_workers = 0;
+  std::string decoupled;    // SpeculatorOptions::decoupled
+  HistoryContent history = HistoryContent::kNone;  // what it drafts from
+  bool traces = false;      // its ticks are to be told
+  std::string draft_model;  // of `models`: what those workers draft with
 };
 void encode_setup(const WorkerSetup& setup, WireBytes* out, std::vector<int>* files);
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files);
 
-// A sequence and those that its group has blocked. Log-probs that it has stay behind: the ledger has them.
-void encode_start(const Sequence& s, WireBytes* out);
+// A sequence and those that its group has blocked. Log-probs that it has stay behind: the ledger has them. `num_positions`: whose keys
+// and values go with it, in a file beside the message.
+void encode_start(const Sequence& s, WireBytes* out, int32_t num_positions = 0);
 struct StartLimits {
   int32_t vocab_size;
   int64_t context_limit;
   int64_t num_pages;
 };
-Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits);
+Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits, int32_t* num_positions = nullptr);
+// As encode_start, of what a drafter knows of a sequence, which has tokens and no log-probs.
+void encode_draft_request(const Sequence& s, WireBytes* out);
+
+void encode_lend(const Lend& lend, WireBytes* out);
+Result<Lend> decode_lend(WireView in, int32_t num_workers);
+
+void encode_roles(const DraftRoles& roles, WireBytes* out);
+Result<DraftRoles> decode_roles(WireView in);
 
 void encode_move(const Move& move, WireBytes* out);
 Result<Move> decode_move(WireView in, int32_t num_workers);
@@ -80,52 +106,12 @@ Result<Move> decode_move(WireView in, int32_t num_workers);
 void encode_u64(uint64_t value, WireBytes* out);
 Result<uint64_t> decode_u64(WireView in);
 
-// What a worker's device came to.
-struct WorkerFacts {
-  int32_t num_threads = 0, num_pages = 0;
-  int64_t activation_bytes = 0;  // of the target's and the drafters' programs
-};
-struct ReadyMessage {
-  WorkerFacts facts;
-  WorkerLoad load;
-};
-void encode_ready(const ReadyMessage& ready, WireBytes* out);
-Result<ReadyMessage> decode_ready(WireView in);
-
-// A sample that has ended, or goes to another worker.
-struct SampleEnd {
+// A sample by its name.
+struct SampleName {
   uint64_t group = 0;
   uint32_t sample = 0;
-  otr_finish_reason reason = OTR_FINISH_ABORT;
-  std::string error;
 };
-struct SampleGiven {
-  uint64_t group = 0;
-  uint32_t sample = 0;
-  int32_t to = 0;
-  int32_t num_blocked = 0;  // that go with it
-};
-struct ProcessReport {
-  WorkerLoad load;
-  std::optional<WorkerStats> stats;  // now and then, and with the last samples
-  Progress progress;
-  std::vector<SampleEnd> finished;
-  std::vector<SampleGiven> given;
-  std::optional<Move> answered;
-
-  void clear();
-};
-void encode_report(const ProcessReport& report, WireBytes* out);
-Status decode_report(WireView in, int32_t num_workers, ProcessReport* report);
-
-struct Heartbeat {
-  uint64_t turns = 0;  // ticks and rests
-  bool at_rest = false;
-};
-void encode_heartbeat(const Heartbeat& heartbeat, WireBytes* out);
-Result<Heartbeat> decode_heartbeat(WireView in);
-
-void encode_failed(const Status& status, WireBytes* out);
-Status decode_failed(WireView in);  // what has failed, or kBadInput
+void encode_name(const SampleName& name, WireBytes* out);
+Result<SampleName> decode_name(WireView in);
 
 }  // namespace otr

@@ -147,25 +147,36 @@ def profile_seeds():
 
 def wire_start(tokens, num_prompt, num_accepted, is_score=0, blocked=()):
     key = "<IQi4I"
-    return (b"\0" + struct.pack("<Qfi5fQi", 7, 1, 0, 1, 0, 1.5, 0, 0, 5, 20) + struct.pack("<I2i", 2, 3, 9)
+    return (struct.pack("<Qfi5fQi", 7, 1, 0, 1, 0, 1.5, 0, 0, 5, 20) + struct.pack("<I2i", 2, 3, 9)
             + struct.pack("<iBB", num_prompt, is_score, 0)
             + struct.pack(key, 2, 40, len(tokens) if is_score else 24, 1, 2, 3, 4)
-            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i3qI", num_accepted, 12, 3, 1, len(blocked))
+            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i3q2iBI", num_accepted, 12, 3, 1, 0, 0, 0, len(blocked))
             + b"".join(struct.pack(key, sample, 41, 24, 5, 6, 7, 8) for sample in blocked))
 
 
 def wire_seeds():
     load, move = struct.pack("<q6i", 9, 4, 3, 1, 2, 5, 1), struct.pack("<3iB", 0, 3, 1, 1)
-    save("worker_wire", "start", wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3))
-    save("worker_wire", "blocked", wire_start([5, 6, 7, 5], 4, 0, blocked=(10, 11)))
-    save("worker_wire", "score", wire_start([5, 6, 7, 5], 2, 1, is_score=1))
+    save("worker_wire", "start", b"\0" + wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3))
+    save("worker_wire", "blocked", b"\0" + wire_start([5, 6, 7, 5], 4, 0, blocked=(10, 11)))
+    save("worker_wire", "score", b"\0" + wire_start([5, 6, 7, 5], 2, 1, is_score=1))
     save("worker_wire", "report", b"\1" + load + b"\0" + struct.pack("<IQI2i3q", 1, 7, 2, 3, 2, 5, 1, 1)
          + struct.pack("<I2i", 2, 8, 9) + 2 * struct.pack("<I2f", 2, -1, -2)
-         + struct.pack("<IQIiI", 1, 7, 2, 3, 3) + b"why" + struct.pack("<IQIii", 1, 7, 3, 3, 1) + b"\1" + move)
+         + struct.pack("<IQIiI", 1, 7, 2, 3, 3) + b"why" + struct.pack("<IQIiii", 1, 7, 3, 3, 1, 70) + b"\1" + move
+         + struct.pack("<B3iB", 1, 2, 1, 1, 1) + 2 * struct.pack("<IQI", 1, 7, 2))
     save("worker_wire", "move", b"\3" + move)
     save("worker_wire", "number", b"\4" + bytes(8))
     save("worker_wire", "ready", b"\5" + struct.pack("<iiq", 2, 3, 4) + load)
     save("worker_wire", "heartbeat", b"\6" + struct.pack("<QB", 7, 1))
+    request = wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3)
+    save("worker_wire", "link", b"\x08" + struct.pack("<iI3I", 2, 1, 1, 0, 2) + struct.pack("<II", 1, len(request)) + request
+         + struct.pack("<IQIiI2iB", 1, 7, 2, 9, 2, 5, 6, 1) + struct.pack("<IQIiIiBB", 1, 7, 2, 9, 1, 5, 1, 0))
+    save("worker_wire", "progress", b"\x09" + struct.pack("<IQI2i3q", 1, 7, 2, 3, 2, 5, 1, 1)
+         + struct.pack("<I2i", 2, 8, 9) + 2 * struct.pack("<I2f", 2, -1, -2))
+    save("worker_wire", "ticks", b"\x0a" + struct.pack("<qI6q6i7d", 5, 1, *range(6), *range(6), *[0.5] * 7))
+    save("worker_wire", "lend", b"\x0b" + struct.pack("<3iB", 2, 1, 3, 1))
+    save("worker_wire", "roles", b"\x0c" + struct.pack("<BiB", 1, 4, 1))
+    save("worker_wire", "relink", b"\x0d" + struct.pack("<iI", 2, 1))
+    save("worker_wire", "name", b"\x0e" + struct.pack("<QI", 7, 2))
     save("worker_wire", "failed", b"\7" + struct.pack("<iI", 6, 7) + b"no room")
 
 

@@ -2,7 +2,8 @@
 // The first byte says which message the others are.
 #include <algorithm>
 
-#include "runtime/worker_wire.h"
+#include "runtime/link_wire.h"
+#include "runtime/report_wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {
@@ -50,6 +51,33 @@ void check_setup(WireView in) {
   require(std::ranges::equal(files_again, files), "every file has its place");
 }
 
+void check_link(WireView in) {
+  constexpr LinkLimits kLimits{.start = {.vocab_size = 100, .context_limit = 64, .num_pages = 8}, .num_workers = 4, .capacity = 8};
+  const auto read = decode_link(in, kLimits);
+  if (!read.ok()) return check_refusal(read.status());
+  const LinkMessage& m = read.value();
+  require(m.opened.size() <= kLimits.capacity && m.verdicts.size() <= kLimits.capacity && m.drafts.size() <= kLimits.capacity, "there is room for it");
+  for (const DraftMessage& d : m.drafts) {
+    for (const int32_t token : d.view()) require(token >= 0 && token < kLimits.start.vocab_size, "tokens are in the vocabulary");
+  }
+  WireBytes again;
+  encode_link(m, &again);
+  require(std::ranges::equal(again, in), "what is written is what was read");
+}
+
+void check_progress(WireView in) {
+  const auto read = decode_progress(in, 100);
+  if (!read.ok()) return check_refusal(read.status());
+  WireBytes again;
+  encode_progress(read.value(), &again);
+  require(std::ranges::equal(again, in), "what is written is what was read");
+}
+
+void check_ticks(WireView in) {
+  const auto check = [](const TraceTick& t) { require(t.age >= 0 && t.worker == 1, "it has ended"); };
+  if (const Status status = decode_ticks(in, 1, int64_t{1} << 60, check); !status.ok()) check_refusal(status);
+}
+
 template <typename Decoded>
 void check_small(const Decoded& decoded) {
   if (!decoded.ok()) check_refusal(decoded.status());
@@ -60,7 +88,7 @@ void check_small(const Decoded& decoded) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const WireView in(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
-  switch (data[0] % 8) {
+  switch (data[0] % 15) {
     case 0: check_start(in); break;
     case 1: check_report(in); break;
     case 2: check_setup(in); break;
@@ -69,6 +97,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 5: check_small(decode_ready(in)); break;
     case 6: check_small(decode_heartbeat(in)); break;
     case 7: require(!decode_failed(in).ok(), "a failure is never ok"); break;
+    case 8: check_link(in); break;
+    case 9: check_progress(in); break;
+    case 10: check_ticks(in); break;
+    case 11: check_small(decode_lend(in, 4)); break;
+    case 12: check_small(decode_roles(in)); break;
+    case 13: check_small(decode_relink(in, 4)); break;
+    case 14: check_small(decode_name(in)); break;
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/thread_pool.h"
+#include "runtime/device_chain.h"
 #include "tests/memory/fake_accelerator.h"
 #include "tests/runtime/rollouts.h"
 

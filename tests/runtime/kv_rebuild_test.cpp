@@ -1,7 +1,11 @@
 // Sequences that move take their keys and values along, from both ends, and nothing else changes.
 #include "runtime/kv_rebuild.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +14,7 @@
 #include <vector>
 
 #include "runtime/engine.h"
+#include "runtime/kv_file.h"
 #include "tests/runtime/mixed_requests.h"
 
 namespace otr {
@@ -165,6 +170,69 @@ TEST_F(TwoPlaces, TheEndsMeet) {
   expect_the_same(s);
   lender.take_back();
   expect_all_back(&s);
+}
+
+// Between processes they go in a file, and its giver needs its pages no more.
+TEST_F(TwoPlaces, AllComesInAFile) {
+  KvRebuild borrower(&to(), &to_box_, {});
+  Sequence s;
+  compute(&s, 6);
+  const int32_t positions = s.num_computed;
+  OwnedFd file = write_kv_file(5, s.pages.pages(), positions, &from());
+  ASSERT_GE(file.get(), 0);
+  s.pages.release_all(&from().page_pool());
+  s.num_computed = 0;
+  auto opened = KvFile::open(std::move(file), 5, positions, to().kv_layout());
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  ASSERT_TRUE(KvRebuild::take(std::move(opened.value()), &s));
+  int32_t copied = 0;
+  for (int tick = 0; tick < 10 && s.lease != nullptr; ++tick) {
+    borrower.begin_tick();
+    copied += borrower.advance(&s);
+  }
+  EXPECT_EQ(copied, positions);
+  expect_the_same(s);
+  expect_all_back(&s);
+}
+
+// A file that is not sealed, whole, undamaged and this sequence's is not taken.
+TEST_F(TwoPlaces, OnlyAWholeFileIsTaken) {
+  Sequence s;
+  compute(&s, 3);
+  const int32_t positions = s.num_computed;
+  const OwnedFd file = write_kv_file(5, s.pages.pages(), positions, &from());
+  s.pages.release_all(&from().page_pool());
+  const auto refusal = [&](OwnedFd f, uint64_t name, int32_t num_positions) {
+    const auto opened = KvFile::open(std::move(f), name, num_positions, to().kv_layout());
+    return opened.ok() ? std::string() : opened.status().message();
+  };
+  EXPECT_EQ(refusal(file.duplicate(), 5, positions), "");
+  EXPECT_NE(refusal(file.duplicate(), 6, positions).find("another sequence's"), std::string::npos);
+  EXPECT_NE(refusal(file.duplicate(), 5, positions - 1).find("another sequence's"), std::string::npos);
+  EXPECT_NE(refusal(file.duplicate(), 5, positions - 64).find("another size"), std::string::npos);
+  char byte = 1;
+  EXPECT_EQ(pwrite(file.get(), &byte, 1, 100), -1);  // nobody can change it any more
+  struct stat info;
+  ASSERT_EQ(fstat(file.get(), &info), 0);
+  std::vector<std::byte> bytes(static_cast<size_t>(info.st_size));
+  ASSERT_EQ(pread(file.get(), bytes.data(), bytes.size(), 0), info.st_size);
+  const auto copy = [&](size_t damaged, size_t size, bool sealed) {
+    OwnedFd made(memfd_create("copy", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    std::vector<std::byte> other = bytes;
+    if (damaged < other.size()) other[damaged] ^= std::byte{1};
+    EXPECT_EQ(pwrite(made.get(), other.data(), size, 0), static_cast<ssize_t>(size));
+    if (sealed) {
+      EXPECT_EQ(fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL), 0);
+    }
+    return made;
+  };
+  const size_t all = bytes.size();
+  EXPECT_EQ(refusal(copy(all, all, true), 5, positions), "");
+  EXPECT_NE(refusal(copy(all, all, false), 5, positions).find("not sealed"), std::string::npos);
+  EXPECT_NE(refusal(copy(all, all - 1, true), 5, positions).find("another size"), std::string::npos);
+  EXPECT_NE(refusal(copy(20, all, true), 5, positions).find("header"), std::string::npos);
+  EXPECT_NE(refusal(copy(all - 1, all, true), 5, positions).find("pages are damaged"), std::string::npos);
+  EXPECT_NE(refusal(OwnedFd(), 5, positions), "");
 }
 
 TEST_F(TwoPlaces, WhatIsTakenBackIsComputed) {

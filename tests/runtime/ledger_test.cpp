@@ -128,7 +128,7 @@ TEST(Ledger, EndsAreCheckedAgainstTheTokens) {
   }
   EXPECT_FALSE(ledger.finish(kWorker, 7, 11, OTR_FINISH_STOP, "").ok());
   EXPECT_FALSE(ledger.finish(kWorker + 1, 7, 10, OTR_FINISH_STOP, "").ok());
-  ASSERT_TRUE(ledger.finish(kWorker, 7, 10, OTR_FINISH_STOP, "").ok());
+  ASSERT_TRUE(ledger.finish(kWorker, 7, 10, OTR_FINISH_STOP, "").value());
   EXPECT_FALSE(ledger.finish(kWorker, 7, 10, OTR_FINISH_STOP, "").ok());  // once
   ASSERT_TRUE(ledger.finish(kWorker, 7, 11, OTR_FINISH_ERROR, "why").ok());
   const LedgerGroup& group = *ledger.find(7);
@@ -136,12 +136,61 @@ TEST(Ledger, EndsAreCheckedAgainstTheTokens) {
   EXPECT_EQ(restore(group, *group.find(11))->error, "why");
 }
 
+// A sample in a race is where its furthest replica is, and ends once.
+TEST(Ledger, ReplicasAgree) {
+  auto live = sequences(2, 20);
+  Ledger ledger;
+  ledger.open(live, 0);
+  const auto report = [&](int32_t worker, int32_t first, std::vector<int32_t> tokens) {
+    Progress p;
+    for (const int32_t t : tokens) {
+      p.logprobs.push_back(-0.5f * static_cast<float>(t));
+      p.raw_logprobs.push_back(-1.0f * static_cast<float>(t));
+    }
+    p.segments = {{.group = 7, .sample = 10, .first = first, .count = static_cast<int32_t>(tokens.size())}};
+    p.tokens = std::move(tokens);
+    return ledger.append(worker, p, kLedgerVocab).ok();
+  };
+  ASSERT_TRUE(report(0, 0, {10, 11}));
+  EXPECT_FALSE(report(1, 2, {12}));
+  ASSERT_TRUE(ledger.lend(7, 10, 1, true));
+  ASSERT_TRUE(ledger.lend(7, 10, 2, true));
+  EXPECT_FALSE(ledger.lend(7, 99, 2, true));
+  ASSERT_TRUE(report(1, 2, {12, 13, 14}));
+  EXPECT_EQ(ledger.leaps().size(), 1u);
+  EXPECT_EQ(ledger.leaps()[0].first, 2);
+  ASSERT_TRUE(report(0, 2, {12, 13}));  // it is behind
+  EXPECT_TRUE(ledger.leaps().empty());
+  ASSERT_TRUE(report(0, 4, {14, 15}));
+  EXPECT_EQ(ledger.leaps()[0].count, 1);
+  EXPECT_FALSE(report(2, 2, {12, 13, 77}));  // another token
+  EXPECT_FALSE(report(2, 7, {16}));          // a gap
+  EXPECT_EQ(ledger.find(7)->find(10)->tokens, (std::vector<int32_t>{10, 11, 12, 13, 14, 15}));
+  // One fails, one dies: it goes on at the third.
+  EXPECT_FALSE(ledger.finish(2, 7, 10, OTR_FINISH_ERROR, "why").value());
+  EXPECT_FALSE(report(2, 6, {16}));
+  EXPECT_TRUE(ledger.lose(0, 7, 10));
+  EXPECT_EQ(ledger.find(7)->find(10)->worker, 1);
+  EXPECT_FALSE(ledger.lose(1, 7, 10));
+  EXPECT_FALSE(ledger.drop(1, 7, 10).ok());  // the last one
+  ASSERT_TRUE(ledger.lend(7, 10, 0, false));
+  ASSERT_TRUE(report(0, 6, {3}));
+  EXPECT_TRUE(ledger.finish(0, 7, 10, OTR_FINISH_STOP, "").value());
+  // Its stragglers are heard, and change nothing.
+  EXPECT_TRUE(ledger.is_straggler(1, 7, 10));
+  ASSERT_TRUE(report(1, 6, {3}));
+  EXPECT_FALSE(ledger.finish(1, 7, 10, OTR_FINISH_STOP, "").value());
+  EXPECT_FALSE(ledger.is_straggler(1, 7, 10));
+  EXPECT_FALSE(ledger.finish(1, 7, 10, OTR_FINISH_STOP, "").ok());
+  EXPECT_EQ(ledger.lose_stragglers(1), 0);
+}
+
 TEST(Ledger, AGroupGoesWithItsLastSample) {
   auto live = sequences(3, 5), other = sequences(1, 5, 8);
   Ledger ledger;
   ledger.open(live, 0);
   ledger.open(other, 1);
-  ledger.move(7, 11, 1);
+  ledger.move(7, 11, 0, 1);
   EXPECT_EQ(ledger.find(7)->find(10)->worker, 0);
   EXPECT_EQ(ledger.find(7)->find(11)->worker, 1);
   for (const uint32_t sample : {11u, 11u, 10u, 99u}) ledger.close(7, sample);

@@ -2,174 +2,21 @@
 // left of them.
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <map>
 #include <random>
 #include <thread>
-#include <vector>
 
-#include "tests/runtime/engine_runs.h"
-#include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/process_runs.h"
 
 namespace otr {
 namespace {
 
-struct Variant {
-  int32_t num_workers = 2;
-  bool processes = true;
-  std::string policy = "off";
-  int32_t migrate_every = 0;
-  int32_t max_batch = 12;
-  std::vector<WorkerFault> faults = {};
-  int32_t timeout_ms = kSanitized ? 5000 : 1000;
-  int32_t start_timeout_ms = 60'000;
-  int32_t max_restarts = 20;
-  uint32_t seed = 1;
-  std::string executable = OUTRIDER_WORKER;
-};
-
-std::string text_of(const std::vector<WorkerFault>& faults) {
-  std::string text;
-  for (const WorkerFault& f : faults) {
-    text += "worker " + std::to_string(f.worker) + " life " + std::to_string(f.life) + " step " + std::to_string(static_cast<int>(f.step)) +
-            " occurrence " + std::to_string(f.occurrence) + " kind " + std::to_string(static_cast<int>(f.kind)) + "; ";
-  }
-  return text;
-}
-
-size_t num_open_files() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
-
-std::vector<pid_t> children() {
-  std::vector<pid_t> pids;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(task.path() / "children");
-    for (pid_t pid; file >> pid;) pids.push_back(pid);
-  }
-  return pids;
-}
-
-class Processes : public testing::Test {
- protected:
-  void SetUp() override {
-    requests_ = mixed_requests(model_);
-    requests_.resize(kSanitized ? 5 : 9);
-    Request crowd(random_tokens(1, 70, model_.shape().vocab_size));  // more than one worker's batch, so that its queue is shared
-    crowd.n = 16;
-    crowd.sampling.max_new_tokens = 20;
-    crowd.sampling.ignore_eos = 1;
-    requests_.push_back(crowd);
-    plain_ = run({.num_workers = 1, .processes = false});
-    open_files_ = num_open_files();
-  }
-  // No process is left, no zombie, and no file.
-  void TearDown() override {
-    EXPECT_EQ(children(), std::vector<pid_t>());
-    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
-    EXPECT_EQ(errno, ECHILD);
-    EXPECT_EQ(num_open_files(), open_files_);
-  }
-
-  Result<std::unique_ptr<Engine>> try_engine(const Variant& v) const {
-    EngineOptions o;
-    o.device.num_threads = v.num_workers;
-    o.device.target.path = model_.path();
-    o.device.target.kv_bytes = model_.kv_bytes(512 * v.num_workers);
-    o.num_workers = v.num_workers;
-    o.max_batch = v.max_batch;
-    o.policy = v.policy;
-    o.drafters = {"small=model:" + drafter_.path()};
-    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .faults = v.faults};
-    o.worker_processes = v.processes;
-    o.worker_executable = v.executable;
-    o.worker_timeout_ms = v.timeout_ms;
-    o.worker_start_timeout_ms = v.start_timeout_ms;
-    o.max_worker_restarts = v.max_restarts;
-    return Engine::create(o);
-  }
-  std::unique_ptr<Engine> engine(const Variant& v) const {
-    Result<std::unique_ptr<Engine>> created = try_engine(v);
-    EXPECT_TRUE(created.ok()) << created.status().message();
-    return created.ok() ? std::move(created.value()) : nullptr;
-  }
-
-  Outputs roll(Engine* e) const {
-    EXPECT_TRUE(e->pause().ok());
-    for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
-    e->resume();
-    return collect(e);
-  }
-  Outputs run(const Variant& v) {
-    const std::unique_ptr<Engine> e = engine(v);
-    if (e == nullptr) return {};
-    Outputs outputs = roll(e.get());
-    read_stats(e.get());
-    return outputs;
-  }
-  // Once all are at rest: every page is back.
-  void read_stats(Engine* e) {
-    EXPECT_TRUE(e->pause().ok());
-    stats_ = nlohmann::json::parse(e->stats_json());
-    e->resume();
-    EXPECT_EQ(stats_["kv_pages_in_use"], 0);
-    for (const char* key : {"ticks", "generated_tokens", "migrations"}) {
-      int64_t sum = 0;
-      for (const nlohmann::json& worker : stats_["workers"]) sum += worker.at(key).get<int64_t>();
-      EXPECT_EQ(stats_[key], sum) << key;
-    }
-  }
-  int64_t count(const char* key) const { return stats_.at(key).get<int64_t>(); }
-
-  // A rollout that takes every kind of order: pauses, moves, a cancelled group, new weights (the old ones), a second step.
-  void walk(const Variant& v) {
-    const auto began = std::chrono::steady_clock::now();
-    {
-      const std::unique_ptr<Engine> e = engine(v);
-      ASSERT_NE(e, nullptr);
-      Request endless(random_tokens(5, 30, model_.shape().vocab_size));
-      endless.sampling.max_new_tokens = 900;
-      endless.sampling.ignore_eos = 1;
-      endless.n = 2;
-      constexpr uint64_t kEndless = 1000;
-      ASSERT_TRUE(e->pause().ok());
-      const uint64_t cancelled = submit(e.get(), endless, kEndless);
-      for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-      e->resume();
-      EXPECT_TRUE(e->cancel(cancelled).ok());
-      Outputs first = collect(e.get());
-      for (uint32_t sample = 0; sample < 2; ++sample) {
-        EXPECT_EQ(first[std::pair(kEndless, sample)].reason, OTR_FINISH_ABORT);
-        first.erase({kEndless, sample});
-      }
-      EXPECT_EQ(difference(plain_, first), "");
-      ASSERT_TRUE(e->begin_weights(1).ok());
-      ASSERT_TRUE(e->commit_weights().ok());
-      EXPECT_EQ(difference(plain_, roll(e.get())), "");
-      read_stats(e.get());
-    }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-    EXPECT_LT(took.count(), kSanitized ? 120 : 30);
-  }
-
-  const TinyModel model_{{.num_layers = 2}};
-  const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
-  std::vector<Request> requests_;
-  Outputs plain_;
-  nlohmann::json stats_;
-  size_t open_files_ = 0;
-};
+using Variant = ProcessVariant;
 
 TEST_F(Processes, ChangeNothing) {
   int64_t migrations = 0;
@@ -214,7 +61,7 @@ TEST_P(ProtocolSteps, CanFail) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Step, ProtocolSteps, testing::Range(0, kNumProtocolSteps));
+INSTANTIATE_TEST_SUITE_P(Step, ProtocolSteps, testing::Range(0, kNumPlainSteps));
 
 // Several workers fail, at random steps and in random ways, while samples move.
 TEST_F(Processes, RandomFaultsChangeNothing) {
@@ -231,7 +78,7 @@ TEST_F(Processes, RandomFaultsChangeNothing) {
       const int first = static_cast<int>(ProtocolStep::kStart);
       WorkerFault f{.worker = static_cast<int32_t>(random() % static_cast<uint32_t>(v.num_workers)),
                     .life = static_cast<int32_t>(random() % 2),
-                    .step = static_cast<ProtocolStep>(first + static_cast<int>(random() % (kNumProtocolSteps - first))),
+                    .step = static_cast<ProtocolStep>(first + static_cast<int>(random() % (kNumPlainSteps - first))),
                     .occurrence = static_cast<int32_t>(random() % 12),
                     .kind = static_cast<FaultKind>(random() % kNumFaultKinds)};
       v.faults.push_back(f);
@@ -351,6 +198,99 @@ TEST_F(Processes, NewWeightsReachThem) {
   }
   read_stats(processes.get());
   EXPECT_EQ(count("worker_restarts"), 1);
+}
+
+// Samples that move take their keys and values along, whole, or as much of them as a slow link brings before the rest is computed.
+TEST_F(Processes, KeysAndValuesMoveWithTheirSample) {
+  for (Request& r : requests_) r.sampling.max_new_tokens += 150;
+  const Outputs plain = run({.num_workers = 1, .processes = false});
+  Variant v{.num_workers = 3, .migrate_every = 12};
+  for (const RebuildOptions& rebuild : {RebuildOptions{}, RebuildOptions{.mode = RebuildMode::kTransfer}, RebuildOptions{.link_bytes_per_second = 2e6},
+                                        RebuildOptions{.mode = RebuildMode::kRecompute}}) {
+    v.rebuild = rebuild;
+    EXPECT_EQ(difference(plain, run(v)), "");
+    EXPECT_GT(count("migrations"), 0);
+    EXPECT_EQ(count("kv_copied_tokens") == 0, rebuild.mode == RebuildMode::kRecompute);
+    EXPECT_EQ(count("kv_pages_leased"), 0);
+  }
+  // Whoever gives dies as soon as it has said so, or before.
+  v.rebuild = {};
+  for (const ProtocolStep step : {ProtocolStep::kReport, ProtocolStep::kReported}) {
+    v.faults.clear();
+    for (int32_t worker = 0; worker < 3; ++worker) v.faults.push_back({.worker = worker, .life = 0, .step = step, .occurrence = 20, .kind = FaultKind::kDie});
+    EXPECT_EQ(difference(plain, run(v)), "");
+    EXPECT_GT(count("worker_restarts"), 0);
+  }
+}
+
+// What the last epoch said is what processes draft from in the next, those that take a lost one's place too.
+TEST_F(Processes, TheyDraftFromHistory) {
+  for (Request& r : requests_) r.sampling.temperature = 0;
+  const Outputs plain = run({.num_workers = 1, .processes = false});
+  const std::unique_ptr<Engine> e = engine({.num_workers = 2, .policy = "fixed:history:6"});
+  EXPECT_EQ(difference(plain, roll(e.get())), "");
+  read_stats(e.get());
+  EXPECT_EQ(stats_["speculation"]["drafters"]["history"]["accepted"], 0);
+  int64_t before = 0;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    ASSERT_TRUE(e->history()->save(model_.path() + "/history").ok());  // waits until it is there to be drafted from
+    if (epoch == 1) kill(children().front(), SIGKILL);
+    EXPECT_EQ(difference(plain, roll(e.get())), "");
+    EXPECT_EQ(difference(plain, roll(e.get())), "");  // by now it is loaded
+    read_stats(e.get());
+    const int64_t accepted = stats_["speculation"]["drafters"]["history"]["accepted"].get<int64_t>();
+    EXPECT_GT(accepted, before);
+    before = accepted;
+  }
+}
+
+// One trace has the ticks of all, whoever dies; without a death it agrees with the counters.
+TEST_F(Processes, TheirTicksAreTraced) {
+  const std::string path = model_.path() + "/trace.json";
+  for (const bool dies : {false, true}) {
+    Variant v{.num_workers = 2, .policy = "fixed:small+ngram:3", .trace_path = path, .migrate_every = 9};
+    if (dies) v.faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kTrace, .occurrence = 3, .kind = FaultKind::kDie}};
+    EXPECT_EQ(difference(plain_, run(v)), "");
+    EXPECT_EQ(count("worker_restarts"), dies ? 1 : 0);
+    std::ifstream file(path);
+    const nlohmann::json trace = nlohmann::json::parse(file);
+    std::map<std::string, int64_t> tokens;
+    int64_t ticks = 0, samples = 0, drafted = 0;
+    for (const nlohmann::json& event : trace) {
+      if (event["name"] == "sample") ++samples;
+      if (event["name"] != "tick") continue;
+      ++ticks;
+      tokens[std::to_string(event["tid"].get<int>())] += event["args"]["tokens"].get<int64_t>();
+      drafted += event["args"]["drafted"].get<int64_t>();
+      EXPECT_GE(event["ts"].get<double>(), 0);
+    }
+    EXPECT_EQ(samples, static_cast<int64_t>(plain_.size()));
+    EXPECT_GT(drafted, 0);
+    EXPECT_EQ(tokens.size(), 2u);
+    if (dies) continue;
+    EXPECT_EQ(ticks, count("ticks"));
+    EXPECT_EQ(tokens["1"] + tokens["2"], count("generated_tokens"));
+  }
+}
+
+// Whoever tells of ticks, or is told what to draft from, fails in every way.
+TEST_F(Processes, TraceAndHistoryCanFail) {
+  for (const ProtocolStep step : {ProtocolStep::kTrace, ProtocolStep::kHistory}) {
+    for (int kind = 0; kind < kNumFaultKinds; ++kind) {
+      if (kSanitized && kind % 3 != 0) continue;
+      Variant v{.policy = "fixed:history+ngram:4", .trace_path = model_.path() + "/trace.json"};
+      v.faults = {{.worker = 1, .life = 0, .step = step, .occurrence = 0, .kind = static_cast<FaultKind>(kind)}};
+      if (static_cast<FaultKind>(kind) == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
+      SCOPED_TRACE(text_of(v.faults));
+      const std::unique_ptr<Engine> e = engine(v);
+      EXPECT_EQ(difference(plain_, roll(e.get())), "");
+      ASSERT_TRUE(e->history()->save(model_.path() + "/history").ok());
+      EXPECT_EQ(difference(plain_, roll(e.get())), "");
+      EXPECT_EQ(difference(plain_, roll(e.get())), "");
+      read_stats(e.get());
+      EXPECT_GE(count("worker_restarts"), 1);
+    }
+  }
 }
 
 TEST_F(Processes, ScoresSurviveToo) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/worker_wire.h"
+#include "runtime/report_wire.h"
 
 namespace otr {
 
@@ -39,6 +39,11 @@ inline WorkerSetup sample_setup() {
   s.costs[0].roles[1].row_ms = 0.25;
   s.target = sample_model(10, 12);
   s.models = {{.name = "small", .path = "/models/small", .shared = sample_model(13, -1)}};
+  s.num_draft_workers = 1;
+  s.decoupled = "small.decoupled";
+  s.draft_model = "small";
+  s.traces = true;
+  s.proofs.rebuild.link_bytes_per_second = 1e6;
   return s;
 }
 
@@ -82,14 +87,18 @@ inline ProcessReport sample_report() {
   r.stats.emplace();
   r.stats->ticks = 77;
   r.stats->busy_seconds = 0.5;
+  r.stats->drafting.kept_tokens = 5;
   r.stats->spec.drafters[2].kept_at_pi[3] = 9;
   r.progress.segments = {{.group = 7, .sample = 2, .first = 3, .count = 2, .spec_draft_tokens = 5}};
   r.progress.tokens = {8, 9};
   r.progress.logprobs = {-1, -2};
   r.progress.raw_logprobs = {-1, -3};
   r.finished = {{.group = 7, .sample = 2, .reason = OTR_FINISH_ERROR, .error = "why"}};
-  r.given = {{.group = 7, .sample = 3, .to = 3, .num_blocked = 1}};
+  r.given = {{.group = 7, .sample = 3, .to = 3, .num_blocked = 1, .num_positions = 70}};
   r.answered = Move{.from = 0, .to = 3, .count = 1, .running = false};
+  r.lent = Lend{.to = 2, .rung = 1, .most = 2, .leaps = true};
+  r.replicas = {{.group = 7, .sample = 4}, {.group = 7, .sample = 5}};
+  r.dropped = {{.group = 8, .sample = 4}};
   return r;
 }
 

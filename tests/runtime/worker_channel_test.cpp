@@ -67,11 +67,23 @@ TEST(WorkerChannel, FilesTravelWithTheirFrame) {
   Pair p;
   int fds[2];
   ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
-  p.sender->queue(WireType::kSetup, bytes_of("files"), fds);
+  const auto copies = [&fds] {
+    std::vector<OwnedFd> files;
+    for (const int fd : fds) files.push_back(OwnedFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+    return files;
+  };
+  p.sender->queue(WireType::kStart, bytes_of("before"));
+  p.sender->queue(WireType::kSetup, bytes_of("files"), copies());
+  p.sender->queue(WireType::kStart, bytes_of("between"));
+  p.sender->queue(WireType::kSetup, bytes_of("more"), copies());
   ASSERT_TRUE(p.sender->flush().ok());
+  EXPECT_EQ(p.next(), "before");
   EXPECT_EQ(p.next(), "files");
-  const std::vector<OwnedFd> files = p.receiver->take_files();
-  ASSERT_EQ(files.size(), 2u);
+  std::vector<OwnedFd> files = std::move(p.receiver->take_files(2).value());
+  EXPECT_EQ(p.next(), "between");
+  EXPECT_EQ(p.next(), "more");
+  EXPECT_FALSE(p.receiver->take_files(3).ok());
+  EXPECT_TRUE(p.receiver->take_files(2).ok());
   EXPECT_EQ(write(files[1].get(), "!", 1), 1);
   char read_back = 0;
   EXPECT_EQ(read(fds[0], &read_back, 1), 1);

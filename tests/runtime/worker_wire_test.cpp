@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "runtime/race.h"
 #include "tests/runtime/wire_samples.h"
 
 namespace otr {
@@ -90,17 +91,60 @@ TEST(WorkerWire, Report) {
   EXPECT_EQ(again, bytes);
   EXPECT_FALSE(decode_report(bytes, 2, &read).ok());  // it gives to worker 3
   bytes.clear();
-  ProcessReport small = report;
+  ProcessReport small = sample_report();
   small.stats.reset();
   encode_report(small, &bytes);
   expect_no_part_is_whole(bytes, [&](WireView in) { return decode_report(in, 4, &read).ok(); });
   for (const double wrong : {-1.0, std::nan(""), HUGE_VAL}) {
-    ProcessReport odd = report;
+    ProcessReport odd = sample_report();
     odd.stats->busy_seconds = wrong;
     bytes.clear();
     encode_report(odd, &bytes);
     EXPECT_FALSE(decode_report(bytes, 4, &read).ok());
   }
+}
+
+TEST(WorkerWire, AReplicaIsOne) {
+  const std::unique_ptr<Sequence> s = sample_sequence(false);
+  s->rung = 3;
+  s->race = std::make_shared<Race>(*s, true);
+  WireBytes bytes;
+  encode_start(*s, &bytes, 6);
+  int32_t positions = 0;
+  const auto read = decode_start(bytes, kSampleLimits, &positions);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(positions, 6);
+  EXPECT_EQ(read.value()->rung, 3);
+  EXPECT_TRUE(read.value()->race->leaps());
+  EXPECT_FALSE(decode_start(bytes, kSampleLimits).ok());  // where no file can come
+  s->rung = 0;
+  bytes.clear();
+  encode_start(*s, &bytes);
+  EXPECT_FALSE(decode_start(bytes, kSampleLimits).ok());
+}
+
+TEST(WorkerWire, ProgressAndTicks) {
+  const Progress progress = sample_report().progress;
+  WireBytes bytes;
+  encode_progress(progress, &bytes);
+  EXPECT_EQ(decode_progress(bytes, 10).value().tokens, progress.tokens);
+  EXPECT_FALSE(decode_progress(bytes, 9).ok());
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_progress(in, 10).ok(); });
+  const TickPlan plan{.drafters = 5, .depth = 3, .row_depth = {}, .model_depth = {}, .expected_ms = std::nan("")};
+  bytes.clear();
+  for (int64_t i = 1; i <= 2; ++i) encode_tick({.worker = 0, .number = i, .tick = 0.5, .plan = &plan}, 1'000'000'000 * i, &bytes);
+  int64_t number = 0;
+  ASSERT_TRUE(decode_ticks(bytes, 3, 4'000'000'000, [&number](const TraceTick& t) {
+    EXPECT_EQ(t.number, ++number);
+    EXPECT_EQ(t.worker, 3);
+    EXPECT_EQ(t.plan->drafters, 5u);
+    EXPECT_EQ(t.plan->expected_ms, 0);
+    EXPECT_NEAR(t.age, 4 - static_cast<double>(number), 1e-9);
+  }).ok());
+  EXPECT_EQ(number, 2);
+  const auto ignore = [](const TraceTick&) {};
+  EXPECT_FALSE(decode_ticks(WireView(bytes).first(bytes.size() - 1), 3, 4'000'000'000, ignore).ok());
+  EXPECT_FALSE(decode_ticks(bytes, 3, 1'500'000'000, ignore).ok());  // it has not ended yet
 }
 
 TEST(WorkerWire, SmallOnes) {
@@ -121,6 +165,19 @@ TEST(WorkerWire, SmallOnes) {
   encode_ready({.facts = {.num_threads = 2, .num_pages = 3, .activation_bytes = 4}, .load = {.free_places = 5}}, &bytes);
   EXPECT_EQ(decode_ready(bytes).value().load.free_places, 5);
   expect_no_part_is_whole(bytes, [](WireView in) { return decode_ready(in).ok(); });
+  bytes.clear();
+  encode_lend({.to = 2, .rung = 1, .most = 3, .leaps = true}, &bytes);
+  EXPECT_TRUE(decode_lend(bytes, 3).value().leaps);
+  EXPECT_FALSE(decode_lend(bytes, 2).ok());
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_lend(in, 3).ok(); });
+  bytes.clear();
+  encode_roles({.decoupled = true, .setting = {.window = 4, .mode = DraftMode::kCoupled}}, &bytes);
+  EXPECT_EQ(decode_roles(bytes).value().setting.window, 4);
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_roles(in).ok(); });
+  bytes.clear();
+  encode_name({.group = 7, .sample = 3}, &bytes);
+  EXPECT_EQ(decode_name(bytes).value().sample, 3u);
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_name(in).ok(); });
   bytes.clear();
   encode_failed(Status(StatusCode::kOutOfMemory, "no room"), &bytes);
   EXPECT_EQ(decode_failed(bytes).code(), StatusCode::kOutOfMemory);

@@ -1,5 +1,6 @@
 """`outrider rollout --worker-processes`: the lines of one worker, whoever is killed meanwhile; and no worker outlives its engine."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import BIN, MODEL, ProgramTest, problems, to_lines
+from harness import BIN, MODEL, TINYMATH, ProgramTest, problems, to_lines
 
 
 def children(pid):
@@ -44,11 +45,16 @@ class Processes(ProgramTest):
     def test_the_lines_are_the_same(self):
         lines = problems(40)
         plain = self.rollout(lines, *self.FLAGS, "--policy", "off")
-        for workers, policy in ((1, "off"), (2, "auto"), (4, "fixed:self:3:2:6")):
+        decoupled = ("--draft-workers", "1", "--drafter", f"small=model:{TINYMATH / 'drafter'}")
+        trace = self.folder / "trace.json"
+        for workers, policy, *more in ((1, "off"), (2, "auto:leapfrog"), (4, "fixed:self:3:2:6", "--trace", trace),
+                                       (3, "fixed:small:4:decoupled", *decoupled), (3, "fixed:history:4")):
             stats = self.folder / "stats.json"
-            flags = ("--worker-processes", "--workers", str(workers), "--policy", policy, "--stats", stats)
+            flags = ("--worker-processes", "--workers", str(workers), "--policy", policy, "--stats", stats, *more)
             self.assertEqual(self.rollout(lines, *self.FLAGS, *flags), plain)
             self.assertEqual(self.stats(stats)["worker_restarts"], 0)
+        ticks = [event for event in json.loads(trace.read_text(encoding="utf-8")) if event["name"] == "tick"]
+        self.assertEqual({event["tid"] for event in ticks}, {1, 2, 3, 4})
 
     def test_killed_workers(self):
         lines = problems(200)

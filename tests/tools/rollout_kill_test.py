@@ -53,6 +53,7 @@ class RolloutKilled(ProgramTest):
                 resumed += self.checkpoint.exists()
                 # What changes no sample may change between the two.
                 flags = rng.choice([(), ("--policy", "off"), ("--workers", "2"), ("--workers", "2", "--worker-processes"),
+                                    ("--workers", "2", "--policy", "auto:leapfrog"),
                                     ("--policy", "fixed:ngram:4", "--max-batch", "7")])
                 code = self.killed(seconds * rng.uniform(0.2, 0.9), *flags)
                 if code != -signal.SIGKILL:

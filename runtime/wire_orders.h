@@ -1,0 +1,56 @@
+// Fields that messages in both directions have.
+//
+// Thread safety: functions of their arguments.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "runtime/wire_fields.h"
+#include "runtime/worker_port.h"
+#include "sched/placement.h"
+
+namespace otr {
+
+inline constexpr int32_t kMaxMoved = 1 << 30, kMaxRung = 1 << 16;
+
+inline void put_move(const Move& m, WireWriter* w) {
+  w->put(m.from);
+  w->put(m.to);
+  w->put(m.count);
+  w->put(static_cast<uint8_t>(m.running));
+}
+
+inline Move read_move(int32_t num_workers, WireReader* r) {
+  Move m{};
+  m.from = r->integer("from", 0, num_workers - 1);
+  m.to = r->integer("to", 0, num_workers - 1);
+  m.count = r->integer("count", 1, kMaxMoved);
+  m.running = r->flag("running");
+  return m;
+}
+
+inline void put_lend(const Lend& l, WireWriter* w) {
+  w->put(l.to);
+  w->put(l.rung);
+  w->put(l.most);
+  w->put(static_cast<uint8_t>(l.leaps));
+}
+
+inline Lend read_lend(int32_t num_workers, WireReader* r) {
+  Lend l;
+  l.to = r->integer("to", 0, num_workers - 1);
+  l.rung = r->integer("rung", 1, kMaxRung);
+  l.most = r->integer("most", 0, kMaxMoved);
+  l.leaps = r->flag("leaps");
+  return l;
+}
+
+inline void check_tokens(const char* field, const std::vector<int32_t>& tokens, int32_t vocab_size, WireReader* r) {
+  if (std::any_of(tokens.begin(), tokens.end(), [vocab_size](int32_t t) { return t < 0 || t >= vocab_size; })) {
+    r->fail(field, "are outside the vocabulary");
+  }
+}
+
+}  // namespace otr

@@ -1,0 +1,100 @@
+// What worker_server.h says, as a class: worker_server.cpp has a process's way from its first frame to its last, worker_server_orders.cpp
+// what it is told, worker_server_reports.cpp what it tells.
+//
+// Thread safety: orders by the serving thread, reports by the worker's; what both touch says what guards it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/history_store.h"
+#include "runtime/link_relay.h"
+#include "runtime/race.h"
+#include "runtime/report_wire.h"
+#include "runtime/worker.h"
+#include "runtime/worker_channel.h"
+
+namespace otr {
+
+class WorkerServer final : private WorkerHost, private TraceSink {
+ public:
+  explicit WorkerServer(OwnedFd fd) : channel_(std::move(fd)) {}
+  ~WorkerServer() override {
+    if (loader_.joinable()) loader_.join();
+  }
+  Status run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kReportPeriod{10}, kStatsPeriod{50};
+
+  Status read_setup();
+  Status make_worker();
+  Status serve();
+  Status follow(const WorkerChannel::Frame& frame);
+  Status pump_links();
+  Status change_weights();
+  StartLimits start_limits() const;
+  Status start(WireView payload);
+  void load_history(OwnedFd file);
+  Status take_pages(int32_t num_positions, Sequence* s);
+  void cancel(uint64_t group);
+  std::shared_ptr<Race> race_of(uint64_t group, uint32_t sample);
+  void drop(const SampleName& name);
+  Status leap(WireView payload);
+  void announce_rest();
+  bool tell_counts();
+  void give_up();
+
+  // ---- The worker's thread ----
+  void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
+  void rested() override;
+  void broke(const std::string& why) override;
+  void tick(const TraceTick& tick) override;
+  void sample(const TraceSample&) override {}  // its end goes with a report
+  void flush() override {}                     // so do ticks
+  int error() const override { return 0; }
+
+  // ---- Under mutex_ ----
+  void take(WorkerReport* report);
+  void send_report();
+  void send_ticks();
+  int32_t give_pages(Sequence* s);
+  Status send(WireType type, const WireBytes& payload, std::vector<OwnedFd> files = {});
+
+  void pass(ProtocolStep step);
+  void strike(const WorkerFault& fault);
+
+  WorkerSetup setup_;
+  Policy policy_;
+  std::optional<FaultSchedule> faults_;
+  std::unique_ptr<HistoryStore> history_;  // null: nobody drafts from it
+  std::thread loader_;
+  std::unique_ptr<LinkRelay> links_;  // null: nobody drafts for others
+  std::unique_ptr<Worker> worker_;
+  std::unordered_multimap<uint64_t, std::weak_ptr<Group>> groups_;  // by id; the serving thread's
+  size_t groups_after_sweep_ = 64;
+  std::atomic<uint64_t> turns_ = 0;
+
+  std::recursive_mutex mutex_;  // recursive: a planted fault strikes inside
+  // Guarded by mutex_, but for receiving.
+  WorkerChannel channel_;
+  ProcessReport pending_;
+  std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<Race>> races_;  // by group and sample: of the replicas here
+  WorkerStats stats_;
+  WireBytes bytes_, ticks_;
+  std::vector<OwnedFd> files_;  // that go with pending_
+  bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
+  Clock::time_point reported_ = Clock::now(), counted_ = reported_;
+  uint64_t followed_ = 0, announced_ = 0;
+};
+
+}  // namespace otr

@@ -1,0 +1,149 @@
+// Draft workers that are processes: drafts come from another process, and nothing but time changes, whichever end is lost.
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "tests/runtime/process_runs.h"
+
+namespace otr {
+namespace {
+
+class ProcessLinks : public Processes {
+ protected:
+  int64_t drafting(const char* key) const { return drafting_sum(stats_, key); }
+  ProcessVariant variant(int32_t num_workers, int32_t num_draft_workers) const {
+    return {.num_workers = num_workers, .policy = "fixed:small:4:decoupled", .num_draft_workers = num_draft_workers};
+  }
+};
+
+TEST_F(ProcessLinks, ChangeNothing) {
+  int64_t kept = 0, migrations = 0;
+  for (const int32_t num_workers : {2, 4}) {
+    for (const int32_t migrate_every : {0, 5}) {
+      for (const uint32_t delay_seed : {0u, 7u}) {
+        if (kSanitized && (migrate_every == 0) != (delay_seed == 0)) continue;
+        ProcessVariant v = variant(num_workers, num_workers == 4 && delay_seed == 0 ? 2 : 1);
+        if (num_workers == 4) v.policy = "fixed:ngram+small+self:7:decoupled";
+        v.migrate_every = migrate_every;
+        v.delay_seed = delay_seed;
+        EXPECT_EQ(difference(plain_, run(v)), "") << num_workers << ", " << migrate_every << ", " << delay_seed;
+        EXPECT_EQ(count("worker_restarts"), 0);
+        EXPECT_GT(drafting("requests"), 0);
+        const int64_t window = num_workers == 2 ? 4 : 7;
+        EXPECT_LE(drafting("wasted_tokens"), (2 * window - 1) * drafting("rollbacks"));
+        kept += drafting("kept_tokens");
+        migrations += count("migrations");
+      }
+    }
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(migrations, 0);
+}
+
+TEST_F(ProcessLinks, PoliciesMayChooseThem) {
+  for (const char* policy : {"specactor", "auto"}) {
+    ProcessVariant v = variant(3, 1);
+    v.policy = policy;
+    EXPECT_EQ(difference(plain_, run(v)), "") << policy;
+    EXPECT_TRUE(stats_.contains("plan")) << policy;
+  }
+}
+
+class LinkSteps : public ProcessLinks, public testing::WithParamInterface<ProtocolStep> {};
+
+// Either end fails, at every step that links add, in every way.
+TEST_P(LinkSteps, CanFail) {
+  for (int kind = 0; kind < kNumFaultKinds; ++kind) {
+    for (const int32_t worker : {0, 1}) {
+      if (kSanitized && (kind + worker) % 4 != 0) continue;
+      ProcessVariant v = variant(3, 1);
+      const WorkerFault fault{.worker = worker, .life = 0, .step = GetParam(), .occurrence = 0, .kind = static_cast<FaultKind>(kind)};
+      v.faults = {fault};
+      if (GetParam() == ProtocolStep::kRelink) {  // which somebody else's death brings
+        v.faults.push_back({.worker = 1 - worker, .life = 0, .step = ProtocolStep::kLink, .occurrence = 1, .kind = FaultKind::kDie});
+      }
+      if (fault.kind == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
+      SCOPED_TRACE(text_of(v.faults));
+      walk(v);
+      EXPECT_GE(count("worker_restarts"), static_cast<int64_t>(v.faults.size()));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Step, LinkSteps, testing::Values(ProtocolStep::kRoles, ProtocolStep::kRelink, ProtocolStep::kLinked, ProtocolStep::kLink));
+
+// A drafter that is lost for ever is done without; so are all the verifiers.
+TEST_F(ProcessLinks, WhoIsGivenUpIsDoneWithout) {
+  for (const bool drafter : {true, false}) {
+    ProcessVariant v = variant(3, 1);
+    v.max_restarts = 0;
+    for (int32_t w = drafter ? 0 : 1; w < (drafter ? 1 : 3); ++w) {
+      v.faults.push_back({.worker = w, .life = 0, .step = ProtocolStep::kLink, .occurrence = 3, .kind = FaultKind::kDie});
+    }
+    const std::unique_ptr<Engine> e = engine(v);
+    for (int round = 0; round < 2; ++round) EXPECT_EQ(difference(plain_, roll(e.get())), "") << drafter << ", " << round;
+    read_stats(e.get());
+    EXPECT_EQ(count("worker_restarts"), 0);
+  }
+}
+
+// The drafter is killed again and again: its requests go on plainly and are opened anew.
+TEST_F(ProcessLinks, AnyoneMayKillThem) {
+  for (Request& r : requests_) r.sampling.max_new_tokens *= 4;
+  const Outputs plain = run({.num_workers = 1, .processes = false});
+  ProcessVariant v = variant(3, 1);
+  v.max_restarts = 1000;
+  const std::unique_ptr<Engine> e = engine(v);
+  std::atomic<bool> over = false;
+  std::thread killer([&] {
+    std::mt19937 random(1);
+    while (!over) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kSanitized ? 900 : 20 + random() % 80));
+      const std::vector<pid_t> pids = children();
+      if (!pids.empty()) kill(pids[random() % pids.size()], SIGKILL);
+    }
+  });
+  for (int round = 0; round < (kSanitized ? 1 : 3); ++round) EXPECT_EQ(difference(plain, roll(e.get())), "");
+  over = true;
+  killer.join();
+  EXPECT_EQ(difference(plain, roll(e.get())), "");
+  read_stats(e.get());
+  EXPECT_GT(count("worker_restarts"), 0);
+  EXPECT_GT(drafting("requests"), 0);
+}
+
+TEST_F(ProcessLinks, RandomFaultsChangeNothing) {
+  const bool is_long = std::getenv("OUTRIDER_LONG_TESTS") != nullptr;
+  const int rounds = is_long ? 200 : kSanitized ? 2 : 8;
+  int64_t restarts = 0;
+  for (int round = 0; round < rounds; ++round) {
+    std::mt19937 generator(static_cast<uint32_t>(1000 + round));
+    const auto random = [&generator](uint32_t below) { return static_cast<uint32_t>(generator()) % below; };
+    const int32_t num_workers = 2 + static_cast<int32_t>(random(3));
+    ProcessVariant v = variant(num_workers, 1 + static_cast<int32_t>(num_workers == 4 && random(2) == 0));
+    v.migrate_every = static_cast<int32_t>(random(4));
+    v.seed = random(UINT32_MAX);
+    v.delay_seed = random(2) == 0 ? 0 : 1 + random(1000);
+    for (uint32_t i = 1 + random(5); i > 0; --i) {
+      const uint32_t first = static_cast<uint32_t>(ProtocolStep::kStart);
+      v.faults.push_back({.worker = static_cast<int32_t>(random(static_cast<uint32_t>(v.num_workers))),
+                          .life = static_cast<int32_t>(random(2)),
+                          .step = static_cast<ProtocolStep>(first + random(kNumProtocolSteps - first)),
+                          .occurrence = static_cast<int32_t>(random(12)),
+                          .kind = static_cast<FaultKind>(random(kNumFaultKinds))});
+    }
+    SCOPED_TRACE("round " + std::to_string(round) + ": " + text_of(v.faults));
+    walk(v);
+    restarts += count("worker_restarts");
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(restarts, rounds / 2);
+}
+
+}  // namespace
+}  // namespace otr

@@ -1,0 +1,186 @@
+// A test of engines whose workers are processes: its requests, what one thread makes of them, and that nothing is left behind.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/runtime/engine_runs.h"
+#include "tests/runtime/mixed_requests.h"
+
+namespace otr {
+
+struct ProcessVariant {
+  int32_t num_workers = 2;
+  bool processes = true;
+  std::string policy = "off";
+  int32_t num_draft_workers = 0;
+  RaceMode race = RaceMode::kOff;
+  uint32_t delay_seed = 0;
+  bool keeps_checkpoints = false;
+  std::string trace_path = "";
+  RebuildOptions rebuild = {};
+  int32_t migrate_every = 0;
+  int32_t max_batch = 12;
+  std::vector<WorkerFault> faults = {};
+  int32_t timeout_ms = kSanitized ? 5000 : 1000;
+  int32_t start_timeout_ms = 60'000;
+  int32_t max_restarts = 20;
+  uint32_t seed = 1;
+  std::string executable = OUTRIDER_WORKER;
+};
+
+// Steps of every rollout of processes; the others come with drafting workers, races, traces and history.
+inline constexpr int kNumPlainSteps = static_cast<int>(ProtocolStep::kStop) + 1;
+
+inline std::string text_of(const std::vector<WorkerFault>& faults) {
+  std::string text;
+  for (const WorkerFault& f : faults) {
+    text += "worker " + std::to_string(f.worker) + " life " + std::to_string(f.life) + " step " + std::to_string(static_cast<int>(f.step)) +
+            " occurrence " + std::to_string(f.occurrence) + " kind " + std::to_string(static_cast<int>(f.kind)) + "; ";
+  }
+  return text;
+}
+
+inline size_t num_open_files() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+inline std::vector<pid_t> children() {
+  std::vector<pid_t> pids;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "children");
+    for (pid_t pid; file >> pid;) pids.push_back(pid);
+  }
+  return pids;
+}
+
+class Processes : public testing::Test {
+ protected:
+  void SetUp() override {
+    requests_ = mixed_requests(model_);
+    requests_.resize(kSanitized ? 5 : 9);
+    Request crowd(random_tokens(1, 70, model_.shape().vocab_size));  // more than one worker's batch, so that its queue is shared
+    crowd.n = 16;
+    crowd.sampling.max_new_tokens = 20;
+    crowd.sampling.ignore_eos = 1;
+    requests_.push_back(crowd);
+    plain_ = run({.num_workers = 1, .processes = false});
+    open_files_ = num_open_files();
+  }
+  // No process is left, no zombie, and no file.
+  void TearDown() override {
+    EXPECT_EQ(children(), std::vector<pid_t>());
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+    EXPECT_EQ(num_open_files(), open_files_);
+  }
+
+  Result<std::unique_ptr<Engine>> try_engine(const ProcessVariant& v) const {
+    EngineOptions o;
+    o.device.num_threads = v.num_workers;
+    o.device.target.path = model_.path();
+    o.device.target.kv_bytes = model_.kv_bytes(512 * v.num_workers);
+    o.num_workers = v.num_workers;
+    o.max_batch = v.max_batch;
+    o.num_draft_workers = v.num_draft_workers;
+    o.policy = v.policy;
+    o.race = v.race;
+    o.keeps_checkpoints = v.keeps_checkpoints;
+    o.trace_path = v.trace_path;
+    o.drafters = {"small=model:" + drafter_.path()};
+    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .rebuild = v.rebuild, .faults = v.faults, .delay_seed = v.delay_seed};
+    o.worker_processes = v.processes;
+    o.worker_executable = v.executable;
+    o.worker_timeout_ms = v.timeout_ms;
+    o.worker_start_timeout_ms = v.start_timeout_ms;
+    o.max_worker_restarts = v.max_restarts;
+    return Engine::create(o);
+  }
+  std::unique_ptr<Engine> engine(const ProcessVariant& v) const {
+    Result<std::unique_ptr<Engine>> created = try_engine(v);
+    EXPECT_TRUE(created.ok()) << created.status().message();
+    return created.ok() ? std::move(created.value()) : nullptr;
+  }
+
+  Outputs roll(Engine* e) const {
+    EXPECT_TRUE(e->pause().ok());
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
+    e->resume();
+    return collect(e);
+  }
+  Outputs run(const ProcessVariant& v) {
+    const std::unique_ptr<Engine> e = engine(v);
+    if (e == nullptr) return {};
+    Outputs outputs = roll(e.get());
+    read_stats(e.get());
+    return outputs;
+  }
+  // Once all are at rest: every page is back.
+  void read_stats(Engine* e) {
+    for (int i = 0; i < 2000; ++i) {  // replicas that have lost may not know it yet
+      EXPECT_TRUE(e->pause().ok());
+      stats_ = nlohmann::json::parse(e->stats_json());
+      e->resume();
+      if (stats_["kv_pages_in_use"] == 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(stats_["kv_pages_in_use"], 0);
+    for (const char* key : {"ticks", "generated_tokens", "migrations"}) {
+      int64_t sum = 0;
+      for (const nlohmann::json& worker : stats_["workers"]) sum += worker.at(key).get<int64_t>();
+      EXPECT_EQ(stats_[key], sum) << key;
+    }
+  }
+  int64_t count(const char* key) const { return stats_.at(key).get<int64_t>(); }
+
+  // A rollout that takes every kind of order: pauses, moves, a cancelled group, new weights (the old ones), a second step.
+  void walk(const ProcessVariant& v) {
+    const auto began = std::chrono::steady_clock::now();
+    {
+      const std::unique_ptr<Engine> e = engine(v);
+      ASSERT_NE(e, nullptr);
+      Request endless(random_tokens(5, 30, model_.shape().vocab_size));
+      endless.sampling.max_new_tokens = 900;
+      endless.sampling.ignore_eos = 1;
+      endless.n = 2;
+      constexpr uint64_t kEndless = 1000;
+      ASSERT_TRUE(e->pause().ok());
+      const uint64_t cancelled = submit(e.get(), endless, kEndless);
+      for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+      e->resume();
+      EXPECT_TRUE(e->cancel(cancelled).ok());
+      Outputs first = collect(e.get());
+      for (uint32_t sample = 0; sample < 2; ++sample) {
+        EXPECT_EQ(first[std::pair(kEndless, sample)].reason, OTR_FINISH_ABORT);
+        first.erase({kEndless, sample});
+      }
+      EXPECT_EQ(difference(plain_, first), "");
+      ASSERT_TRUE(e->begin_weights(1).ok());
+      ASSERT_TRUE(e->commit_weights().ok());
+      EXPECT_EQ(difference(plain_, roll(e.get())), "");
+      read_stats(e.get());
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    EXPECT_LT(took.count(), kSanitized ? 120 : 30);
+  }
+
+  const TinyModel model_{{.num_layers = 2}};
+  const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
+  std::vector<Request> requests_;
+  Outputs plain_;
+  nlohmann::json stats_;
+  size_t open_files_ = 0;
+};
+
+}  // namespace otr
