@@ -78,6 +78,11 @@ class Engine final : private WorkerHost, private ProcessHost {
     int32_t rung = 0;     // of those that it has
   };
   class Standstill;
+  struct CaptureFacts {  // of all workers' captured programs
+    int32_t captures = 0;
+    int64_t target_bytes = 0, draft_bytes = 0;
+    double seconds = 0;
+  };
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
@@ -99,6 +104,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
   int32_t first_beside(int32_t worker) const;
   std::string gpu_json() const;
+  CaptureFacts count_captures() const;  // REQUIRES: the workers are at rest, or have not begun
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
   void resume_workers();
@@ -161,6 +167,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   double quantize_seconds_ = 0;     // the last making of "self"
+  CaptureFacts captures_;
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work
   uint32_t asleep_ = 0;        // OTR_MEMORY_…: the workers are at rest and get no work
