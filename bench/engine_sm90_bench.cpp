@@ -2,6 +2,8 @@
 //
 //   engine_sm90_bench price MODEL [BATCH,BATCH,…] [TOKENS]     plain decoding with linear's splits chosen by the number of rows, as engines
 //                                                             do that promise nothing, against the default; outputs compared
+//   engine_sm90_bench prefetch MODEL [BATCH,…] [TOKENS]        plain decoding whose products begin before the launch ahead has ended and fetch
+//                                                             weights into L2, against the default; outputs compared
 //   engine_sm90_bench memory MODEL                             "self" made again; sleep and wake, in seconds and bytes
 //
 // Prints Markdown. Both engines of a price are in memory at once and take turns, three rounds; medians. Exit code 1: it could not run.
@@ -42,6 +44,18 @@ void linear_by_rows(const LinearParams& p, const LaunchContext& on) {
     best = choose_linear_sm90(problem, limits, splits);
   }
   device.keep(linear_sm90(p, best, stream));
+}
+
+// The default's bits, and its tiles.
+void linear_prefetching(const LinearParams& p, const LaunchContext& on) {
+  if (p.num_rows == 0) return;
+  CudaDevice& device = static_cast<CudaDevice&>(*on.accelerator);
+  const cudaStream_t stream = device.stream();
+  static const DeviceLimits limits = device_limits_sm90().value();
+  LinearSm90Config config = choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, p.gated != nullptr}, limits);
+  config.prefetch = true;
+  device.keep(p.gated == nullptr ? linear_sm90(p, config, stream)
+                                 : linear_silu_mul_sm90({p.num_rows, p.weight, p.x, p.x_stride, p.gated, p.gated_stride}, config, stream));
 }
 
 std::unique_ptr<Engine> make_engine(const std::string& model, const KernelTable* kernels, const std::string& policy, int32_t batch, int32_t num_pages) {
@@ -94,24 +108,24 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void price(const std::string& model, const std::vector<int32_t>& batches, int32_t tokens) {
-  KernelTable by_rows = cuda_kernels();
-  by_rows.linear = linear_by_rows;
+void compare(const std::string& model, const std::vector<int32_t>& batches, int32_t tokens, decltype(KernelTable::linear) linear, const char* name) {
+  KernelTable changed = cuda_kernels();
+  changed.linear = linear;
   const int32_t most = *std::max_element(batches.begin(), batches.end());
   const int32_t num_pages = most * ((kPromptTokens + tokens) / kPageTokens + 1);
-  const std::unique_ptr<Engine> exact = make_engine(model, nullptr, "off", most, num_pages), free = make_engine(model, &by_rows, "off", most, num_pages);
+  const std::unique_ptr<Engine> exact = make_engine(model, nullptr, "off", most, num_pages), other = make_engine(model, &changed, "off", most, num_pages);
   const int32_t vocab = exact->limits().vocab_size;
-  std::printf("| batch | row-invariant tok/s | splits by rows tok/s | price | same bits |\n|---|---|---|---|---|\n");
+  std::printf("| batch | default tok/s | %s tok/s | faster by | same bits |\n|---|---|---|---|---|\n", name);
   for (const int32_t batch : batches) {
     Bits a, b;
-    std::vector<double> exact_rates, free_rates;
+    std::vector<double> exact_rates, other_rates;
     roll_out(exact.get(), vocab, batch, tokens, &a);  // warm
-    roll_out(free.get(), vocab, batch, tokens, &b);
+    roll_out(other.get(), vocab, batch, tokens, &b);
     for (int round = 0; round < kRounds; ++round) {
       exact_rates.push_back(roll_out(exact.get(), vocab, batch, tokens, &a));
-      free_rates.push_back(roll_out(free.get(), vocab, batch, tokens, &b));
+      other_rates.push_back(roll_out(other.get(), vocab, batch, tokens, &b));
     }
-    const double x = median(exact_rates), y = median(free_rates);
+    const double x = median(exact_rates), y = median(other_rates);
     std::printf("| %d | %.1f | %.1f | %.1f %% | %s |\n", batch, x, y, 100 * (y / x - 1), a == b ? "yes" : "no");
     std::fflush(stdout);
   }
@@ -154,8 +168,8 @@ void memory(const std::string& model) {
 
 int run(int argc, char** argv) {
   const std::string part = argc > 2 ? argv[1] : "";
-  if (part != "price" && part != "memory") {
-    std::fprintf(stderr, "engine_sm90_bench: expected price or memory, and a model\n");
+  if (part != "price" && part != "prefetch" && part != "memory") {
+    std::fprintf(stderr, "engine_sm90_bench: expected price, prefetch or memory, and a model\n");
     return 2;
   }
   std::vector<int32_t> batches;
@@ -171,7 +185,9 @@ int run(int argc, char** argv) {
     at = *end == ',' ? end + 1 : end;
   }
   try {
-    if (part == "price") price(argv[2], batches, argc > 4 ? std::max(1, std::atoi(argv[4])) : 128);
+    const int32_t tokens = argc > 4 ? std::max(1, std::atoi(argv[4])) : 128;
+    if (part == "price") compare(argv[2], batches, tokens, linear_by_rows, "splits by rows");
+    else if (part == "prefetch") compare(argv[2], batches, tokens, linear_prefetching, "weights prefetched");
     else memory(argv[2]);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "engine_sm90_bench: %s\n", e.what());

@@ -2,7 +2,7 @@
 """What the engine does on a GPU, end to end: rollouts of one model under several policies and batches, every output compared with plain
 decoding's.
 
-    bench/gpu_engine.py PART --bin OUTRIDER --model DIR [--copy-gbps G] [--device cuda]
+    bench/gpu_engine.py PART --bin OUTRIDER --model DIR [--copy-gbps G] [--device cuda] [--tokens N]
 
 PART  plain     batches 1 to 256 without drafts; at batch 1 against the model's bytes at the copy bandwidth G
       batch1    drafts of `self`, chains and trees, at batch 1
@@ -36,7 +36,7 @@ class Runs:
 
     def run(self, policy, batch, n, tokens, key, flags=()):
         """(stats, figures) of a run. `key` names its requests: equal keys must give equal outputs."""
-        options = SimpleNamespace(bin=self.args.bin, model=self.args.model, prompts=self.args.prompts, n=n, max_new_tokens=tokens, batch=batch, step=0,
+        options = SimpleNamespace(bin=self.args.bin, model=self.args.model, prompts=self.args.prompts, n=n, max_new_tokens=self.args.tokens or tokens, batch=batch, step=0,
                                   threads=0, isa="cuda-sm90a", drafter=[], history="", flags=["--device", self.args.device, *flags])
         out, stats = rollout(options, policy, self.folder)
         reference = os.path.join(self.folder, f"{key}.jsonl")
@@ -133,6 +133,7 @@ def main():
     parser.add_argument("--prompts", required=True)
     parser.add_argument("--copy-gbps", type=float, default=0)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tokens", type=int, default=0, help="of a sample, instead of each part's own number: to try the script")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="outrider-gpu-") as folder:
         runs = Runs(args, folder)

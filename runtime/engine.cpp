@@ -188,6 +188,7 @@ Status Engine::add_workers(WorkerOptions w) {
     workers_.push_back(std::move(worker));
   }
   quantize_seconds_ = first_worker().target().quantize_seconds();
+  captures_ = count_captures();
   connect_links();
   plan_roles();
   return {};
@@ -305,23 +306,31 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   return s;
 }
 
-// What captured programs cost, of all workers: ,"gpu":{…}; "" on the CPU.
+Engine::CaptureFacts Engine::count_captures() const {
+  CaptureFacts facts;
+  for (const auto& worker : workers_) {
+    const ProgramPool* const programs = worker->device().programs();
+    if (programs == nullptr) continue;
+    facts.captures += programs->num_captures();
+    facts.target_bytes += programs->bytes(ProgramRole::kTarget);
+    facts.draft_bytes += programs->bytes(ProgramRole::kDraft);
+    facts.seconds += programs->capture_seconds();
+  }
+  return facts;
+}
+
+// What captured programs cost, and how often the host has waited, of all workers: ,"gpu":{…}; "" on the CPU.
 std::string Engine::gpu_json() const {
   if (options_.gpus.empty()) return {};
-  int32_t captures = 0;
-  int64_t target = 0, draft = 0;
-  double seconds = 0;
-  uint64_t waits = 0;
-  for (const auto& worker : workers_) {
-    waits += worker->device().accelerator()->num_waits();
-    const ProgramPool& programs = *worker->device().programs();
-    captures += programs.num_captures();
-    target += programs.bytes(ProgramRole::kTarget);
-    draft += programs.bytes(ProgramRole::kDraft);
-    seconds += programs.capture_seconds();
+  CaptureFacts c;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    c = captures_;
   }
-  return ",\"gpu\":{\"captures\":" + std::to_string(captures) + ",\"target_capture_bytes\":" + std::to_string(target) +
-         ",\"draft_capture_bytes\":" + std::to_string(draft) + ",\"capture_seconds\":" + decimal(seconds) +
+  uint64_t waits = 0;
+  for (const auto& worker : workers_) waits += worker->device().accelerator()->num_waits();
+  return ",\"gpu\":{\"captures\":" + std::to_string(c.captures) + ",\"target_capture_bytes\":" + std::to_string(c.target_bytes) +
+         ",\"draft_capture_bytes\":" + std::to_string(c.draft_bytes) + ",\"capture_seconds\":" + decimal(c.seconds) +
          ",\"host_waits\":" + std::to_string(waits) + "}";
 }
 

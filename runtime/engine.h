@@ -86,6 +86,11 @@ class Engine final : private WorkerHost, private ProcessHost {
     std::vector<bool> finished;
     int32_t to = 0, placed = 0;
   };
+  struct CaptureFacts {  // of all workers' captured programs
+    int32_t captures = 0;
+    int64_t target_bytes = 0, draft_bytes = 0;
+    double seconds = 0;
+  };
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
@@ -109,6 +114,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
   int32_t first_beside(int32_t worker) const;
   std::string gpu_json() const;
+  CaptureFacts count_captures() const;  // REQUIRES: the workers are at rest, or have not begun
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
   void resume_workers();
@@ -184,6 +190,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   std::string last_loss_;  // why the last process was given up; "": none was
   double quantize_seconds_ = 0;     // the last making of "self"
+  CaptureFacts captures_;
   uint64_t weight_version_ = 0, next_weight_version_ = 0;
   bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work
   uint32_t asleep_ = 0;        // OTR_MEMORY_…: the workers are at rest and get no work

@@ -68,10 +68,10 @@ Status Engine::sleep(uint32_t what) {
     weights_lost_ |= (what & OTR_MEMORY_WEIGHTS) != 0;
   }
   if ((what & OTR_MEMORY_WEIGHTS) != 0) weights_digest_.reset();
-  const Status status = give_memory(what);
-  if (status.ok()) return {};
-  const Status awake = take_memory(what);
+  const Status status = give_memory(what), awake = status.ok() ? Status() : take_memory(what);
   const std::lock_guard<std::mutex> lock(mutex_);
+  captures_ = count_captures();
+  if (status.ok()) return {};
   if (awake.ok()) asleep_ &= ~what;
   weights_lost_ = !first_worker().target().missing_weights().empty();
   resume_workers();
@@ -97,6 +97,7 @@ Status Engine::wake(uint32_t what) {
     return status;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
+  captures_ = count_captures();
   asleep_ &= ~what;
   resume_workers();
   return {};

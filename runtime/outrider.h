@@ -162,7 +162,7 @@ typedef struct otr_engine_options {
                               nothing runs whether that pays, by what passes cost and how many drafts were kept (otr_stats:
                               decoupled, plan); if not, these workers decode like the others.
                               "fixed:<drafter>[+<drafter>…]:<window>:decoupled" always does. Other policies must have 0 */
-  int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's limit; not on GPUs; default 0 */
+  int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's limit; default 0 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -353,7 +353,8 @@ OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
  * this name; its shape or size is another; the dtype is unknown. */
 OTR_API otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor);
 
-/* Ends the update. OTR_INVALID_ARGUMENT: none has begun. */
+/* Ends the update. OTR_INVALID_ARGUMENT: none has begun; or weights were lost in otr_sleep, and some of them not put since (the update goes
+ * on). */
 OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
 /* ---- Sleep ------------------------------------------------------------------------------------------------------------- */

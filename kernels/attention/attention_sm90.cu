@@ -364,6 +364,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
 // A warp merges the splits of one row and head, ascending; a lane has elements lane, lane + 32, … of o.
 template <int kHeadDim>
 __global__ void __launch_bounds__(128) merge_kernel(const __grid_constant__ KernelParams k) {
+  ptx::grid_let_next();  // o, which may fetch its weights
   const int64_t item = int64_t{blockIdx.x} * 4 + threadIdx.x / 32;
   if (item >= int64_t{k.rows.num_rows} * k.p.num_heads) return;
   const int64_t row = item / k.p.num_heads, head = item % k.p.num_heads;

@@ -15,21 +15,25 @@ inline Status cuda_status(const char* op, cudaError_t error) {
 }
 inline Status launch_status(const char* op) { return cuda_status(op, cudaGetLastError()); }
 
-// Launches `kernel` on num_clusters clusters of `cluster` blocks.
+// Launches `kernel` on num_clusters clusters of `cluster` blocks; `early`: it may begin before the launch ahead of it has ended, for it waits
+// itself for what that one writes (ptx::grid_wait).
 template <typename... Params>
 Status launch_clusters(const char* op, void (*kernel)(Params...), int num_clusters, int cluster, int threads, int shared_bytes,
-                       cudaStream_t stream, const Params&... params) {
+                       cudaStream_t stream, bool early, const Params&... params) {
   OTR_RETURN_IF_ERROR(cuda_status(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes)));
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster), attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(num_clusters * cluster));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = early ? 2 : 1;
   return cuda_status(op, cudaLaunchKernelEx(&config, kernel, params...));
 }
 

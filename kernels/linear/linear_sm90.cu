@@ -39,6 +39,7 @@ struct KernelParams {
   LinearOutput output;
   int32_t num_blocks;  // of 64 inputs
   int32_t splits, num_slots, columns_m, tiles_n, num_tiles;
+  bool prefetch;
 };
 
 struct Barriers {
@@ -46,6 +47,27 @@ struct Barriers {
   uint64_t exchange_full, exchange_empty;
 };
 static_assert(sizeof(Barriers) <= kLinearBarrierBytes);
+
+// ---- Prefetch ---------------------------------------------------------------------------------------------------------------
+
+// The weights of the first slots into L2, while the launch ahead may still be running: nobody writes weights between launches that read them.
+template <int kConsumers, LinearEpilogue kEpilogue, bool kSideBySide>
+OTR_DEVICE void prefetch_weights(const KernelParams& p, const CUtensorMap& weight_map, uint32_t cluster_size, uint32_t rank) {
+  constexpr int kTileM = kConsumers * kWgmmaM;
+  const int32_t tile = static_cast<int32_t>(blockIdx.x / cluster_size);
+  if (tile >= p.num_tiles) return;
+  const TileCoordinates at = linear_tile(tile, p.columns_m, p.tiles_n);
+  const int32_t tile_m = kSideBySide ? at.m : at.m * 2 + static_cast<int32_t>(rank);
+  const int32_t begin = kSideBySide ? split_begin(static_cast<int>(rank), p.splits, p.num_blocks) : 0;
+  const int32_t end = kSideBySide ? split_begin(static_cast<int>(rank) + 1, p.splits, p.num_blocks) : p.num_blocks;
+  for (int32_t block = begin; block < end && block < begin + p.num_slots; ++block) {
+    if constexpr (kEpilogue == LinearEpilogue::kSiluMul) {
+      ptx::tma_prefetch_4d(&weight_map, block * kOperandK, 0, 0, tile_m * (kTileM / 16));
+    } else {
+      ptx::tma_prefetch_2d(&weight_map, block * kOperandK, tile_m * kTileM);
+    }
+  }
+}
 
 // ---- Loader -----------------------------------------------------------------------------------------------------------------
 
@@ -253,10 +275,14 @@ __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 
   if (threadIdx.x / 128 == kConsumers) {
     if constexpr (kConsumers == 2) ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == kConsumers * 128) {
+      if (p.prefetch) prefetch_weights<kConsumers, kEpilogue, kSideBySide>(p, weight_map, cluster_size, rank);
+      ptx::grid_wait();
+      ptx::grid_let_next();
       load_tiles<kConsumers, kTileN, kEpilogue, kSideBySide>(p, weight_map, x_map, cluster_size, rank, slots, barriers);
     }
   } else {
     if constexpr (kConsumers == 2) ptx::setmaxnreg_inc<232>();
+    ptx::grid_wait();
     compute_tiles<kConsumers, kTileN, kEpilogue, kSideBySide, kInTurn>(p, cluster_size, rank, slots, exchange, barriers);
   }
   __syncwarp();
@@ -305,9 +331,10 @@ Status run(const LinearSm90Config& c, int32_t num_rows, const LinearWeight& w, c
                           c.num_slots,
                           c.side_by_side ? c.tiles_m : (c.tiles_m + 1) / 2,
                           c.tiles_n,
-                          c.tiles()};
+                          c.tiles(),
+                          c.prefetch};
   return launch_clusters("linear", find_kernel<kEpilogue>(c), c.num_clusters, c.cluster, (c.consumers + 1) * 128, c.shared_bytes,
-                         stream, p, weight_map, x_map);
+                         stream, c.prefetch, p, weight_map, x_map);
 }
 
 }  // namespace
@@ -336,10 +363,13 @@ Status linear_sm90(const LinearParams& p, const LinearSm90Config& config, cudaSt
 }
 
 Status linear_silu_mul_sm90(const LinearSiluMulParams& p, cudaStream_t stream) {
-  if (p.weight.out_features % 16 != 0) return invalid_argument("linear: the intermediate size is not a multiple of 8");
   if (p.num_rows == 0) return {};
   OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
-  const LinearSm90Config config = choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, true}, device);
+  return linear_silu_mul_sm90(p, choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, true}, device), stream);
+}
+
+Status linear_silu_mul_sm90(const LinearSiluMulParams& p, const LinearSm90Config& config, cudaStream_t stream) {
+  if (p.weight.out_features % 16 != 0) return invalid_argument("linear: the intermediate size is not a multiple of 8");
   return run<LinearEpilogue::kSiluMul>(config, p.num_rows, p.weight, p.x, p.x_stride, nullptr, p.out, p.out_stride, stream);
 }
 

@@ -39,6 +39,7 @@ struct LinearSiluMulParams {
   int64_t out_stride;
 };
 Status linear_silu_mul_sm90(const LinearSiluMulParams& params, cudaStream_t stream);
+Status linear_silu_mul_sm90(const LinearSiluMulParams& params, const LinearSm90Config& config, cudaStream_t stream);
 
 // What DeviceLimits are on the current device.
 Result<DeviceLimits> device_limits_sm90();

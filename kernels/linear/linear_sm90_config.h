@@ -43,6 +43,7 @@ struct LinearSm90Config {
   int32_t shared_bytes;  // of a block
   int32_t tiles_m, tiles_n;
   int32_t num_clusters;  // of the grid; tiles are dealt out to them in turn
+  bool prefetch;  // it begins before the launch ahead of it has ended, and fetches the weights of its first slots into L2
 
   OTR_HOST_DEVICE constexpr int tile_m() const { return consumers * kWgmmaM; }
   OTR_HOST_DEVICE constexpr int slot_bytes() const { return (tile_m() + tile_n) * kOperandRowBytes; }

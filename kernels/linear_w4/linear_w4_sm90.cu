@@ -247,7 +247,7 @@ Status linear_w4_sm90(const LinearW4Params& p, cudaStream_t stream) {
                                c.tiles()};
   const Kernel kernel =
       gated ? find_kernel<LinearEpilogue::kSiluMul>(c.tile_n) : find_kernel<LinearEpilogue::kLinear>(c.tile_n);
-  return launch_clusters("linear_w4", kernel, c.num_clusters, c.cluster, kW4Sm90Warps * 32, c.shared_bytes, stream, params,
+  return launch_clusters("linear_w4", kernel, c.num_clusters, c.cluster, kW4Sm90Warps * 32, c.shared_bytes, stream, false, params,
                          x_map);
 }
 

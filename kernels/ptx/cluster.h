@@ -17,6 +17,11 @@ OTR_DEVICE uint32_t cluster_rank() {
 OTR_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 OTR_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
+// Programmatic dependent launch. grid_wait: the launches before are done and what they wrote is seen; at once where this one was not launched
+// early. grid_let_next: the next launch, if it is such a one, may begin as soon as there is room, up to its own grid_wait.
+OTR_DEVICE void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+OTR_DEVICE void grid_let_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // The shared::cluster address, in block `rank`, of what has the shared::cta address `local` here.
 OTR_DEVICE uint32_t mapa(uint32_t local, uint32_t rank) {
   uint32_t remote;

@@ -56,6 +56,16 @@ OTR_DEVICE void tma_load_4d(void* shared, const CUtensorMap* map, int32_t c0, in
       : "memory");
 }
 
+// A tile into L2 alone.
+OTR_DEVICE void tma_prefetch_2d(const CUtensorMap* map, int32_t c0, int32_t c1) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(c0), "r"(c1) : "memory");
+}
+
+OTR_DEVICE void tma_prefetch_4d(const CUtensorMap* map, int32_t c0, int32_t c1, int32_t c2, int32_t c3) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+
 // Into the same place of every block of `mask`, and counted at the same barrier of each.
 OTR_DEVICE void tma_load_2d_multicast(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier,
                                       uint16_t mask, uint64_t policy) {

@@ -5,6 +5,7 @@
 // Roofline: memory; num_rows * hidden_size * 6 bytes.
 #include "kernels/base/elementary.h"
 #include "kernels/base/launch_status.h"
+#include "kernels/ptx/cluster.h"
 #include "kernels/rmsnorm/rmsnorm_sm90.h"
 
 namespace otr {
@@ -14,6 +15,7 @@ constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(const RmsNormParams p) {
   __shared__ float warp_sums[kThreads / 32];
+  ptx::grid_let_next();  // a linear that fetches its weights
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x, source = p.row_index != nullptr ? p.row_index[row] : row;
   const float* x = p.x + source * p.hidden_size;

@@ -365,7 +365,19 @@ TEST_F(EngineSm90, ACheckpointGoesOnInAnotherEngine) {
 // Sequences go from one device to the other and back, and their pages with them, beneath samples that draft.
 TEST_F(EngineSm90, PagesFollowTheirSequenceToAnotherDevice) {
   if (!CudaDevice::open(1).ok()) GTEST_SKIP() << "one device alone";
-  const Outputs expected = run({});
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 3; ++i) {
+    requests.emplace_back(random_tokens(static_cast<uint32_t>(i), 140, 97));
+    requests.back().stream = i;
+    requests.back().sampling.max_new_tokens = 12;
+    requests.back().sampling.ignore_eos = 1;
+  }
+  Outputs expected;
+  {
+    const TestEngine engine(create({}));
+    ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    expected = engine.run(requests);
+  }
   for (const RebuildMode mode : {RebuildMode::kTransfer, RebuildMode::kBothEnds, RebuildMode::kRecompute}) {
     EngineOptions o;
     o.device = {.isa = kCudaPath, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(48), .bucket = {}}};
@@ -378,7 +390,7 @@ TEST_F(EngineSm90, PagesFollowTheirSequenceToAnotherDevice) {
     o.proofs.rebuild.mode = mode;
     const Result<std::unique_ptr<Engine>> engine = Engine::create(o);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
-    for (size_t i = 0; i < requests_.size(); ++i) submit(engine.value().get(), requests_[i], i);
+    for (size_t i = 0; i < requests.size(); ++i) submit(engine.value().get(), requests[i], i);
     EXPECT_EQ(difference(expected, collect(engine.value().get())), "");
     const nlohmann::json stats = nlohmann::json::parse(engine.value()->stats_json());
     EXPECT_GT(stats["migrations"], 0);

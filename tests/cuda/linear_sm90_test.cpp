@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "kernels/base/elementary.h"
+#include "kernels/rmsnorm/rmsnorm_sm90.h"
 #include "tests/cuda/device_buffer.h"
 #include "tests/kernels/kernel_test_util.h"
 
@@ -151,6 +152,36 @@ TEST_F(LinearSm90, SiluMulBehindItHasTheBitsOfTheFormulaOnItsSums) {
       }
     }
   }
+}
+
+// A product that begins before the launch ahead has ended reads what that one writes, and nothing older.
+TEST_F(LinearSm90, WeightsThatAreFetchedEarlyChangeNothing) {
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  const auto wait = [&] {
+    while (cudaStreamQuery(stream) == cudaErrorNotReady) continue;
+  };
+  for (const auto& [n, k] : kWeights) {
+    for (const int rows : {1, 40, 150, 300}) {
+      Operands o(rows, k, n);
+      const DeviceBuffer<float> source(random_normal(static_cast<size_t>(rows) * static_cast<size_t>(k), 1.0f, 5)),
+          scale(random_normal(static_cast<size_t>(k), 1.0f, 6));
+      LinearSm90Config config = choose_linear_sm90({rows, n, k, false}, device_limits_sm90().value());
+      std::vector<float> outputs[2];
+      for (const bool prefetch : {false, true}) {
+        DeviceBuffer<float> out(static_cast<size_t>(rows) * static_cast<size_t>(n));
+        config.prefetch = prefetch;
+        o.device_x.poison();
+        check_status(rmsnorm_sm90({.num_rows = rows, .hidden_size = k, .eps = 1e-6f, .x = source.data(), .row_index = nullptr,
+                                   .weight = scale.data(), .out = o.device_x.data(), .out_stride = o.x_stride}, stream));
+        check_status(linear_sm90({rows, o.weight(), o.device_x.data(), o.x_stride, nullptr, out.data(), n}, config, stream));
+        wait();
+        outputs[prefetch] = out.read();
+      }
+      EXPECT_TRUE(same_bits(outputs[1], outputs[0])) << rows << " x " << k << " x " << n;
+    }
+  }
+  check_cuda(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
 TEST_F(LinearSm90, WhatTheCopyEngineRefusesIsAnError) {

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "tests/memory/fake_accelerator.h"
+
 namespace otr {
 namespace {
 
@@ -30,6 +32,38 @@ TEST(Buffer, NothingWantedIsNothingAllocated) {
     EXPECT_EQ(buffer.value().data(), nullptr);
     EXPECT_EQ(buffer.value().size(), 0u);
   }
+}
+
+TEST(Buffer, WhatSleepsHasItsAddressAndComesBackZeroed) {
+  auto made = Buffer<int32_t>::create(1 << 20, "test");
+  ASSERT_TRUE(made.ok());
+  Buffer<int32_t>& b = made.value();
+  int32_t* const at = b.data();
+  at[0] = at[(1 << 20) - 1] = 7;
+  ASSERT_TRUE(b.sleep().ok());
+  ASSERT_TRUE(b.sleep().ok());
+  ASSERT_TRUE(b.wake().ok());
+  ASSERT_TRUE(b.wake().ok());
+  EXPECT_EQ(b.data(), at);
+  EXPECT_EQ(at[0], 0);
+  EXPECT_EQ(at[(1 << 20) - 1], 0);
+  Buffer<int32_t> none;
+  EXPECT_TRUE(none.sleep().ok() && none.wake().ok());
+}
+
+// Of a device's memory others may have had it meanwhile, and may have it still.
+TEST(Buffer, ADevicesMemoryIsSomebodyElsesInSleep) {
+  FakeAccelerator device(1000);
+  auto made = Buffer<uint8_t>::create(600, "test", &device);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(made.value().sleep().ok());
+  EXPECT_EQ(device.free_bytes(), 1000u);
+  auto other = Buffer<uint8_t>::create(500, "test", &device);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(made.value().wake().code(), StatusCode::kOutOfMemory);
+  other.value() = {};
+  EXPECT_TRUE(made.value().wake().ok());
+  EXPECT_EQ(device.free_bytes(), 400u);
 }
 
 // Sizes that no machine has; the last two times four would wrap around to 0 and to 64 bytes.
