@@ -17,6 +17,7 @@
 #include "runtime/draft_penalties.h"
 #include "runtime/history_store.h"
 #include "runtime/kv_rebuild.h"
+#include "runtime/tick_parts.h"
 #include "runtime/trace.h"
 #include "runtime/worker_mailbox.h"
 #include "runtime/worker_options.h"
@@ -80,23 +81,6 @@ class Worker final : private BatchHost {
   void report();
 
   // ---- A tick ----
-  // Where a run of the tick has its rows, its logits and its draws.
-  struct Place {
-    int32_t row, logit, draw;
-    int32_t first_path;  // of the forest's second path, in paths_
-  };
-  // What a tick began with, for the trace; parts in seconds from its beginning.
-  struct TickMarks {
-    Stopwatch clock;
-    double draft_at = 0, verify_at = 0;
-    int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
-  };
-  // Whether a sequence ends with the token just committed, and how.
-  struct Ending {
-    bool ended = false;
-    otr_finish_reason reason = OTR_FINISH_STOP;
-    const char* error = "";
-  };
   static const Ending kFaulted;
   bool step();
   void draft(const std::vector<RowRun>& runs);
@@ -107,9 +91,9 @@ class Worker final : private BatchHost {
   void fork(size_t run, const Sequence& s, int32_t begin);
   void add_paths(size_t run, const Sequence& s, int32_t begin);
   void draw_draft(const Sequence& s, const Forest& forest, const RowRun& run, int32_t first_logit);
-  void commit_decode(Sequence* s, const Forest& forest, const Place& at);
+  void commit_decode(Sequence* s, const Forest& forest, const RunPlace& at);
   Ending commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new);
-  void commit_score(Sequence* s, const RowRun& run, const Place& at);
+  void commit_score(Sequence* s, const RowRun& run, const RunPlace& at);
   void record_score(Sequence* s, const SampleResult& scored);
   bool rows_faulted(int32_t first_row, int32_t num_rows) const;
   bool scores_row_by_row(const Sequence& s) const { return s.group->is_score && s.group->sampling.penalised(); }
@@ -152,7 +136,7 @@ class Worker final : private BatchHost {
   // Of the tick.
   RowBatchBuilder rows_;
   PageWork page_work_, fork_work_;
-  std::vector<Place> places_;  // by run
+  std::vector<RunPlace> places_;  // by run
   DraftPaths paths_;
   std::vector<int32_t> draft_tokens_;  // of one path
   std::vector<SampleDraw> draws_;

@@ -18,7 +18,7 @@ const Forest kNoDraft;
 
 }  // namespace
 
-const Worker::Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kNotFinite};
+const Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kNotFinite};
 
 // One tick. False if there was nothing to run.
 bool Worker::step() {
@@ -66,7 +66,7 @@ void Worker::trace_tick(size_t batch, double draft, double verify, double tick) 
 // holds: a draft preempts nobody.
 void Worker::draft(const std::vector<RowRun>& runs) {
   speculator_->begin_tick(runs.size());
-  places_.assign(runs.size(), Place{});
+  places_.assign(runs.size(), RunPlace{});
   if (speculator_->on()) {
     int32_t num_rows = 0;
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -194,7 +194,7 @@ void Worker::draw_draft(const Sequence& s, const Forest& forest, const RowRun& r
 void Worker::commit(const std::vector<RowRun>& runs) {
   for (size_t i = 0; i < runs.size(); ++i) {
     const RowRun& run = runs[i];
-    const Place& at = places_[i];
+    const RunPlace& at = places_[i];
     Sequence* s = &live(run.slot);
     s->num_computed = run.end;
     if (rows_faulted(at.row, run.end - run.begin)) {
@@ -232,7 +232,7 @@ bool Worker::rows_faulted(int32_t first_row, int32_t num_rows) const {
 
 // Keeps the drafted tokens that the target drew itself, and its draw after them. A run with a forest has one row of its own, then
 // the nodes'; draws likewise.
-void Worker::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
+void Worker::commit_decode(Sequence* s, const Forest& forest, const RunPlace& at) {
   const SampleResult* draws = results_.data() + at.draw;
   drawn_.clear();
   for (int32_t i = 0; i <= forest.size(); ++i) drawn_.push_back(draws[i].token);
@@ -262,7 +262,7 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const Place& at) {
 }
 
 // Appends what the target drew after the sequence's newest token.
-Worker::Ending Worker::commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new) {
+Ending Worker::commit_token(Sequence* s, const SampleResult& drawn, int32_t* num_new) {
   if (drawn.fault != 0) return kFaulted;
   s->tokens.push_back(drawn.token);
   s->logprobs.push_back(drawn.logprob);
@@ -284,7 +284,7 @@ void Worker::record_score(Sequence* s, const SampleResult& scored) {
 }
 
 // Penalised scores go row by row, since each row's penalties see the tokens before it; any score that is complete ends.
-void Worker::commit_score(Sequence* s, const RowRun& run, const Place& at) {
+void Worker::commit_score(Sequence* s, const RowRun& run, const RunPlace& at) {
   const int32_t first = std::max(run.begin, s->logits_from());
   for (int32_t row = first; row < run.end; ++row) {
     if (scores_row_by_row(*s)) {

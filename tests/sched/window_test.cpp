@@ -393,7 +393,7 @@ INSTANTIATE_TEST_SUITE_P(Window, Worlds,
 double simulated_speed(DraftMode mode, double p, int32_t window, double draft, double verify, int32_t num_tokens) {
   std::mt19937_64 rng(11);
   const auto keep_below = static_cast<uint64_t>(p * 18446744073709551615.0);
-  constexpr double kNever = std::numeric_limits<double>::infinity();
+  constexpr double kAtNoTime = std::numeric_limits<double>::infinity();
   double now = 0;
   int64_t tokens = 0;
   while (tokens < num_tokens) {
@@ -401,19 +401,19 @@ double simulated_speed(DraftMode mode, double p, int32_t window, double draft, d
     constexpr int32_t kLength = 1 << 16;
     DraftWindow d(1, 0, 2 * kLength, {window, mode});
     VerifyWindow v(1, 0, 2 * kLength);
-    double drafted_at = kNever, verified_at = kNever;
+    double drafted_at = kAtNoTime, verified_at = kAtNoTime;
     std::vector<int32_t> own;
     while (d.judged() < kLength) {
-      if (drafted_at == kNever && d.may_draft()) drafted_at = now + draft;
-      if (verified_at == kNever && v.next() != nullptr) verified_at = now + verify;
+      if (drafted_at == kAtNoTime && d.may_draft()) drafted_at = now + draft;
+      if (verified_at == kAtNoTime && v.next() != nullptr) verified_at = now + verify;
       now = std::min(drafted_at, verified_at);
       if (verified_at == now) {
-        verified_at = kNever;
+        verified_at = kAtNoTime;
         own.resize(static_cast<size_t>(VerifyWindow::rows(*v.next())));
         for (size_t i = 0; i < own.size(); ++i) own[i] = v.length() + static_cast<int32_t>(i);
-        if (d.judge(v.judge(own, kNoStop)) == Effect::kRolledBack) drafted_at = kNever;  // it begins anew
+        if (d.judge(v.judge(own, kNoStop)) == Effect::kRolledBack) drafted_at = kAtNoTime;  // it begins anew
       } else {
-        drafted_at = kNever;
+        drafted_at = kAtNoTime;
         d.add(rng() <= keep_below ? d.next() : -1);
       }
       for (DraftMessage m; d.send(&m);) v.offer(m);

@@ -1,0 +1,33 @@
+// What a tick of a worker keeps from one of its phases to the next: see Worker::step().
+//
+// Thread safety: values of the worker's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/clock.h"
+#include "runtime/outrider.h"
+
+namespace otr {
+
+// Where a run of the tick has its rows, its logits and its draws.
+struct RunPlace {
+  int32_t row, logit, draw;
+  int32_t first_path;  // of the forest's second path, among the tick's
+};
+
+// What a tick began with, for the trace; parts in seconds from its beginning.
+struct TickMarks {
+  Stopwatch clock;
+  double draft_at = 0, verify_at = 0;
+  int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
+};
+
+// Whether a sequence ends with the token just committed, and how.
+struct Ending {
+  bool ended = false;
+  otr_finish_reason reason = OTR_FINISH_STOP;
+  const char* error = "";
+};
+
+}  // namespace otr
