@@ -40,8 +40,9 @@ uint64_t hash_of(const T& header) {
 
 template <typename T>
 void append(std::vector<char>* bytes, const T* values, size_t count) {
-  const char* begin = reinterpret_cast<const char*>(values);
-  bytes->insert(bytes->end(), begin, begin + count * sizeof(T));
+  const size_t at = bytes->size();
+  bytes->resize(at + count * sizeof(T));
+  if (count > 0) std::memcpy(bytes->data() + at, values, count * sizeof(T));
 }
 
 void append_u32(std::vector<char>* bytes, size_t value) {
@@ -51,7 +52,6 @@ void append_u32(std::vector<char>* bytes, size_t value) {
 
 std::vector<char> encode(std::span<const int32_t> prompt, const PromptHistory& history) {
   std::vector<char> raw;
-  raw.reserve(3 * sizeof(uint32_t) + prompt.size_bytes());
   append_u32(&raw, prompt.size());
   append_u32(&raw, 0);  // responses: below
   append_u32(&raw, history.has_logprobs());
