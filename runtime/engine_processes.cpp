@@ -216,7 +216,10 @@ Status Engine::take_replicas(int32_t worker, const ProcessReport& from, WorkerRe
     const LedgerGroup* group = ledger_.find(name.group);
     const LedgerSample* sample = group != nullptr ? group->find(name.sample) : nullptr;
     const bool is_there = sample != nullptr && sample->is_at(worker) && !sample->is_finished;
-    if (!is_there && !ledger_.is_straggler(worker, name.group, name.sample)) return bad_input("it lends a sample that it does not have");
+    const auto is_it = [&name](const SampleEnd& e) { return e.group == name.group && e.sample == name.sample; };
+    const bool was_there = ledger_.is_straggler(worker, name.group, name.sample) || std::any_of(from.finished.begin(), from.finished.end(), is_it) ||
+                           std::any_of(from.dropped.begin(), from.dropped.end(), [&name](const SampleName& d) { return d.group == name.group && d.sample == name.sample; });
+    if (!is_there && !was_there) return bad_input("it lends a sample that it does not have");
     if (is_there && (group->group->is_score || sample->num_accepted() == 0)) return bad_input("it lends a sample that cannot race");
     if (!is_there || sample->is_at(from.lent->to) || placement_.is_gone(from.lent->to)) {
       --counted_before_[static_cast<size_t>(worker)].replicas;

@@ -200,7 +200,7 @@ Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr
   s->error = error;
   s->finish_reason = reason;
   s->is_finished = true;
-  if (worker != s->worker) std::replace(s->replicas.begin(), s->replicas.end(), worker, std::exchange(s->worker, worker));
+  if (worker != s->worker) *std::find(s->replicas.begin(), s->replicas.end(), worker) = std::exchange(s->worker, worker);
   for (const int32_t other : s->replicas) stragglers_.emplace(group, sample, other);
   return true;
 }
@@ -220,7 +220,10 @@ void Ledger::move(uint64_t group, uint32_t sample, int32_t from, int32_t to) {
 
 bool Ledger::lend(uint64_t group, uint32_t sample, int32_t to, bool leaps) {
   LedgerSample* s = find(group, sample);
-  if (s == nullptr || s->is_finished) return false;
+  if (s == nullptr || s->is_finished) {
+    stragglers_.emplace(group, sample, to);  // it is on its way nevertheless
+    return false;
+  }
   s->replicas.push_back(to);
   s->raced = true;
   s->leaps = leaps;
