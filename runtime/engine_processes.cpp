@@ -116,6 +116,12 @@ Status take_each(std::vector<T>* all, const Take& take) {
 Status Engine::process_report(int32_t worker, ProcessReport* from) {
   const std::lock_guard<std::mutex> lock(mutex_);
   WorkerReport report;
+  // A sample that ends with this very report does not race.
+  const auto ends = [from](const SampleName& name) {
+    const auto is_it = [&name](const auto& other) { return other.group == name.group && other.sample == name.sample; };
+    return std::any_of(from->finished.begin(), from->finished.end(), is_it) || std::any_of(from->dropped.begin(), from->dropped.end(), is_it);
+  };
+  counted_before_[static_cast<size_t>(worker)].replicas -= static_cast<int64_t>(std::erase_if(from->replicas, ends));
   OTR_RETURN_IF_ERROR(ledger_.append(worker, from->progress, limits_.vocab_size));
   from->progress.clear();
   const Status ended = take_each(&from->finished, [&](const SampleEnd& end) { return take_end(worker, end, &report); });

@@ -53,7 +53,6 @@ void append_u32(std::vector<char>* bytes, size_t value) {
 
 std::vector<char> encode(std::span<const int32_t> prompt, const PromptHistory& history) {
   std::vector<char> raw;
-  raw.reserve(3 * sizeof(uint32_t) + prompt.size_bytes());
   append_u32(&raw, prompt.size());
   append_u32(&raw, 0);  // responses: below
   append_u32(&raw, history.has_logprobs());

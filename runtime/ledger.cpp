@@ -198,7 +198,7 @@ Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr
   if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
   if (reason == OTR_FINISH_ERROR && lose(worker, group, sample)) return false;
   s->error = error;  // what needs memory comes first: without it, the sample is not finished
-  if (worker != s->worker) std::replace(s->replicas.begin(), s->replicas.end(), worker, std::exchange(s->worker, worker));
+  if (worker != s->worker) *std::find(s->replicas.begin(), s->replicas.end(), worker) = std::exchange(s->worker, worker);
   decltype(stragglers_) late;
   for (const int32_t other : s->replicas) late.emplace(group, sample, other);
   stragglers_.merge(late);
@@ -224,7 +224,10 @@ void Ledger::move(uint64_t group, uint32_t sample, int32_t from, int32_t to) {
 
 bool Ledger::lend(uint64_t group, uint32_t sample, int32_t to, bool leaps) {
   LedgerSample* s = find(group, sample);
-  if (s == nullptr || s->is_finished) return false;
+  if (s == nullptr || s->is_finished) {
+    stragglers_.emplace(group, sample, to);  // it is on its way nevertheless
+    return false;
+  }
   s->replicas.push_back(to);
   s->raced = true;
   s->leaps = leaps;

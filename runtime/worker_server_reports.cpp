@@ -46,7 +46,7 @@ void WorkerServer::take(WorkerReport* report) {
     if (s->is_new_replica()) {  // the engine makes it, of what it knows
       pending_.replicas.push_back({.group = s->group->id, .sample = s->sample});
       s->race->leave();
-      races_.insert_or_assign({s->group->id, s->sample}, s->race);
+      if (!s->race->over()) races_.insert_or_assign({s->group->id, s->sample}, s->race);  // it may have ended in the same tick
       continue;
     }
     pending_.given.push_back({.group = s->group->id,

