@@ -33,6 +33,12 @@ void candidates_later(const CandidateParams& p, const LaunchContext& on) {
   fake(on).ask([p, &pool = on.pool] { candidates_scalar(p, pool); });
 }
 
+void take_tokens_later(const TakeTokensParams& p, const LaunchContext& on) {
+  fake(on).ask([p] {
+    for (int32_t row = 0; row < p.num_rows; ++row) p.token_ids[row] = p.drawn[p.from[row]].count > 0 ? p.drawn[p.from[row]].tokens[0] : 0;
+  });
+}
+
 class DeviceDrawsTest : public testing::Test {
  protected:
   DeviceDrawsTest() {
@@ -86,7 +92,7 @@ class DeviceDrawsTest : public testing::Test {
   ThreadPool pool_{1};
   FakeAccelerator device_{size_t{64} << 20};
   DeviceLayouts layouts_{.rows_from_tiles = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; },
-                          .take_tokens = take_tokens};
+                          .take_tokens = take_tokens_later};
   KernelTable kernels_ = {};
   std::vector<float> logits_ = std::vector<float>(kRows * kDrawnVocab);
   std::deque<std::vector<PenaltyEntry>> lists_;
