@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/base/clock.h"
 #include "runtime/worker_stats.h"
 
 namespace otr {
@@ -75,7 +74,7 @@ DraftServer::~DraftServer() {
 }
 
 bool DraftServer::tick() {
-  const Stopwatch clock;
+  const PacedStopwatch clock(options_.tree.paced.pace);
   const bool received = receive();
   const bool drafted = draft();
   const bool sent = send();

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/device.h"
 #include "runtime/history_store.h"
+#include "runtime/pace.h"
 #include "runtime/worker_options.h"
 
 namespace otr {
@@ -26,6 +28,7 @@ struct EngineOptions {
   std::vector<std::string> drafters;  // as parse_drafter_model()
   std::vector<CustomDrafter> custom_drafters;
   std::string profile;           // a file of measured costs; empty: none
+  std::optional<PaceOptions> pace;  // workers are paced
   std::vector<CostModel> costs;  // by drafter of the policy, instead of measured ones: for proofs
   WorkerProofs proofs;
   HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs

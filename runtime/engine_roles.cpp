@@ -158,6 +158,11 @@ void Engine::start_races() {
   }
 }
 
+std::string Engine::plan_text() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return plan_text_;
+}
+
 // ,"num_draft_workers":1,"decoupled":true,"plan":"…": nothing where no worker may draft for others.
 std::string Engine::plan_json() const {
   if (links_.empty()) return "";

@@ -102,6 +102,7 @@ struct Sequence {
 
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
+  double finished_ms = 0;  // by the clock of a paced engine
 
   int32_t num_prompt() const { return group->num_prompt; }
   int32_t num_copied_pages() const { return static_cast<int32_t>(copied.size()) - first_copied; }

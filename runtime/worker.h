@@ -65,7 +65,7 @@ class Worker final : private BatchHost {
   void migrate_at_random();
   void advance_rebuilds();
   bool waits_for_sibling(const Sequence& s) const;
-  bool wait_for_pages() const;
+  bool wait_for_pages();
   bool await_drafts();
   Sequence* cheapest_running() const;
   void fail_all(const std::string& why);
@@ -79,7 +79,7 @@ class Worker final : private BatchHost {
   };
   // What a tick began with, for the trace; parts in seconds from its beginning.
   struct TickMarks {
-    Stopwatch clock;
+    PacedStopwatch clock;
     double draft_at = 0, verify_at = 0;
     int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
   };
@@ -91,6 +91,7 @@ class Worker final : private BatchHost {
   };
   static const Ending kFaulted;
   bool step();
+  void hold_pass(size_t batch);
   void draft(const std::vector<RowRun>& runs);
   void assemble(const std::vector<RowRun>& runs);
   void draw(const std::vector<RowRun>& runs);
@@ -124,6 +125,7 @@ class Worker final : private BatchHost {
 
   const WorkerOptions options_;
   const std::unique_ptr<Device> device_;
+  const std::unique_ptr<Pace> pace_;  // null: passes take what they take
   WorkerMailbox mailbox_;
   WorkerOrders orders_;  // taken from the mailbox, not followed yet
   WorkerReport report_;  // of this tick
@@ -151,7 +153,7 @@ class Worker final : private BatchHost {
   DraftPenalties penalties_;
   std::vector<SampleResult> results_;
   std::vector<int32_t> drawn_, accepted_;  // of one forest: the target's tokens; the nodes that were kept
-  TickMarks marks_;
+  TickMarks marks_{.clock = PacedStopwatch(pace_.get())};
 };
 
 }  // namespace otr

@@ -53,6 +53,8 @@ struct WorkerOptions {
   bool reports_progress = false;
   // These outlive the worker.
   WorkerHost* host = nullptr;
+  const PaceOptions* pace = nullptr;  // what passes take; null: as long as they do
+  PaceClock* pace_clock = nullptr;    // then: all workers'
   HistoryStore* history = nullptr;  // may be null
   Trace* trace = nullptr;           // may be null
 

@@ -2,7 +2,6 @@
 // from plain decoding to racing drafters, and with ours.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "runtime/profile_file.h"
@@ -57,17 +56,8 @@ const Flag kTable[] = {
     {"json", nullptr, "print one JSON object instead of tables"},
 };
 
-double number_flag(const Flags& flags, const char* name, double fallback, double least, double most) {
-  if (!flags.given(name)) return fallback;
-  const std::string text = flags.required(name);
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || !(number >= least && number <= most)) {
-    char range[96];
-    std::snprintf(range, sizeof range, ": must be a number from %g to %g", least, most);
-    throw Failure(kExitUsage, "--" + std::string(name) + " " + text + range);
-  }
-  return number;
+double number_or(const Flags& flags, const char* name, double fallback, double least, double most) {
+  return flags.given(name) ? number_flag(name, flags.required(name), least, most) : fallback;
 }
 
 int32_t whole_flag(const Flags& flags, const char* name, int32_t fallback) {
@@ -107,7 +97,7 @@ void read_costs(const Flags& flags, Setting* s) {
 
 void read_acceptances(const Flags& flags, Setting* s) {
   std::vector<AcceptanceLaw> given;
-  for (const std::string& text : flags.all("acceptance")) given.push_back(parse_acceptance(text));
+  for (const std::string& text : flags.all("acceptance")) given.push_back(parse_acceptance("acceptance", text, AcceptanceLaw().deviation));
   for (const AcceptanceLaw& law : given) {
     auto& all = s->options.drafters;
     if (std::any_of(all.begin(), all.end(), [&law](const DrafterChoice& d) { return d.name == law.drafter; })) continue;
@@ -141,14 +131,14 @@ Setting setting_of(const Flags& flags) {
   choice_flag("form", form, {"renewal", "paper"});
   o.form = form == "paper" ? WindowForm::kPaperDecoupled : WindowForm::kDecoupled;
   o.max_race_batch = whole_flag(flags, "race-batch", o.max_race_batch);
-  o.shared = number_flag(flags, "shared", o.shared, 0, 1);
-  o.kv_transfer_ms = number_flag(flags, "kv-transfer-ms", 0, 0, 1e6);
+  o.shared = number_or(flags, "shared", o.shared, 0, 1);
+  o.kv_transfer_ms = number_or(flags, "kv-transfer-ms", 0, 0, 1e6);
   s.law.seed = flags.given("seed") ? u64_flag("seed", flags.required("seed")) : 0;
   s.law.prompt = whole_flag(flags, "prompt-tokens", s.law.prompt);
   s.law.median = whole_flag(flags, "median-tokens", s.law.median);
   s.law.most = whole_flag(flags, "max-tokens", s.law.most);
   s.law.samples = whole_flag(flags, "n", 1);
-  s.law.sigma = number_flag(flags, "sigma", s.law.sigma, 0, 10);
+  s.law.sigma = number_or(flags, "sigma", s.law.sigma, 0, 10);
   if (flags.given("samples")) {
     s.requests = read_requests(flags.required("samples"), s.law, s.acceptance);
     const size_t count = static_cast<size_t>(whole_flag(flags, "requests", static_cast<int32_t>(s.requests.size())));
