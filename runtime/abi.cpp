@@ -183,27 +183,6 @@ otr_status on_history(otr_engine* handle, const char* path, const Body& body) no
   });
 }
 
-otr_result_view view_of(const Sequence& s) {
-  const size_t prompt = static_cast<size_t>(s.num_prompt());
-  const bool logprobs = s.group->wants_logprobs;
-  // A score that failed has fewer log-probs than tokens: report only what exists.
-  const size_t count = s.group->is_score ? s.raw_logprobs.size() : s.tokens.size() - prompt;
-  return {.struct_size = sizeof(otr_result_view),
-          .group_id = s.group->id,
-          .tag = s.group->tag,
-          .sample = s.sample,
-          .finish_reason = s.finish_reason,
-          .num_tokens = count,
-          .token_ids = s.tokens.data() + prompt,
-          .logprobs = logprobs ? s.logprobs.data() : nullptr,
-          .raw_logprobs = s.raw_logprobs.data(),
-          .error = s.error.c_str(),
-          .spec_num_draft_tokens = s.spec_draft_tokens,
-          .spec_num_accepted_tokens = s.spec_accepted_tokens,
-          .spec_num_verify_steps = s.spec_verify_steps,
-          .weight_version = s.group->weight_version};
-}
-
 Status check_memory(otr_memory what) {
   return what >= OTR_MEMORY_WEIGHTS && what <= OTR_MEMORY_ALL ? Status() : invalid_argument("memory " + std::to_string(what) + " is unknown");
 }
@@ -352,7 +331,7 @@ otr_status otr_result_get(const otr_result* result, otr_result_view* view, size_
     if (s == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
     if (view == nullptr) return invalid_argument("view is NULL");
     if (!is_struct_size(struct_size)) return invalid_argument("struct_size is wrong: pass sizeof the struct");
-    const otr_result_view filled = view_of(*s);
+    const otr_result_view filled = result_view(*s);
     std::memset(static_cast<void*>(view), 0, struct_size);
     std::memcpy(static_cast<void*>(view), &filled, std::min(struct_size, sizeof filled));
     view->struct_size = struct_size;

@@ -66,4 +66,25 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   return o;
 }
 
+otr_result_view result_view(const Sequence& s) {
+  const size_t prompt = static_cast<size_t>(s.num_prompt());
+  const bool logprobs = s.group->wants_logprobs;
+  // A score that failed has fewer log-probs than tokens: report only what exists.
+  const size_t count = s.group->is_score ? s.raw_logprobs.size() : s.tokens.size() - prompt;
+  return {.struct_size = sizeof(otr_result_view),
+          .group_id = s.group->id,
+          .tag = s.group->tag,
+          .sample = s.sample,
+          .finish_reason = s.finish_reason,
+          .num_tokens = count,
+          .token_ids = s.tokens.data() + prompt,
+          .logprobs = logprobs ? s.logprobs.data() : nullptr,
+          .raw_logprobs = s.raw_logprobs.data(),
+          .error = s.error.c_str(),
+          .spec_num_draft_tokens = s.spec_draft_tokens,
+          .spec_num_accepted_tokens = s.spec_accepted_tokens,
+          .spec_num_verify_steps = s.spec_verify_steps,
+          .weight_version = s.group->weight_version};
+}
+
 }  // namespace otr

@@ -4,7 +4,6 @@
 #include <new>
 #include <utility>
 
-#include "kernels/base/clock.h"
 #include "runtime/worker_stats.h"
 
 namespace otr {
@@ -76,7 +75,7 @@ DraftServer::~DraftServer() {
 }
 
 bool DraftServer::tick() {
-  const Stopwatch clock;
+  const PacedStopwatch clock(options_.tree.paced.pace);
   const bool received = receive();
   const bool drafted = draft();
   const bool sent = send();

@@ -25,6 +25,7 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
   if (!o.gpus.empty() && o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
+  if (o.pace && o.worker_processes) return unsupported("pace with worker_processes: one clock paces threads");
   return o.worker_processes ? check_process_options(o) : Status();
 }
 
@@ -51,6 +52,12 @@ RaceMode race_mode(RaceMode asked, const Policy& policy) {
   if (asked != RaceMode::kByPolicy) return asked;
   if (policy.kind == PolicyKind::kSpecactor) return RaceMode::kFastestOfN;
   return policy.leapfrog ? RaceMode::kLeapfrog : RaceMode::kOff;
+}
+
+// Keys and values move as fast as a profile's token does.
+RebuildOptions paced_rebuild(const PaceOptions& pace, const ModelRunner& target) {
+  if (pace.kv_transfer_ms == 0) return {.mode = RebuildMode::kRecompute};
+  return {.link_bytes_per_second = static_cast<double>(target.page_bytes()) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
 }
 
 // {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
@@ -80,14 +87,17 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   }
   if (policy.kind == PolicyKind::kAuto) policy.drafters = drafters_of_auto(options, model_names);
   OTR_RETURN_IF_ERROR(name_drafters(model_names, &policy));
+  // What is not in the profile is not there; a fixed policy that names it is refused with the drafter's name.
+  if (options.pace && policy.kind != PolicyKind::kFixed && options.pace->drafter("self") == nullptr) std::erase(policy.drafters, "self");
   EngineOptions o = options;
   const bool drafts_history = std::find(policy.drafters.begin(), policy.drafters.end(), "history") != policy.drafters.end();
   if (drafts_history && o.history == HistoryContent::kNone) {
     o.history = uses_history_logprobs(policy) ? HistoryContent::kLogprobs : HistoryContent::kTokens;
   }
   std::unique_ptr<Engine> engine(new Engine(o));
+  if (o.pace) engine->pace_clock_ = std::make_unique<PaceClock>(o.pace->scale, static_cast<size_t>(o.num_workers));
   if (!o.trace_path.empty()) {
-    OTR_ASSIGN_OR_RETURN(engine->trace_, Trace::create(o.trace_path));
+    OTR_ASSIGN_OR_RETURN(engine->trace_, Trace::create(o.trace_path, engine->pace_clock_.get()));
   }
   WorkerOptions w{.num_workers = o.num_workers,
                   .prefill_chunk = o.prefill_chunk,
@@ -97,6 +107,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                   .proofs = o.proofs,
                   .reports_progress = o.keeps_checkpoints,
                   .host = engine.get(),
+                  .pace = engine->options_.pace ? &*engine->options_.pace : nullptr,
+                  .pace_clock = engine->pace_clock_.get(),
                   .trace = engine->trace_.get()};
   w.speculation = {.policy = policy,
                    .models = std::move(models),
@@ -166,6 +178,7 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
+      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target());
       if (options_.history != HistoryContent::kNone)
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();
@@ -317,6 +330,13 @@ Engine::CaptureFacts Engine::count_captures() const {
     facts.seconds += programs->capture_seconds();
   }
   return facts;
+}
+
+PaceStats Engine::pace_stats() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  PaceStats sum;
+  for (const WorkerStats& worker : stats_) sum.add(worker.pace);
+  return sum;
 }
 
 // What captured programs cost, and how often the host has waited, of all workers: ,"gpu":{…}; "" on the CPU.

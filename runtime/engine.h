@@ -62,6 +62,9 @@ class Engine final : private WorkerHost, private ProcessHost {
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
   const RequestLimits& limits() const { return limits_; }
+  std::string plan_text() const;  // why workers draft for others, or do not; "": there was no choice
+  PaceStats pace_stats() const;   // of all workers
+  PaceClock* pace_clock() { return pace_clock_.get(); }  // null: it is not paced
   HistoryStore* history() { return history_.get(); }  // null: none is kept
   // Ends the workers' threads and wakes every waiter. Called by the destructor; may be called before.
   void shutdown();
@@ -161,6 +164,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   const std::string unavailable_paths_;           // JSON: path -> why it cannot run here
   std::string draft_model_;                       // the drafter that draft workers run; "": there are none
   RequestLimits limits_;                          // from here on set by create()
+  std::unique_ptr<PaceClock> pace_clock_;         // may be null
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
   // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest, where they are processes.

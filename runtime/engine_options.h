@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/device.h"
 #include "runtime/history_store.h"
+#include "runtime/pace.h"
 #include "runtime/worker_options.h"
 
 namespace otr {
@@ -21,11 +23,13 @@ struct EngineOptions {
   std::vector<int32_t> gpus;  // workers go round them, at least one each; empty: the CPU
   int32_t num_workers = 1;
   int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
+  bool always_decouples = false;  // they do, whatever the plan says: for comparison
   std::string policy = "auto";
   RaceMode race = RaceMode::kByPolicy;
   std::vector<std::string> drafters;  // as parse_drafter_model()
   std::vector<CustomDrafter> custom_drafters;
   std::string profile;           // a file of measured costs; empty: none
+  std::optional<PaceOptions> pace;  // workers are paced
   std::vector<CostModel> costs;  // by drafter of the policy, instead of measured ones: for proofs
   WorkerProofs proofs;
   HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs

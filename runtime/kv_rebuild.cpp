@@ -4,6 +4,7 @@
 #include <cassert>
 #include <new>
 
+#include "kernels/base/clock.h"
 #include "kernels/page/page.h"
 
 namespace otr {
@@ -79,7 +80,7 @@ bool KvRebuild::reclaim() {
 
 void KvRebuild::begin_tick() {
   const double seconds = since_tick_.seconds();
-  since_tick_ = Stopwatch();
+  since_tick_ = PacedStopwatch(pace_);
   if (active_ && throttled() && limited_) copied_.add(static_cast<double>(num_copied_), seconds);
   if (!throttled())
     budget_ = std::max(target_->on_device() ? kMostDeviceBytesPerTick : kMostBytesPerTick, static_cast<double>(target_->page_bytes()));

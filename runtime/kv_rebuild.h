@@ -15,8 +15,8 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/base/clock.h"
 #include "runtime/kv_lease.h"
+#include "runtime/pace.h"
 #include "runtime/request.h"
 #include "runtime/worker_options.h"
 #include "sched/kv_split.h"
@@ -25,9 +25,9 @@ namespace otr {
 
 class KvRebuild {
  public:
-  // Both outlive it.
-  KvRebuild(ModelRunner* target, WorkerMailbox* own, const RebuildOptions& options)
-      : target_(target), own_(own), options_(options) {}
+  // All outlive it. `pace`: by whose clock rates are; null: the wall's.
+  KvRebuild(ModelRunner* target, WorkerMailbox* own, const RebuildOptions& options, const Pace* pace = nullptr)
+      : target_(target), own_(own), options_(options), pace_(pace), since_tick_(pace) {}
 
   // ---- Who gives a sequence ----
   // Lends what the sequence has computed to whoever goes on with it. Nothing where that is less than a page, where copying is off, or
@@ -70,9 +70,10 @@ class KvRebuild {
   ModelRunner* const target_;
   WorkerMailbox* const own_;
   const RebuildOptions options_;
+  const Pace* const pace_;
   std::vector<std::shared_ptr<LentPages>> lent_;
   Rate computed_, copied_;
-  Stopwatch since_tick_;
+  PacedStopwatch since_tick_;
   double budget_ = 0;     // bytes that may be copied now
   bool active_ = false;   // since the last tick something was to come
   bool limited_ = false;  // and the link, or the bound of a tick, kept it from coming at once

@@ -36,6 +36,7 @@ constexpr CostKey kCostKeys[] = {{"weights_ms", &RoleCost::weights_ms}, {"kv_ms"
 ordered_json cost_json(const RoleCost& cost, const Goodness& goodness) {
   ordered_json json;
   for (const CostKey& key : kCostKeys) json[key.name] = cost.*key.value;
+  if (cost.pass_ms > 0) json["pass_ms"] = cost.pass_ms;
   json["points"] = goodness.points;
   json["r2"] = goodness.r2;
   json["median_error"] = goodness.median_error;
@@ -53,6 +54,7 @@ class ObjectReader {
     if (!object.is(JsonKind::kObject)) fail(where, "must be an object, not " + std::string(json_kind_name(object.kind())));
   }
 
+  bool has(const char* key) const { return static_cast<bool>(object_.find(key)); }
   JsonValue take(const char* key) {
     ++taken_;
     const JsonValue value = object_.find(key);
@@ -212,6 +214,7 @@ class ProfileReader {
     if (!status_.ok()) return;
     for (const CostKey& key : kCostKeys)
       cost->*key.value = keys.real(key.name, 0, key.value == &RoleCost::overlap ? 1 : kMostMs);
+    if (keys.has("pass_ms")) cost->pass_ms = keys.real("pass_ms", 0, kMostMs);
     goodness->points = keys.whole("points", 0, kMostTokens);
     goodness->r2 = keys.real("r2", -1e300, 1);
     goodness->median_error = keys.real("median_error", 0, 1e300);

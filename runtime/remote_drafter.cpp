@@ -64,7 +64,7 @@ void RemoteDrafter::exchange() {
   }
   receive();
   owes_ = !link_.drafts.empty();
-  const Clock::time_point now = Clock::now();
+  const double now = clock_.seconds();
   for (size_t i = 0; i < open_.size();) {
     const int32_t at = open_[i];
     Request& r = requests_[static_cast<size_t>(at)];
@@ -77,7 +77,7 @@ void RemoteDrafter::exchange() {
       continue;
     }
     if (r.window->next() != nullptr) r.waits_since = now;
-    else if (!r.alone && now - r.waits_since > kPatience) r.alone = true, r.head_start = 0, ++num_impatient_;
+    else if (!r.alone && 1e3 * (now - r.waits_since) > kPatienceMs) r.alone = true, r.head_start = 0, ++num_impatient_;
     ++i;
   }
   ring();
@@ -133,7 +133,7 @@ void RemoteDrafter::receive() {
     Request& r = requests_[at];
     if (r.window == nullptr || r.name != m->request) continue;
     (void)r.window->offer(*m);  // a stale one too shows that the drafter lives
-    if (r.alone) r.waits_since = Clock::now();
+    if (r.alone) r.waits_since = clock_.seconds();
     r.alone = false;
     r.head_start = 0;
   }
@@ -194,7 +194,7 @@ void RemoteDrafter::observe(const DraftVerdict& v) {
   owes_ |= !send(r);
   if (r->copy == nullptr && r->head_start > 0 && (r->head_start -= v.num_new) <= 0) {
     r->alone = false;
-    r->waits_since = Clock::now();
+    r->waits_since = clock_.seconds();
   }
 }
 

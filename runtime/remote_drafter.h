@@ -2,7 +2,7 @@
 // for each sequence.
 //
 // A sequence is opened at the drafting worker when it may draft for the first time. From then on it waits for each window: it has
-// no row in the ticks until that has come, while others have theirs. It waits for kPatience at most. Whoever has waited longer
+// no row in the ticks until that has come, while others have theirs. It waits for kPatienceMs at most. Whoever has waited longer
 // decodes plainly and does not wait until a message shows that its drafter lives. At first a sequence decodes kHeadStart tokens
 // plainly, while its drafter computes what it missed; without an end to that, a drafter no faster than the target would never
 // catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow).
@@ -14,7 +14,6 @@
 // Thread safety: used by the worker's thread. Errors: none.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -26,11 +25,11 @@ namespace otr {
 
 class RemoteDrafter final : public Drafter {
  public:
-  static constexpr std::chrono::milliseconds kPatience{1000};  // several windows of a large drafter
+  static constexpr double kPatienceMs = 1000;  // several windows of a large drafter
 
-  // `link` and `live`, the worker's sequences by slot, outlive the drafter.
-  RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live)
-      : number_(number), link_(*link), live_(live) {}
+  // `link` and `live`, the worker's sequences by slot, outlive the drafter. `pace`: whose clock it waits by; null: the wall's.
+  RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live, const Pace* pace)
+      : number_(number), link_(*link), live_(live), clock_(pace) {}
   // Whether sequences are opened. At first they are not.
   void set_open(bool open) { opens_ = open; }
 
@@ -51,7 +50,6 @@ class RemoteDrafter final : public Drafter {
   int64_t num_impatient() const { return num_impatient_; }  // times that a sequence has waited in vain
 
  private:
-  using Clock = std::chrono::steady_clock;
   static constexpr int32_t kNone = -1;
   static constexpr int32_t kHeadStart = 8;  // tokens
   struct Request {
@@ -62,7 +60,7 @@ class RemoteDrafter final : public Drafter {
     bool wanted = false;                   // it may draft
     bool alone = true;                     // it does not wait
     int32_t head_start = kHeadStart;       // tokens that it still decodes alone
-    Clock::time_point waits_since;
+    double waits_since = 0;                // seconds
   };
   Request* request(int32_t slot);
   const Request* request(int32_t slot) const { return const_cast<RemoteDrafter*>(this)->request(slot); }
@@ -74,6 +72,7 @@ class RemoteDrafter final : public Drafter {
   const int number_;
   DraftLink& link_;
   const std::vector<std::unique_ptr<Sequence>>& live_;
+  const PacedStopwatch clock_;
   std::vector<Request> requests_;
   std::vector<int32_t> free_;        // of requests_
   std::vector<int32_t> request_of_;  // by slot

@@ -87,10 +87,10 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   const Policy& policy = options_.policy;
   const TreeDrafterOptions tree{.number = static_cast<int>(drafters_.size()), .top_k = policy.top_k, .max_nodes = policy.verify_tokens,
                                 .max_batch = options_.max_batch, .max_draft_rows = options_.max_draft_rows, .chunk = options_.prefill_chunk,
-                                .by_q = policy.by_q, .uncoupled = policy.uncoupled};
+                                .by_q = policy.by_q, .uncoupled = policy.uncoupled, .paced = PacedLevels(options_.pace, options_.pace_options, name)};
   const auto named = [&name](const auto& d) { return d.name == name; };
   if (is_remote(name)) {
-    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live);
+    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live, options_.pace);
     remote_ = remote.get();
     return std::unique_ptr<Drafter>(std::move(remote));
   }
@@ -119,6 +119,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
 Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
   if (options_.costs_of != nullptr) return options_.costs_of->costs_;
   if (!options_.costs.empty()) return options_.costs;
+  if (options_.pace_options != nullptr) return paced_costs();
   if (options_.profile.empty()) {
     if (!needs_costs(options_.policy)) return std::vector<CostModel>();
     PassTimer timer;
@@ -133,6 +134,18 @@ Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
     subject.drafters.push_back({traits_[d].name, programs_[d] ? drafter_shape(*programs_[d], device.target()) : ""});
   }
   return costs_of(profile, options_.profile, subject);
+}
+
+// As costs_of() of a profile.
+Result<std::vector<CostModel>> Speculator::paced_costs() const {
+  std::vector<CostModel> costs;
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    const PacedDrafter* const named = options_.pace_options->drafter(traits_[d].name);
+    if (programs_[d] && named == nullptr) return invalid_argument("drafter '" + traits_[d].name + "' is not in the profile, and runs a model");
+    costs.push_back(programs_[d] ? named->cost : options_.pace_options->target);
+    if (!programs_[d]) costs.back().roles[static_cast<size_t>(CostRole::kDraft)] = {};
+  }
+  return costs;
 }
 
 std::vector<DrafterModel> Speculator::shared_models() const {
@@ -277,6 +290,7 @@ void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int3
     s->spec_draft_tokens += counts_.draft_tokens - drafted;
     s->spec_accepted_tokens += static_cast<int64_t>(accepted.size());
     s->spec_verify_steps += !forest.empty();
+    s->spec_judged_tokens += std::min({forest.max_depth(), static_cast<int32_t>(accepted.size()) + 1, judged});
   }
   note_outcome(*s, forest, accepted, num_new, ended);
   const DraftVerdict verdict{.sequence = view(*s), .num_new = num_new, .forest = &forest, .accepted = accepted};

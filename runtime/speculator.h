@@ -43,6 +43,8 @@ struct SpeculatorOptions {
   // For create(): other workers', whose costs, and whose drafters' weights, are this one's too; null: measured, and loaded.
   const class Speculator* costs_of = nullptr;
   const class Speculator* share = nullptr;
+  const PaceOptions* pace_options = nullptr;  // what passes are said to cost, instead of measured; null: nothing
+  Pace* pace = nullptr;       // the worker's, then
   DraftLink* link = nullptr;  // to a worker that drafts; null: there is none
   std::string decoupled = {};  // the drafter's name that drafts there
   int32_t max_batch;
@@ -111,6 +113,7 @@ class Speculator {
  private:
   Speculator(const SpeculatorOptions& options) : options_(options) {}
   Result<std::vector<CostModel>> find_costs(Device& device) const;
+  Result<std::vector<CostModel>> paced_costs() const;
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Device& device, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
   bool is_model(const std::string& name) const;

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "kernels/base/clock.h"
 #include "runtime/outrider.h"
+#include "runtime/pace.h"
 
 namespace otr {
 
@@ -18,7 +18,7 @@ struct RunPlace {
 
 // What a tick began with, for the trace; parts in seconds from its beginning.
 struct TickMarks {
-  Stopwatch clock;
+  PacedStopwatch clock;
   double draft_at = 0, verify_at = 0;
   int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
 };

@@ -16,7 +16,7 @@
 
 namespace otr {
 
-Result<std::unique_ptr<Trace>> Trace::create(const std::string& path) {
+Result<std::unique_ptr<Trace>> Trace::create(const std::string& path, const PaceClock* pace) {
   const auto fail = [&path](const std::string& why) { return io_error("cannot write the trace " + path + ": " + why); };
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) return fail(std::generic_category().message(errno));
@@ -26,10 +26,10 @@ Result<std::unique_ptr<Trace>> Trace::create(const std::string& path) {
     ::close(fd);
     return fail("it is not a file");
   }
-  return std::unique_ptr<Trace>(new Trace(path, fd));
+  return std::unique_ptr<Trace>(new Trace(path, fd, pace));
 }
 
-Trace::Trace(std::string path, int fd) : path_(std::move(path)), fd_(fd), buffer_(new char[kBufferBytes]) {}
+Trace::Trace(std::string path, int fd, const PaceClock* pace) : path_(std::move(path)), fd_(fd), pace_(pace), buffer_(new char[kBufferBytes]) {}
 
 Trace::~Trace() {
   if (begun_) put("\n]\n");
@@ -139,7 +139,7 @@ void Trace::plan(const TickPlan& plan) {
 }
 
 void Trace::tick(const TraceTick& t) {
-  const double at = 1e6 * (clock_.seconds() - t.age - t.tick);
+  const double at = 1e6 * (seconds() - t.age - t.tick);
   const std::lock_guard<std::mutex> lock(mutex_);
   slice("tick", t.worker, at, t.tick);
   put(",\"args\":{\"tick\":");
@@ -170,7 +170,7 @@ void Trace::sample(const TraceSample& s) {
   const std::lock_guard<std::mutex> lock(mutex_);
   put(",\n{\"name\":\"sample\",\"ph\":\"i\",\"s\":\"t\",\"pid\":1");
   field("tid", int64_t{s.worker} + 1);
-  field("ts", 1e6 * clock_.seconds(), 1);
+  field("ts", 1e6 * seconds(), 1);
   put(",\"args\":{\"group\":");
   put(static_cast<int64_t>(s.group));
   field("sample", int64_t{s.sample});

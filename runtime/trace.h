@@ -19,6 +19,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/status.h"
+#include "runtime/pace.h"
 #include "spec/chooser.h"
 
 namespace otr {
@@ -60,7 +61,8 @@ class TraceSink {
 class Trace final : public TraceSink {
  public:
   // Makes the file, empty. kIoError, with the path and the reason; pipes and sockets are refused.
-  static Result<std::unique_ptr<Trace>> create(const std::string& path);
+  // `pace`: of paced workers, whose times its events have then; it outlives the trace.
+  static Result<std::unique_ptr<Trace>> create(const std::string& path, const PaceClock* pace = nullptr);
   ~Trace() override;
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
@@ -80,7 +82,8 @@ class Trace final : public TraceSink {
   static constexpr size_t kBufferBytes = 1 << 17, kMostEventsBytes = 1 << 13;  // of one call
   static constexpr double kFlushSeconds = 1;
 
-  Trace(std::string path, int fd);
+  Trace(std::string path, int fd, const PaceClock* pace);
+  double seconds() const { return pace_ != nullptr ? 1e-3 * pace_->now_ms() : clock_.seconds(); }
   void put(std::string_view text);
   void put(int64_t number);
   void put(double number, int decimals);
@@ -97,6 +100,7 @@ class Trace final : public TraceSink {
   bool begun_ = false;
   int32_t num_workers_ = 1;
   const Stopwatch clock_;
+  const PaceClock* const pace_;  // whose time events have; null: clock_'s
   std::vector<std::string> drafters_;
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -133,6 +133,7 @@ void TreeDrafter::pass_gate(std::span<const DraftRow> rows, int32_t level, Draft
 
 void TreeDrafter::run_rows() {
   program_.run(rows_.batch());
+  options_.paced.hold(rows_.batch());
   ++work_.passes;
   work_.rows += rows_.batch().num_rows;
 }
@@ -150,6 +151,7 @@ void TreeDrafter::run_level(std::span<const DraftRow> rows, int32_t level, int32
   model_.prepare(page_work_);
   run_rows();
   model_.candidates(program_, draws_.data(), static_cast<int32_t>(draws_.size()), top_k, candidates_.data());
+  if (options_.paced.dial.on()) spoil_candidates();
   const Candidates* found = candidates_.data();
   for (const DraftRow& row : rows) {
     Member& m = member(row.sequence.slot);
@@ -243,6 +245,20 @@ void TreeDrafter::run_chain_level(std::span<const DraftRow> rows, int32_t level)
 }
 
 // ---- Trees -----------------------------------------------------------------------------------------------------------------
+
+// The first candidate of a spoilt place becomes a token that is none of its candidates.
+void TreeDrafter::spoil_candidates() {
+  const int32_t vocab = model_.config().vocab_size;
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    Candidates& c = candidates_[i];
+    const SampleDraw& draw = draws_[i].draw;
+    if (c.count == 0 || !options_.paced.dial.spoils(draw.noise, draw.position)) continue;
+    int32_t wrong = c.tokens[0];
+    do wrong = (wrong + 1) % vocab;
+    while (std::find(c.tokens, c.tokens + c.count, wrong) != c.tokens + c.count && wrong != c.tokens[0]);
+    c.tokens[0] = wrong;
+  }
+}
 
 // The rows and draws of one sequence's frontier. Nodes that find no pages are not expanded.
 void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {

@@ -19,6 +19,7 @@
 #include "memory/draft_paths.h"
 #include "runtime/draft_penalties.h"
 #include "runtime/model_runner.h"
+#include "runtime/pace.h"
 #include "runtime/pass_timer.h"
 #include "runtime/request.h"
 #include "spec/calibration.h"
@@ -36,6 +37,7 @@ struct TreeDrafterOptions {
   int32_t chunk;            // further rows of a pass, for committed tokens
   bool by_q = false;        // candidates without noise, and trees grown by the drafter's own q: for comparison
   bool uncoupled = false;   // draws with noise that the target does not see: for comparison
+  PacedLevels paced = {};   // what its passes take, and where it errs: for emulation
 };
 
 class TreeDrafter : public Drafter {
@@ -98,6 +100,7 @@ class TreeDrafter : public Drafter {
   const Calibration& calibration(const Sequence& s) const { return calibrations_[s.group->sampling.temperature == 0.0f]; }
   void pass_gate(std::span<const DraftRow> rows, int32_t level, DraftGate* gate);
   void run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k);
+  void spoil_candidates();
   void add_rows(const DraftRow& row, int32_t level);
   void add_draw(const DraftSequence& s, int32_t depth);
   void hang(Member* m, const Sequence& s, int32_t node, const Candidates& c);

@@ -29,9 +29,13 @@ RowLimits row_limits(const WorkerOptions& o, const ModelRunner& target) {
 
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options, std::unique_ptr<Device> device) {
   std::unique_ptr<Worker> w(new Worker(options, std::move(device)));
-  OTR_ASSIGN_OR_RETURN(w->speculator_, Speculator::create(options.speculation, *w->device_, w->live_));
+  SpeculatorOptions speculation = options.speculation;
+  speculation.pace_options = options.pace;
+  speculation.pace = w->pace_.get();
+  OTR_ASSIGN_OR_RETURN(w->speculator_, Speculator::create(speculation, *w->device_, w->live_));
   if (options.serves.empty()) return w;
   DraftServerOptions server = options.server;
+  server.tree.paced = PacedLevels(w->pace_.get(), options.pace, server.model.name);
   const ModelRunner* const own = w->speculator_->model_of(server.model.name);
   if (own != nullptr && !w->speculator_->costs().empty()) server.costs = {w->speculator_->costs()[w->speculator_->number_of(server.model.name)]};
   OTR_ASSIGN_OR_RETURN(w->server_,
@@ -43,11 +47,13 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options, std
 Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
     : options_(options),
       device_(std::move(device)),
+      pace_(options.pace != nullptr ? std::make_unique<Pace>(options.pace_clock) : nullptr),
       batcher_(batch_limits(options_)),
-      rebuild_(&target(), &mailbox_, options_.proofs.rebuild),
+      rebuild_(&target(), &mailbox_, options_.proofs.rebuild, pace_.get()),
       random_(options.proofs.migration_seed + static_cast<uint32_t>(options.index)),
       rows_(row_limits(options_, target()), target().tile_rows()),
       paths_(options.max_draft_rows, 2 * options.max_draft_rows) {  // kMaxDraftDepth positions touch two pages at most
+  mailbox_.set_pace(pace_.get());
   const size_t batch = static_cast<size_t>(options_.max_batch), chunk = static_cast<size_t>(options_.prefill_chunk);
   const size_t draft_rows = static_cast<size_t>(options_.max_draft_rows);
   places_.reserve(batch);
@@ -82,8 +88,10 @@ void Worker::join() {
 void Worker::loop() {
   pin_fp_environment();
   device_->pool().pin_caller();
+  if (pace_ != nullptr) pace_->begin();
   while (mailbox_.take(busy(), &orders_, [this] { options_.host->rested(); })) {
     bool ticks = false;
+    const double began = pace_ != nullptr ? pace_->now_ms() : 0;
     const bool has_served = std::exchange(served_, false);
     try {
       follow_orders();
@@ -95,7 +103,9 @@ void Worker::loop() {
       fail_all(e.what());
     }
     if (ticks || report_.pending() || (has_served && !served_)) report();
+    if (pace_ != nullptr && busy() && pace_->now_ms() == began) pace_->idle();  // what it is busy with is for others to end
   }
+  if (pace_ != nullptr) pace_->end();
 }
 
 bool Worker::busy() const {
@@ -106,7 +116,7 @@ bool Worker::busy() const {
 bool Worker::await_drafts() {
   bool waits = false;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) waits |= speculator_->waits(batcher_.running_slot(i));
-  if (waits && !speculator_->owes() && !served_) mailbox_.await(RemoteDrafter::kPatience);
+  if (waits && !speculator_->owes() && !served_) mailbox_.await(RemoteDrafter::kPatienceMs);
   return waits;
 }
 
@@ -262,6 +272,7 @@ void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, con
   if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
   if (s->race != nullptr && lose(*s, reason)) return report_.dropped.push(std::move(s));
   s->finish_reason = reason;
+  if (pace_ != nullptr) s->finished_ms = pace_->now_ms();
   try {
     s->error = error;
   } catch (const std::bad_alloc&) {  // the text is lost, the reason is not
@@ -328,6 +339,7 @@ void Worker::report() {
   }
   if (server_ != nullptr) stats_.drafting = server_->stats();
   stats_.decide_seconds = speculator_->decide_seconds();
+  if (pace_ != nullptr) stats_.pace = pace_->stats();
   report_.finished.for_each([this](const Sequence& s) {
     if (s.group->is_score) return;
     if (options_.history != nullptr) options_.history->collect(s);

@@ -74,7 +74,7 @@ class Worker final : private BatchHost {
   void migrate_at_random();
   void advance_rebuilds();
   bool waits_for_sibling(const Sequence& s) const;
-  bool wait_for_pages() const;
+  bool wait_for_pages();
   bool await_drafts();
   Sequence* cheapest_running() const;
   void fail_all(const std::string& why);
@@ -83,6 +83,7 @@ class Worker final : private BatchHost {
   // ---- A tick ----
   static const Ending kFaulted;
   bool step();
+  void hold_pass(size_t batch);
   void draft(const std::vector<RowRun>& runs);
   void assemble(const std::vector<RowRun>& runs);
   void draw(const std::vector<RowRun>& runs);
@@ -116,6 +117,7 @@ class Worker final : private BatchHost {
 
   const WorkerOptions options_;
   const std::unique_ptr<Device> device_;
+  const std::unique_ptr<Pace> pace_;  // null: passes take what they take
   WorkerMailbox mailbox_;
   WorkerOrders orders_;  // taken from the mailbox, not followed yet
   WorkerReport report_;  // of this tick
@@ -143,7 +145,7 @@ class Worker final : private BatchHost {
   DraftPenalties penalties_;
   std::vector<SampleResult> results_;
   std::vector<int32_t> drawn_, accepted_;  // of one forest: the target's tokens; the nodes that were kept
-  TickMarks marks_;
+  TickMarks marks_{.clock = PacedStopwatch(pace_.get())};
 };
 
 }  // namespace otr

@@ -3,13 +3,13 @@
 // Thread safety: all functions may be called from any thread, but take() and await() from the worker's alone. Posting never allocates.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
 
 #include "runtime/link_bell.h"
+#include "runtime/pace.h"
 #include "runtime/sequence_queue.h"
 #include "runtime/worker_port.h"
 #include "sched/placement.h"
@@ -58,7 +58,7 @@ class WorkerMailbox final : public WorkerPort, public LinkBell {
       lock.unlock();
       rested();
       lock.lock();
-      posted_.wait(lock, [&] { return awake(busy); });
+      while (!awake(busy)) sleep(&lock, PaceClock::kForever);
       at_rest_ = false;
     }
     if (stop_) return false;
@@ -76,17 +76,22 @@ class WorkerMailbox final : public WorkerPort, public LinkBell {
     orders_.move.reset();
     return true;
   }
-  // Waits until there is something to take(), at most `limit`. Of the worker, which goes on being busy.
-  void await(std::chrono::milliseconds limit) {
+  // Waits until there is something to take(), at most so long. Of the worker, which goes on being busy.
+  void await(double limit_ms) {
     std::unique_lock<std::mutex> lock(mutex_);
-    posted_.wait_for(lock, limit, [this] { return stop_ || paused_ || orders_.pending(); });
+    if (!stop_ && !paused_ && !orders_.pending()) sleep(&lock, limit_ms);
   }
+  // The worker sleeps by this clock. Before its thread begins.
+  void set_pace(Pace* pace) { pace_ = pace; }
 
  private:
   bool awake(bool busy) const { return stop_ || (!paused_ && (busy || orders_.pending())); }
+  void notify();
+  void sleep(std::unique_lock<std::mutex>* lock, double limit_ms);
 
   mutable std::mutex mutex_;
   std::condition_variable posted_;
+  Pace* pace_ = nullptr;  // null: the wall clock
   // Guarded by mutex_.
   WorkerOrders orders_;
   bool paused_ = false, stop_ = false;

@@ -56,6 +56,8 @@ struct WorkerOptions {
   bool replicas_stay = false;  // who races is given to nobody: a process is one place in a race
   // These outlive the worker.
   WorkerHost* host = nullptr;
+  const PaceOptions* pace = nullptr;  // what passes take; null: as long as they do
+  PaceClock* pace_clock = nullptr;    // then: all workers'
   HistoryStore* history = nullptr;  // may be null
   TraceSink* trace = nullptr;       // may be null
 

@@ -54,11 +54,13 @@ bool Worker::waits_for_sibling(const Sequence& s) const {
 }
 
 // Nothing can run: that is right as long as something comes from elsewhere. False: nothing does.
-bool Worker::wait_for_pages() const {
+bool Worker::wait_for_pages() {
   bool comes = false;
   for (int32_t i = 0; i < batcher_.num_running() && !comes; ++i) comes = live(batcher_.running_slot(i)).runs_to != Sequence::kEverything;
   if (!comes) return false;
-  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(kMostWaitSeconds, rebuild_.seconds_to_wait())));
+  const double seconds = std::min(kMostWaitSeconds, rebuild_.seconds_to_wait());
+  if (pace_ != nullptr) pace_->wait(1e3 * seconds);
+  else std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   return true;
 }
 

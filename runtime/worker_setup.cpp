@@ -96,7 +96,7 @@ SharedModel read_model(WireReader* r, std::span<const int>* files) {
 template <typename Costs, typename Visit>
 void for_each_cost(Costs& c, const Visit& visit) {
   for (auto& role : c.roles) {
-    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms, &role.overlap}) visit(*x);
+    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms, &role.overlap, &role.pass_ms}) visit(*x);
   }
   visit(c.comm_ms);
 }

@@ -45,6 +45,7 @@ void WorkerStats::add(const WorkerStats& o) {
   if (trace_error == 0) trace_error = o.trace_error;
   spec.add(o.spec);
   drafting.add(o.drafting);
+  pace.add(o.pace);
 }
 
 std::string WorkerStats::json() const {
@@ -73,6 +74,7 @@ std::string WorkerStats::json() const {
     put("impatient", std::to_string(impatient));
   }
   if (drafting.requests > 0) put("drafting", drafting.json());
+  if (pace.passes > 0) put("pace", pace.json());
   return text + "}";
 }
 

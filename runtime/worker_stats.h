@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/draft_stats.h"
+#include "runtime/pace_stats.h"
 #include "spec/counts.h"
 
 namespace otr {
@@ -38,6 +39,7 @@ struct WorkerStats {
   int64_t impatient = 0;      // times that a sequence has waited in vain for a draft of another worker
   SpecCounts spec;
   DraftStats drafting;  // for other workers
+  PaceStats pace;       // of a paced worker
 
   // Of peaks the sum too: no more than that was there at once.
   void add(const WorkerStats& other);

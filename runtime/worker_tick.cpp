@@ -3,7 +3,6 @@
 #include <cassert>
 #include <new>
 
-#include "kernels/base/clock.h"
 #include "runtime/race.h"
 #include "runtime/worker.h"
 #include "spec/verify.h"
@@ -23,7 +22,7 @@ const Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .err
 // One tick. False if there was nothing to run.
 bool Worker::step() {
   const SpecCounts& spec = speculator_->counts();
-  marks_ = {.clock = {}, .generated_tokens = stats_.generated_tokens, .prefill_tokens = stats_.prefill_tokens,
+  marks_ = {.clock = PacedStopwatch(pace_.get()), .generated_tokens = stats_.generated_tokens, .prefill_tokens = stats_.prefill_tokens,
             .verify_steps = spec.verify_steps, .draft_tokens = spec.draft_tokens, .accepted_tokens = spec.accepted_tokens};
   const double drafted = stats_.draft_seconds;
   page_work_.clear();
@@ -36,6 +35,7 @@ bool Worker::step() {
   marks_.verify_at = marks_.clock.seconds();
   target().run(rows_.batch());      // run: the forward program
   draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
+  hold_pass(runs.size());
   const double verifying = marks_.clock.seconds() - marks_.verify_at;
   commit(runs);                     // commit: … kept, with its pages; finished samples leave
   const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;
@@ -49,6 +49,14 @@ bool Worker::step() {
   if (const Status status = check_pages(); !status.ok()) fail_all(status.message());
 #endif
   return true;
+}
+
+// What the pass has found is told nobody before a paced pass is over.
+void Worker::hold_pass(size_t batch) {
+  if (pace_ == nullptr) return;
+  const RowBatch rows = rows_.batch();
+  const CostRole role = rows.num_rows > static_cast<int32_t>(batch) ? CostRole::kVerify : CostRole::kTarget;
+  pace_->hold(options_.pace->target.time_ms(role, pass_shape(static_cast<double>(batch), rows)));
 }
 
 void Worker::trace_tick(size_t batch, double draft, double verify, double tick) {
@@ -84,7 +92,7 @@ void Worker::draft(const std::vector<RowRun>& runs) {
     }
   }
   target().prepare(page_work_);
-  const Stopwatch drafting;
+  const PacedStopwatch drafting(pace_.get());
   marks_.draft_at = marks_.clock.seconds();
   try {
     speculator_->draft(options_.max_draft_rows);

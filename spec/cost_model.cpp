@@ -19,7 +19,7 @@ RoofShares roof_shares(double memory_ms, double arithmetic_ms, double overlap) {
 double RoleCost::time_ms(const PassShape& pass) const {
   const double memory = memory_ms(pass), arithmetic = arithmetic_ms(pass);
   const RoofShares share = roof_shares(memory, arithmetic, overlap);
-  return share.memory * memory + share.arithmetic * arithmetic + sample_ms * pass.batch + context_ms * pass.context;
+  return share.memory * memory + share.arithmetic * arithmetic + pass_ms + sample_ms * pass.batch + context_ms * pass.context;
 }
 
 double CostModel::speedup(double batch, double context, double depth, double tokens) const {

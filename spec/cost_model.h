@@ -4,7 +4,7 @@
 // that it can be fitted to times without knowing the machine or the model. A pass over `batch` samples, `rows` tokens of them
 // together, and `context` cached tokens a sample takes
 //
-//   time = roof(memory, arithmetic) + sample_ms * batch + context_ms * context + comm_ms
+//   time = roof(memory, arithmetic) + pass_ms + sample_ms * batch + context_ms * context + comm_ms
 //   memory     = weights_ms + kv_ms * batch * context          the weights once, every sample's keys and values
 //   arithmetic = rows * (row_ms + attention_ms * context)
 //   roof(m, a) = (m^p + a^p)^(1/p), p = 1 / (1 - overlap)      overlap 1: max(m, a); 0: m + a
@@ -48,6 +48,7 @@ struct RoleCost {
   double sample_ms = 0;     // a sample, beside the roof (c_T, c_D, c_V)
   double context_ms = 0;    // a token of context beside the roof, whatever the batch
   double overlap = 1;       // of memory and arithmetic, 0 to 1
+  double pass_ms = 0;       // a pass of this role alone, beside the roof: 0 in what is fitted, which cannot tell it from comm_ms
 
   double memory_ms(const PassShape& pass) const { return weights_ms + kv_ms * pass.batch * pass.context; }
   double arithmetic_ms(const PassShape& pass) const { return pass.rows * (row_ms + attention_ms * pass.context); }

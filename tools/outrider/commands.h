@@ -10,6 +10,7 @@ int convert_command(int argc, char** argv);
 int inflate_command(int argc, char** argv);
 int profile_command(int argc, char** argv);
 int report_command(int argc, char** argv);
+int emulate_command(int argc, char** argv);
 int simulate_command(int argc, char** argv);
 int worker_command(int argc, char** argv);
 

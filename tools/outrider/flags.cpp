@@ -128,6 +128,14 @@ int32_t int_flag(const std::string& name, const std::string& text, int32_t least
   return value;
 }
 
+double number_flag(const std::string& name, const std::string& text, double least, double most) {
+  double value = 0;
+  char range[96];
+  std::snprintf(range, sizeof range, "must be a number from %g to %g", least, most);
+  if (!parse_number(text, &value) || !(value >= least && value <= most)) bad_flag(name, text, range);
+  return value;
+}
+
 uint64_t u64_flag(const std::string& name, const std::string& text) {
   uint64_t value = 0;
   if (!parse_number(text, &value)) bad_flag(name, text, "must be an integer from 0 to 18446744073709551615");

@@ -46,6 +46,7 @@ class Flags {
 bool printed_help(std::span<const Flag> table, int argc, char** argv, const char* usage, const char* notes);
 
 int32_t int_flag(const std::string& name, const std::string& text, int32_t least);
+double number_flag(const std::string& name, const std::string& text, double least, double most);
 uint64_t u64_flag(const std::string& name, const std::string& text);
 uint64_t size_flag(const std::string& name, const std::string& text);  // "1048576", "512M", "2G": powers of 1024
 

@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"inspect", "what a model holds", inspect_command},
     {"convert", "write a model folder as one .otr file", convert_command},
     {"inflate", "widen a small model to the shape of a large one", inflate_command},
+    {"emulate", "how long a rollout would take by a profile's costs: real workers, paced", emulate_command},
     {"simulate", "how long a rollout would take on a cluster", simulate_command},
     {"worker", nullptr, worker_command},
     {"report", "a page about rollouts, from their traces and statistics", report_command},

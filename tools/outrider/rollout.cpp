@@ -17,6 +17,7 @@
 #include "tools/outrider/model_tokenizer.h"
 #include "tools/outrider/pipeline.h"
 #include "tools/outrider/request_line.h"
+#include "tools/outrider/rollout_lines.h"
 #include "tools/outrider/stats_file.h"
 
 namespace otr::cli {
@@ -51,8 +52,6 @@ class Rollout : public LineCommand {
  private:
   RolloutLine parse(std::string_view text, int64_t line_number) const;
   PendingLine accept(const RolloutLine& line);
-  std::vector<int32_t> encode(const std::string& prompt) const;
-  std::string text_of(const otr_result_view& result) const;
 
   otr_engine* engine_;
   const Tokenizer* tokenizer_;  // may be null
@@ -61,16 +60,8 @@ class Rollout : public LineCommand {
   std::unordered_set<std::string> ids_;  // of all lines so far
 };
 
-std::vector<int32_t> Rollout::encode(const std::string& prompt) const {
-  if (!tokenizer_) throw BadLine("prompt: the model has no tokenizer.json; give prompt_token_ids");
-  Result<std::vector<int32_t>> ids = tokenizer_->encode(prompt);
-  if (!ids.ok()) throw BadLine("prompt: " + ids.status().message());
-  return std::move(ids.value());
-}
-
 RolloutLine Rollout::parse(std::string_view text, int64_t line_number) const {
-  RolloutLine line = parse_rollout_line(text, line_number, defaults_);
-  if (line.prompt) line.prompt_token_ids = encode(*line.prompt);
+  RolloutLine line = read_rollout_line(text, line_number, defaults_, tokenizer_);
   if (!line.stream && ids_.contains(line.id.text)) {
     throw BadLine("id " + line.id.json + " was already given; lines that share an id need a stream each");
   }
@@ -91,38 +82,15 @@ PendingLine Rollout::known(std::string_view text, int64_t line_number) { return 
 PendingLine Rollout::submit(std::string_view text, int64_t line_number, uint64_t tag) {
   const RolloutLine line = parse(text, line_number);
   const otr_sampling_params sampling = line.sampling.abi();
-  otr_group_request request;
-  otr_group_request_init(&request, sizeof request);
-  request.prompt_token_ids = line.prompt_token_ids.data();
-  request.num_prompt_tokens = line.prompt_token_ids.size();
-  request.n = line.sampling.n;
-  request.stream = line.stream ? *line.stream : stream_of(step_, line.id.text);
-  request.tag = tag;
-  request.sampling = &sampling;
+  const otr_group_request request = group_request(line, step_, tag, &sampling);
   uint64_t group = 0;
   const otr_status status = otr_submit(engine_, &request, &group);
   if (status != OTR_OK) throw_refused(engine_, status);
   return accept(line);
 }
 
-// The decoded response without the stop token.
-std::string Rollout::text_of(const otr_result_view& result) const {
-  if (!tokenizer_) return "null";
-  const size_t length = result.num_tokens - (result.finish_reason == OTR_FINISH_STOP ? 1 : 0);
-  return json_string(tokenizer_->decode({result.token_ids, length}, /*skip_special=*/true));
-}
-
 std::string Rollout::render(const PendingLine& pending, const otr_result_view& result) const {
-  std::string out = "{\"id\":" + pending.id_json + ",\"sample\":" + std::to_string(result.sample) +
-                    ",\"prompt_token_ids\":" + pending.prompt_json + ",\"token_ids\":";
-  append_json_array(&out, std::span(result.token_ids, result.num_tokens));
-  out += ",\"logprobs\":";
-  append_json_array(&out, std::span(result.logprobs, result.num_tokens));
-  out += ",\"raw_logprobs\":";
-  append_json_array(&out, std::span(result.raw_logprobs, result.num_tokens));
-  out += ",\"text\":" + text_of(result) + ",\"finish_reason\":" + json_string(otr_finish_reason_text(result.finish_reason));
-  if (result.finish_reason == OTR_FINISH_ERROR) out += ",\"error\":" + json_string(result.error);
-  return out + "}";
+  return sample_line(pending.id_json, pending.prompt_json, result, tokenizer_);
 }
 
 // Reads the file of --history if there is one. A damaged one costs speed; a file of another kind must not be overwritten at the end.

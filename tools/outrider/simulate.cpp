@@ -2,7 +2,6 @@
 // from plain decoding to racing drafters, and with ours.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "runtime/profile_file.h"
@@ -52,22 +51,15 @@ const Flag kTable[] = {
     {"race-batch", "N", "requests of a racing worker (default 16)"},
     {"shared", "X", "the share of places that are as hard for all drafters, for racers that exchange (default 0.5)"},
     {"kv-transfer-ms", "X", "to move a token's keys and values to another worker (default 0: they are computed anew)"},
+    {"draft-workers", "N", "so many workers draft for all others, as the engine does it (default 0: groups as algorithm 1 makes them)"},
+    {"moves", nullptr, "a worker that runs dry takes half of what the busiest one runs, as in the engine"},
     {"explain", nullptr, "print what was decided and why"},
     {"plot", "FILE.svg", "draw the requests under way over time"},
     {"json", nullptr, "print one JSON object instead of tables"},
 };
 
-double number_flag(const Flags& flags, const char* name, double fallback, double least, double most) {
-  if (!flags.given(name)) return fallback;
-  const std::string text = flags.required(name);
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || !(number >= least && number <= most)) {
-    char range[96];
-    std::snprintf(range, sizeof range, ": must be a number from %g to %g", least, most);
-    throw Failure(kExitUsage, "--" + std::string(name) + " " + text + range);
-  }
-  return number;
+double number_or(const Flags& flags, const char* name, double fallback, double least, double most) {
+  return flags.given(name) ? number_flag(name, flags.required(name), least, most) : fallback;
 }
 
 int32_t whole_flag(const Flags& flags, const char* name, int32_t fallback) {
@@ -107,7 +99,7 @@ void read_costs(const Flags& flags, Setting* s) {
 
 void read_acceptances(const Flags& flags, Setting* s) {
   std::vector<AcceptanceLaw> given;
-  for (const std::string& text : flags.all("acceptance")) given.push_back(parse_acceptance(text));
+  for (const std::string& text : flags.all("acceptance")) given.push_back(parse_acceptance("acceptance", text, AcceptanceLaw().deviation));
   for (const AcceptanceLaw& law : given) {
     auto& all = s->options.drafters;
     if (std::any_of(all.begin(), all.end(), [&law](const DrafterChoice& d) { return d.name == law.drafter; })) continue;
@@ -141,14 +133,16 @@ Setting setting_of(const Flags& flags) {
   choice_flag("form", form, {"renewal", "paper"});
   o.form = form == "paper" ? WindowForm::kPaperDecoupled : WindowForm::kDecoupled;
   o.max_race_batch = whole_flag(flags, "race-batch", o.max_race_batch);
-  o.shared = number_flag(flags, "shared", o.shared, 0, 1);
-  o.kv_transfer_ms = number_flag(flags, "kv-transfer-ms", 0, 0, 1e6);
+  o.shared = number_or(flags, "shared", o.shared, 0, 1);
+  if (flags.given("draft-workers")) o.draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
+  o.moves = flags.given("moves");
+  o.kv_transfer_ms = number_or(flags, "kv-transfer-ms", 0, 0, 1e6);
   s.law.seed = flags.given("seed") ? u64_flag("seed", flags.required("seed")) : 0;
   s.law.prompt = whole_flag(flags, "prompt-tokens", s.law.prompt);
   s.law.median = whole_flag(flags, "median-tokens", s.law.median);
   s.law.most = whole_flag(flags, "max-tokens", s.law.most);
   s.law.samples = whole_flag(flags, "n", 1);
-  s.law.sigma = number_flag(flags, "sigma", s.law.sigma, 0, 10);
+  s.law.sigma = number_or(flags, "sigma", s.law.sigma, 0, 10);
   if (flags.given("samples")) {
     s.requests = read_requests(flags.required("samples"), s.law, s.acceptance);
     const size_t count = static_cast<size_t>(whole_flag(flags, "requests", static_cast<int32_t>(s.requests.size())));
@@ -210,7 +204,8 @@ void print_json(const Setting& s, const Results& results, bool explained) {
         {"wasted_drafts", r.wasted_drafts},
         {"raced_tokens", r.raced_tokens},
         {"reconfigured", r.num_reconfigured},
-        {"racers", r.num_racers}};
+        {"racers", r.num_racers},
+        {"moves", r.num_moves}};
     if (explained) one["decisions"] = r.decisions;
     json["modes"].push_back(std::move(one));
   }

@@ -79,14 +79,15 @@ SimulatedRequest parse_request(std::string_view text, const WorkloadLaw& law, st
 
 }  // namespace
 
-AcceptanceLaw parse_acceptance(const std::string& text) {
-  const auto refuse = [&text]() -> Failure {
-    return {kExitUsage, "--acceptance " + text + ": must be NAME=MEAN[:DEVIATION], both from 0 to 1"};
+AcceptanceLaw parse_acceptance(const std::string& flag, const std::string& text, double deviation) {
+  const auto refuse = [&]() -> Failure {
+    return {kExitUsage, "--" + flag + " " + text + ": must be NAME=MEAN[:DEVIATION], both from 0 to 1"};
   };
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) throw refuse();
   AcceptanceLaw law;
   law.drafter = text.substr(0, equals);
+  law.deviation = deviation;
   const char* at = text.c_str() + equals + 1;
   for (double* const number : {&law.mean, &law.deviation}) {
     char* end = nullptr;

@@ -27,7 +27,8 @@ struct WorkloadLaw {
 };
 
 // Thrown Failures are usage errors.
-AcceptanceLaw parse_acceptance(const std::string& text);  // NAME=MEAN[:DEVIATION]
+// NAME=MEAN[:DEVIATION], of the flag of this name.
+AcceptanceLaw parse_acceptance(const std::string& flag, const std::string& text, double deviation);
 
 std::vector<SimulatedRequest> drawn_requests(const WorkloadLaw& law, std::span<const AcceptanceLaw> acceptance, size_t count);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the profiles of a Qwen2.5-32B on Hopper GPUs (80 GB) that `outrider simulate` reads in the README and in tests.
+"""Writes the profiles of a Qwen2.5-32B on Hopper GPUs (80 GB) that `outrider simulate` and `emulate` read in the README and in tests.
 
     tests/data/cluster/make.py
 
@@ -75,6 +75,17 @@ def main():
     files["drafters.json"] = profile(1, DRAFTERS, [
         {"drafter": name, "comm_ms": round(comm * model["layers"] / TARGET["layers"], 3), "target": one, "draft": cost(model, 1, DRAFT_BANDWIDTH, 0, 0.005), "verify": one}
         for name, model in DRAFTERS.items()])
+    # A worker of four GPUs, for `outrider emulate`, where each worker drafts on all of its GPUs, a quarter of the batch on each. Target
+    # and drafters have launches and all-reduces of their own: pass_ms, instead of a comm_ms that is the same for all.
+    worker = {**four, "pass_ms": comm}
+    fits = []
+    for name, model in DRAFTERS.items():
+        draft = cost(model, 1, DRAFT_BANDWIDTH, 0, 0.005)
+        for key in ("kv_ms", "row_ms", "attention_ms", "sample_ms"):
+            draft[key] = float(f"{draft[key] / 4:.4g}")
+        draft["pass_ms"] = round(comm * model["layers"] / TARGET["layers"], 3)
+        fits.append({"drafter": name, "comm_ms": 0, "target": worker, "draft": draft, "verify": worker})
+    files["qwen2.5-32b-worker.json"] = profile(4, DRAFTERS, fits)
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -1,0 +1,33 @@
+#include "spec/acceptance_dial.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace otr {
+namespace {
+
+constexpr uint32_t kDomain = 2;                     // of noise: none that samples are drawn with
+constexpr uint32_t kRequest = 0xffffffffu;          // no position
+
+double unit(uint32_t word) { return (word + 0.5) * 0x1p-32; }
+
+PhiloxBlock words(const NoiseStream& request, uint32_t salt, uint32_t position) {
+  NoiseStream s = request;
+  s.r[3] ^= kDomain;
+  return noise_words(s, salt, position);
+}
+
+}  // namespace
+
+double AcceptanceDial::share(const NoiseStream& request) const {
+  if (deviation == 0) return keep;
+  const PhiloxBlock b = words(request, salt, kRequest);
+  const double normal = std::sqrt(-2 * std::log(unit(b.w[0]))) * std::cos(6.283185307179586 * unit(b.w[1]));
+  return std::clamp(keep + deviation * normal, 0.0, 1.0);
+}
+
+bool AcceptanceDial::spoils(const NoiseStream& request, int32_t position) const {
+  return on() && unit(words(request, salt, static_cast<uint32_t>(position)).w[2]) > share(request);
+}
+
+}  // namespace otr
