@@ -23,6 +23,7 @@ struct EngineOptions {
   std::vector<int32_t> gpus;  // workers go round them, at least one each; empty: the CPU
   int32_t num_workers = 1;
   int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
+  bool always_decouples = false;  // they do, whatever the plan says: for comparison
   std::string policy = "auto";
   RaceMode race = RaceMode::kByPolicy;
   std::vector<std::string> drafters;  // as parse_drafter_model()

@@ -128,7 +128,8 @@ void Engine::plan_roles() {
                             : kFirstContext;
     q.most = kWidestWindow;
     q.form = plan_form(policy);
-    q.may_be_plain = policy.kind == PolicyKind::kAuto;
+    q.may_be_plain = policy.kind == PolicyKind::kAuto && !options_.always_decouples;
+    q.may_couple = !options_.always_decouples;
     std::vector<Plan> considered;
     const Plan plan = make_plan(q, &considered);
     roles.decoupled = plan.drafter >= 0 && plan.setting.mode == DraftMode::kDecoupled;
@@ -145,7 +146,8 @@ void Engine::plan_roles() {
 // A worker that has nothing to run gets replicas of the busiest one's samples, with the drafter of the ladder's next rung.
 void Engine::start_races() {
   constexpr int32_t kMostReplicas = 16;  // of a worker, b_max
-  for (int32_t to = 0; to < options_.num_workers; ++to) {
+  // Who drafts for others is never free.
+  for (int32_t to = decoupled_ ? options_.num_draft_workers : 0; to < options_.num_workers; ++to) {
     Lending& lending = lending_[static_cast<size_t>(to)];
     if (!placement_.is_idle(to) || lending.rest-- > 0) continue;
     const int32_t from = placement_.busiest();

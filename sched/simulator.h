@@ -49,6 +49,9 @@ struct SimulationOptions {
   int32_t max_race_batch = 16;               // requests of a racing worker, b_max
   double shared = 0.5;                       // as leapfrog_tokens()
   double kv_transfer_ms = 0;                 // a token's keys and values between workers; 0: there is no way
+  // As Outrider's engine does it, instead of algorithm 1's groups and requests that stay where they are:
+  int32_t draft_workers = 0;  // so many workers draft for all others, each for its share, where drafting is decoupled; 0: groups
+  bool moves = false;         // a worker that runs dry takes half of what the busiest one runs
 };
 
 struct SimulationResult {
@@ -61,6 +64,7 @@ struct SimulationResult {
   double raced_tokens = 0;       // that losers had found too
   int64_t num_reconfigured = 0;  // settings looked at
   int64_t num_racers = 0;
+  int64_t num_moves = 0;  // of several requests each, from one worker to another
   std::vector<double> finish_ms;       // by request
   std::vector<std::string> decisions;  // what was decided and why, in order; the first hundred
 };

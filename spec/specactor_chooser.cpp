@@ -58,7 +58,8 @@ void SpecactorChooser::reconfigure(const TickView& view) {
 }
 
 bool SpecactorChooser::take_decoupled(const TickView& view, TickPlan* plan) const {
-  for (size_t d = 0; view.decoupled && d < options_.drafters.size(); ++d) {
+  const bool replica = view.rows[0].rung > 0;  // it is there for another drafter's sake
+  for (size_t d = 0; view.decoupled && !replica && d < options_.drafters.size(); ++d) {
     if (!options_.drafters[d].decoupled) continue;
     plan->drafters = 1u << d;
     plan->depth = plan->verify_tokens = options_.policy.depth;

@@ -56,6 +56,7 @@ std::vector<Flag> flag_table() {
       {"keep", "DRAFTER=SHARE[:DEVIATION]",
        "spoils drafts: only this share of the tokens is left as the drafter proposed it (default 1); may be repeated"},
       {"race", "HOW", "policy (default: as the policy says), off, fastest or leapfrog: what workers without samples do"},
+      {"decouple", nullptr, "draft workers do draft for the others, whatever the plan says"},
       {"samples", "FILE.jsonl", "write when each sample finished: lines that 'simulate --samples' reads"},
       {"n", "N", "samples a prompt (default 1)"},
       {"max-new-tokens", "N", "tokens a sample, at most (default 1024)"},
@@ -255,6 +256,7 @@ int emulate_command(int argc, char** argv) {
   options.value().profile.clear();  // it is of another machine
   options.value().pace = pace;
   options.value().race = race_mode(flags);
+  options.value().always_decouples = flags.given("decouple");
 
   LineReader input(flags.required("prompts"));
   OutputFile output(flags.text("out", "-"), input.fd());

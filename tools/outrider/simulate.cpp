@@ -51,6 +51,8 @@ const Flag kTable[] = {
     {"race-batch", "N", "requests of a racing worker (default 16)"},
     {"shared", "X", "the share of places that are as hard for all drafters, for racers that exchange (default 0.5)"},
     {"kv-transfer-ms", "X", "to move a token's keys and values to another worker (default 0: they are computed anew)"},
+    {"draft-workers", "N", "so many workers draft for all others, as the engine does it (default 0: groups as algorithm 1 makes them)"},
+    {"moves", nullptr, "a worker that runs dry takes half of what the busiest one runs, as in the engine"},
     {"explain", nullptr, "print what was decided and why"},
     {"plot", "FILE.svg", "draw the requests under way over time"},
     {"json", nullptr, "print one JSON object instead of tables"},
@@ -132,6 +134,8 @@ Setting setting_of(const Flags& flags) {
   o.form = form == "paper" ? WindowForm::kPaperDecoupled : WindowForm::kDecoupled;
   o.max_race_batch = whole_flag(flags, "race-batch", o.max_race_batch);
   o.shared = number_or(flags, "shared", o.shared, 0, 1);
+  if (flags.given("draft-workers")) o.draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
+  o.moves = flags.given("moves");
   o.kv_transfer_ms = number_or(flags, "kv-transfer-ms", 0, 0, 1e6);
   s.law.seed = flags.given("seed") ? u64_flag("seed", flags.required("seed")) : 0;
   s.law.prompt = whole_flag(flags, "prompt-tokens", s.law.prompt);
@@ -200,7 +204,8 @@ void print_json(const Setting& s, const Results& results, bool explained) {
         {"wasted_drafts", r.wasted_drafts},
         {"raced_tokens", r.raced_tokens},
         {"reconfigured", r.num_reconfigured},
-        {"racers", r.num_racers}};
+        {"racers", r.num_racers},
+        {"moves", r.num_moves}};
     if (explained) one["decisions"] = r.decisions;
     json["modes"].push_back(std::move(one));
   }
