@@ -133,6 +133,22 @@ TEST(ProfileText, RefusesWhatIsWrongByName) {
   for (size_t size = 0; size + 2 < text.size(); size += 7) EXPECT_FALSE(parse_profile("p", text.substr(0, size)).ok()) << size;
 }
 
+// What no fit made, but arithmetic, may have a part of a pass that is of one role alone.
+TEST(ProfileText, ARoleMayHaveAPartOfItsOwn) {
+  Profile p = example();
+  RoleCost& draft = p.fits[0].model.roles[static_cast<size_t>(CostRole::kDraft)];
+  const double before = p.fits[0].model.draft_ms(2, 10);
+  draft.pass_ms = 1.5;
+  EXPECT_DOUBLE_EQ(p.fits[0].model.draft_ms(2, 10), before + 1.5);
+  const auto read = parse_profile("p.json", profile_json(p));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read.value().fits[0].model.role(CostRole::kDraft).pass_ms, 1.5);
+  EXPECT_EQ(read.value().fits[0].model.role(CostRole::kVerify).pass_ms, 0);
+  std::string text = profile_json(example());
+  text.replace(text.find("\"overlap\""), 0, "\"pass_ms\": -1, ");
+  EXPECT_FALSE(parse_profile("p.json", text).ok());
+}
+
 TEST(ProfileText, TimesOfSomethingElseAreRefused) {
   const Profile p = example();
   ProfileSubject engine = p.subject;

@@ -87,6 +87,37 @@ TEST(Simulator, DecoupledWindows) {
   EXPECT_NEAR(r.makespan_ms, 1000, 1e-6);
 }
 
+// One worker's request is done at once: it takes the shorter of the other's two, whose keys take 2 ms a token to compute anew.
+TEST(Simulator, AWorkerThatRunsDryTakesHalf) {
+  SimulationOptions o = flat(10, 1, 2);
+  o.verifiers[0].cost = affine_costs(0, 10, 0, 0);  // a pass of b requests takes 10 b ms
+  const std::vector<SimulatedRequest> requests = {{.tokens = 100, .p = {0}}, {.tokens = 50, .p = {0}}, {.tokens = 1, .p = {0}}};
+  const SimulationResult stays = run(SimulationMode::kOff, o, requests);
+  EXPECT_NEAR(stays.makespan_ms, 50 * 20 + 50 * 10, 1e-6);
+  o.moves = true;
+  o.kv_transfer_ms = 1e-9;
+  const SimulationResult moves = run(SimulationMode::kOff, o, requests);
+  EXPECT_EQ(moves.num_moves, 1);
+  EXPECT_NEAR(moves.makespan_ms, 10 + 99.5 * 10, 1e-3);  // half a token in the first 10 ms
+  EXPECT_NEAR(moves.finish_ms[1], 10 + 49.5 * 10, 1e-3);
+  o.kv_transfer_ms = 0;  // half a token and no prompt: as long as a row
+  EXPECT_NEAR(run(SimulationMode::kOff, o, requests).finish_ms[1], 20 + 49.5 * 10, 1e-3);
+}
+
+// Four workers, one of which drafts for three: a level of 1 ms + 1 ms a request takes 4 ms for all three. p = 1: windows of 3 each 12 ms.
+TEST(Simulator, WorkersShareTheirDrafter) {
+  SimulationOptions o = flat(12, 0, 4);
+  o.drafters[0].cost = affine_costs(0, 0, 1, 1);
+  o.draft_workers = 1;
+  const std::vector<SimulatedRequest> requests(3, {.tokens = 300, .p = {1}});
+  const SimulationResult r = run(SimulationMode::kDecoupled, o, requests);
+  EXPECT_EQ(r.num_workers, 3);
+  EXPECT_NEAR(r.makespan_ms, 300 * 4, 1e-6);
+  EXPECT_EQ(run(SimulationMode::kVanilla, o, requests).num_workers, 4);
+  o.draft_workers = 3;
+  EXPECT_FALSE(simulate(SimulationMode::kDecoupled, o, requests).ok());
+}
+
 // Two groups. The second is free at once, and races with the drafter that suits the long request.
 TEST(Simulator, AFreeWorkerRaces) {
   SimulationOptions o = flat(10, 0.01, 4);

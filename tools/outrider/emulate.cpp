@@ -105,6 +105,23 @@ RaceMode race_mode(const Flags& flags) {
   return text == "leapfrog" ? RaceMode::kLeapfrog : RaceMode::kByPolicy;
 }
 
+EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine_flags) {
+  Result<EngineOptions> options = engine_options(engine_flags.options);
+  if (!options.ok()) throw Failure(kExitUsage, options.status().message());
+  EngineOptions o = std::move(options.value());
+  o.profile.clear();  // it is of another machine
+  o.pace = pace_options(flags);
+  o.race = race_mode(flags);
+  o.always_decouples = flags.given("decouple");
+  return o;
+}
+
+std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
+  Result<std::unique_ptr<Engine>> engine = Engine::create(options);
+  if (engine.ok()) return std::move(engine.value());
+  throw Failure(engine.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitBadInput, engine.status().message());
+}
+
 struct Prompts {
   std::vector<RolloutLine> lines;
   int64_t num_bad = 0;
@@ -138,8 +155,8 @@ class Emulation {
   void run(Prompts* prompts, uint64_t step);
   void write_rollouts(OutputFile* out) const;
   void write_samples(OutputFile* out) const;
-  ordered_json json(double scale) const;
-  double makespan_s() const { return makespan_s_; }
+  ordered_json json(double scale, const PaceStats& pace) const;
+  void print(const PaceStats& pace) const;
   int64_t num_failed() const { return num_failed_; }
 
  private:
@@ -223,9 +240,15 @@ void Emulation::write_samples(OutputFile* out) const {
   }
 }
 
-ordered_json Emulation::json(double scale) const {
-  return {{"samples", done_.size()}, {"failed_samples", num_failed_},  {"tokens", num_tokens_},
-          {"makespan_seconds", makespan_s_}, {"wall_seconds", wall_s_}, {"time_scale", scale}};
+ordered_json Emulation::json(double scale, const PaceStats& pace) const {
+  return {{"samples", done_.size()},   {"failed_samples", num_failed_}, {"tokens", num_tokens_},
+          {"makespan_seconds", makespan_s_}, {"wall_seconds", wall_s_},       {"time_scale", scale},
+          {"pace", ordered_json::parse(pace.json())}};
+}
+
+void Emulation::print(const PaceStats& pace) const {
+  std::printf("%zu samples, %lld tokens in %.3f modelled seconds (%.1f here); %lld passes, %.2f %% late\n", done_.size(),
+              static_cast<long long>(num_tokens_), makespan_s_, wall_s_, static_cast<long long>(pace.passes), 100 * pace.late_share());
 }
 
 // Whether two cores, or however many there are, kept up. Says on stderr what would help if not.
@@ -250,14 +273,7 @@ int emulate_command(int argc, char** argv) {
     if (flags.given(name)) sampling_flag(name, flags.required(name), &defaults);
   }
   const uint64_t step = u64_flag("step", flags.text("step", "0"));
-  const PaceOptions pace = pace_options(flags);
-  Result<EngineOptions> options = engine_options(engine_flags.options);
-  if (!options.ok()) throw Failure(kExitUsage, options.status().message());
-  options.value().profile.clear();  // it is of another machine
-  options.value().pace = pace;
-  options.value().race = race_mode(flags);
-  options.value().always_decouples = flags.given("decouple");
-
+  const EngineOptions options = paced_engine_options(flags, engine_flags);
   LineReader input(flags.required("prompts"));
   OutputFile output(flags.text("out", "-"), input.fd());
   std::optional<OutputFile> samples, stats;
@@ -265,12 +281,10 @@ int emulate_command(int argc, char** argv) {
   if (flags.given("stats")) stats.emplace(flags.required("stats"), input.fd());
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   Prompts prompts = read_prompts(&input, defaults, tokenizer.get());
-  Result<std::unique_ptr<Engine>> engine = Engine::create(options.value());
-  if (engine.status().code() == StatusCode::kInvalidArgument) throw Failure(kExitUsage, engine.status().message());
-  if (!engine.ok()) throw Failure(kExitBadInput, engine.status().message());
-  if (flags.given("explain")) std::fputs(engine.value()->plan_text().c_str(), stderr);
+  const std::unique_ptr<Engine> engine = make_engine(options);
+  if (flags.given("explain")) std::fputs(engine->plan_text().c_str(), stderr);
 
-  Emulation emulation(engine.value().get(), tokenizer.get());
+  Emulation emulation(engine.get(), tokenizer.get());
   emulation.run(&prompts, step);
   output.start();
   emulation.write_rollouts(&output);
@@ -280,22 +294,19 @@ int emulate_command(int argc, char** argv) {
     emulation.write_samples(&*samples);
     samples->close();
   }
-  const PaceStats kept = engine.value()->pace_stats();
-  const bool trusted = kept_up(kept, pace.scale);
+  const bool trusted = kept_up(engine->pace_stats(), options.pace->scale);
   if (stats) {
-    ordered_json json = ordered_json::parse(engine.value()->stats_json());
+    ordered_json json = ordered_json::parse(engine->stats_json());
     json["command"] = "emulate";
-    json["emulation"] = emulation.json(pace.scale);
+    json["emulation"] = emulation.json(options.pace->scale, engine->pace_stats());
     json["emulation"]["trusted"] = trusted;
-    json["emulation"]["pace"] = ordered_json::parse(kept.json());
     json["settings"] = engine_flags.settings();
     json["settings"].update(sampling_settings(defaults));
     stats->start();
     stats->write_line(json.dump(2));
     stats->close();
   }
-  std::fprintf(stderr, "outrider emulate: %.3f s, %lld passes, %.2f %% late\n", emulation.makespan_s(), static_cast<long long>(kept.passes),
-               100 * kept.late_share());
+  if (flags.text("out", "-") != "-") emulation.print(engine->pace_stats());
   if (!trusted || emulation.num_failed() > 0) return kExitFailure;
   return prompts.num_bad > 0 ? kExitBadInput : kExitOk;
 }

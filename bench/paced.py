@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""SpecActor's ablation with this engine's own workers, paced as a 32B model on groups of four GPUs would be, beside the paper's figures and
+the simulator's forecast (`outrider emulate`, `outrider simulate`). Every output is compared with plain decoding, byte by byte.
+
+    bench/paced.py [--bin build/release/bin/outrider] [--workers 8,16,32,64] [--seeds 3] [--json FILE] [--svg FILE]
+
+A worker has `--per-worker` samples of tinymath, each of which stands for `--stands-for` requests of the paper's 256 a worker: what a sample
+costs in a pass is multiplied. Drafts are spoilt until the drafters are about as good as the paper's (`--keep`). Seeds choose prompts and
+noise; figures are means over the seeds, with the smallest and the largest.
+"""
+import argparse
+import filecmp
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TINYMATH = os.path.join(ROOT, "tests/data/tinymath")
+# (name, simulator's mode, the paper's gain over the row above: figure 15 of its second version)
+MODES = [("off", "off", None), ("vanilla", "vanilla", 1.027), ("decoupled", "decoupled", 1.3), ("reconfigured", "reconfigured", 1.2),
+         ("fastest", "fastest", 1.2), ("leapfrog", "leapfrog", None), ("auto", None, None), ("auto:leapfrog", "ours", None)]
+COLOURS = ["#888888", "#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#000000"]
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def write_profile(source, path, stands_for):
+    with open(source, encoding="utf-8") as f:
+        profile = json.load(f)
+    for fit in profile["fits"]:
+        for role in ("target", "draft", "verify"):
+            for key in ("kv_ms", "row_ms", "attention_ms", "sample_ms"):
+                fit[role][key] *= stands_for
+    profile["machine"] += f", a sample for {stands_for}"
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(profile, f)
+
+
+class Bench:
+    def __init__(self, args, folder):
+        self.args, self.folder = args, folder
+        self.profile = self.path("profile.json")
+        write_profile(args.profile, self.profile, args.stands_for)
+        with open(os.path.join(TINYMATH, "prompts.jsonl"), encoding="utf-8") as f:
+            self.prompts = f.readlines()
+        self.acceptance = None
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def shared_flags(self, seed):
+        return ["--model", os.path.join(TINYMATH, "target"), "--prompts", self.path("prompts.jsonl"), "--seed", str(seed),
+                "--max-new-tokens", str(self.args.max_new_tokens), "--kv-bytes", self.args.kv_bytes]
+
+    def choose(self, workers, seed):
+        """The prompts of a run, and what plain decoding makes of them."""
+        wanted = workers * self.args.per_worker
+        lines = random.Random(seed).sample(self.prompts, min(wanted, len(self.prompts)))
+        with open(self.path("prompts.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(lines)
+        run([self.args.bin, "rollout", *self.shared_flags(seed), "--policy", "off", "--out", self.path("plain.jsonl")])
+
+    def emulate(self, workers, seed, policy, *flags):
+        out, stats, samples = (self.path(name) for name in ("out.jsonl", "stats.json", "samples.jsonl"))
+        run([self.args.bin, "emulate", *self.shared_flags(seed), "--profile", self.profile, "--workers", str(workers),
+             "--max-batch", str(2 * workers * self.args.per_worker), "--drafter", f"small=model:{TINYMATH}/drafter",
+             "--drafter", f"medium=model:{TINYMATH}/target", "--kv-transfer-ms", str(self.args.kv_transfer_ms), "--policy", policy, *flags,
+             *(flag for keep in self.args.keep for flag in ("--keep", keep)), "--out", out, "--stats", stats, "--samples", samples])
+        if not filecmp.cmp(out, self.path("plain.jsonl"), shallow=False):
+            sys.exit(f"{policy} {' '.join(flags)}: the samples are not those of plain decoding")
+        with open(stats, encoding="utf-8") as f:
+            figures = json.load(f)
+        with open(samples, encoding="utf-8") as f:
+            figures["finished"] = sorted(json.loads(line)["seconds"] for line in f)
+        return figures
+
+    def measure_acceptance(self):
+        """Means of the drafters as they are spoilt, over the samples of 8 workers; the spread over requests is the dial's."""
+        self.acceptance = []
+        spread = {keep.split("=")[0]: (keep.split(":") + ["0"])[1] for keep in self.args.keep}
+        self.choose(8, 0)
+        for drafter in ("small", "medium", "ngram"):
+            counts = self.emulate(8, 0, f"fixed:{drafter}:4")["speculation"]["drafters"][drafter]
+            drafted, kept = counts["drafted_at_depth"], counts["accepted_at_depth"]
+            judged = drafted[0] + sum(min(a, b) for a, b in zip(drafted[1:], kept))
+            self.acceptance.append(f"{drafter}={sum(kept) / judged:.3f}:{spread.get(drafter, '0.1')}")
+        print("acceptance:", ", ".join(self.acceptance), file=sys.stderr, flush=True)
+
+    def simulate(self, workers, samples):
+        out = run([self.args.bin, "simulate", "--profile", self.profile, "--workers", str(workers), "--samples", samples, "--moves",
+                   "--draft-workers", str(self.draft_workers(workers)), "--kv-transfer-ms", str(self.args.kv_transfer_ms), "--json",
+                   *(flag for law in self.acceptance for flag in ("--acceptance", law))])
+        return {mode["mode"]: mode for mode in json.loads(out)["modes"]}
+
+    @staticmethod
+    def draft_workers(workers):
+        return max(1, workers // 8)
+
+    def ablation(self, workers, seed):
+        """By mode: what was emulated, and the simulator's makespan."""
+        self.choose(workers, seed)
+        plain = self.emulate(workers, seed, "off")
+        os.replace(self.path("samples.jsonl"), self.path("lengths.jsonl"))
+        forecast = self.simulate(workers, self.path("lengths.jsonl"))
+        drafting = ["--draft-workers", str(self.draft_workers(workers))]
+        decoupled = [*drafting, "--decouple", "--race"]
+        runs = {
+            "vanilla": (f"fixed:small:{forecast['vanilla']['window']}",),
+            "decoupled": (f"fixed:small:{forecast['decoupled']['window']}:decoupled", *drafting),
+            "reconfigured": ("specactor", *decoupled, "off"),
+            "fastest": ("specactor", *decoupled, "fastest"),
+            "leapfrog": ("specactor", *decoupled, "leapfrog"),
+            "auto": ("auto",),
+            "auto:leapfrog": ("auto:leapfrog",),
+        }
+        results = {"off": plain, **{name: self.emulate(workers, seed, *flags) for name, flags in runs.items()}}
+        for name, simulated, _ in MODES:
+            results[name]["forecast"] = forecast[simulated]["makespan_s"] if simulated else None
+            print(f"  {workers} workers, seed {seed}, {name}: {results[name]['emulation']['makespan_seconds']:.2f} s"
+                  f" ({results[name]['emulation']['wall_seconds']:.1f} s here), forecast {results[name]['forecast'] or math.nan:.2f} s",
+                  file=sys.stderr, flush=True)
+        return results
+
+
+def span(values):
+    return f"{statistics.mean(values):.2f} ({min(values):.2f} … {max(values):.2f})"
+
+
+def table(all_runs):
+    """Markdown, a table for each number of workers."""
+    text = []
+    for workers, runs in all_runs.items():
+        seconds = {name: [r[name]["emulation"]["makespan_seconds"] for r in runs] for name, _, _ in MODES}
+        text.append(f"\n{workers} workers\n\n| | seconds | over the row above | over `off` | the paper, over the row above | forecast / emulated |")
+        text.append("|---|---|---|---|---|---|")
+        before = None
+        for name, _, paper in MODES:
+            above = span([a / b for a, b in zip(seconds[before], seconds[name])]) if before else ""
+            over_off = span([a / b for a, b in zip(seconds["off"], seconds[name])])
+            forecasts = [r[name]["forecast"] / s for r, s in zip(runs, seconds[name]) if r[name]["forecast"]]
+            text.append(f"| `{name}` | {span(seconds[name])} | {above} | {over_off} | {paper or ''} | {span(forecasts) if forecasts else ''} |")
+            before = name
+    return "\n".join(text)
+
+
+def picture(all_runs):
+    """Samples under way over time in the largest run, and the speed-ups over `off` in all."""
+    workers, runs = max(all_runs.items())
+    width, height, left, top = 860, 330, 50, 40
+    plot = 380
+    latest = max(r["finished"][-1] for r in runs[0].values())
+    count = len(runs[0]["off"]["finished"])
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+           f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+           f'<text x="{left}" y="20">samples under way over modelled seconds, {workers} workers</text>',
+           f'<text x="{left + plot + 50}" y="20">times as fast as off; bars: 8 … {workers} workers; ○: the paper</text>']
+    bottom = height - 40
+    for i in range(5):
+        x, y = left + plot * i / 4, bottom - (bottom - top) * i / 4
+        svg.append(f'<text x="{x:.0f}" y="{bottom + 16}" text-anchor="middle" fill="#444444">{latest * i / 4:.1f}</text>'
+                   f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end" fill="#444444">{count * i / 4:.0f}</text>'
+                   f'<line x1="{left}" x2="{left + plot}" y1="{y:.0f}" y2="{y:.0f}" stroke="#dddddd"/>')
+    for (name, _, _), colour in zip(MODES, COLOURS):
+        points = [f"{left},{top}"]
+        for done, at in enumerate(runs[0][name]["finished"]):
+            x = left + plot * at / latest
+            points.append(f"{x:.1f},{top + (bottom - top) * done / count:.1f}")
+            points.append(f"{x:.1f},{top + (bottom - top) * (done + 1) / count:.1f}")
+        svg.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+    begin, room = left + plot + 50, width - left - plot - 60
+    gains = {w: {name: [r["off"]["emulation"]["makespan_seconds"] / r[name]["emulation"]["makespan_seconds"] for r in rs]
+                 for name, _, _ in MODES} for w, rs in all_runs.items()}
+    most = max(2.0, max(max(g) for by_mode in gains.values() for g in by_mode.values())) * 1.05
+    step, bar = room / len(MODES), 0.8 * room / len(MODES) / len(gains)
+    so_far = 1.0
+    for i in range(math.floor(most) + 1):
+        y = bottom - (bottom - top) * i / most
+        svg.append(f'<line x1="{begin}" x2="{begin + room}" y1="{y:.0f}" y2="{y:.0f}" stroke="#dddddd"/>'
+                   f'<text x="{begin - 6}" y="{y + 4:.0f}" text-anchor="end" fill="#444444">{i}</text>')
+    for i, ((name, _, paper), colour) in enumerate(zip(MODES, COLOURS)):
+        for j, by_mode in enumerate(gains.values()):
+            x = begin + i * step + j * bar
+            mean, low, high = (bottom - (bottom - top) * f(by_mode[name]) / most for f in (statistics.mean, min, max))
+            svg.append(f'<rect x="{x:.1f}" y="{mean:.1f}" width="{bar - 1:.1f}" height="{bottom - mean:.1f}" fill="{colour}"/>'
+                       f'<line x1="{x + bar / 2:.1f}" x2="{x + bar / 2:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="#444444"/>')
+        if paper:
+            so_far *= paper
+            svg.append(f'<circle cx="{begin + i * step + 0.4 * step:.1f}" cy="{bottom - (bottom - top) * so_far / most:.1f}" r="5" fill="none"'
+                       f' stroke="#000000" stroke-width="1.5"/>')
+        svg.append(f'<text x="{begin + (i + 0.4) * step:.1f}" y="{bottom + 14 + 12 * (i % 2)}" text-anchor="middle" fill="{colour}">{name}</text>')
+    return "\n".join(svg) + "\n</svg>\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin/outrider"))
+    parser.add_argument("--profile", default=os.path.join(ROOT, "tests/data/cluster/qwen2.5-32b-worker.json"))
+    parser.add_argument("--workers", default="8,16,32,64")
+    parser.add_argument("--per-worker", type=int, default=8)
+    parser.add_argument("--stands-for", type=int, default=32)
+    parser.add_argument("--keep", action="append", help="as emulate's (default small=0.8:0.12 and medium=0.8:0.12)")
+    parser.add_argument("--kv-transfer-ms", type=float, default=0.005)
+    parser.add_argument("--kv-bytes", default="512M")
+    parser.add_argument("--max-new-tokens", type=int, default=2048)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--json")
+    parser.add_argument("--svg")
+    args = parser.parse_args()
+    args.keep = args.keep or ["small=0.8:0.12", "medium=0.8:0.12"]
+    with tempfile.TemporaryDirectory(prefix="outrider-paced-") as folder:
+        bench = Bench(args, folder)
+        bench.measure_acceptance()
+        all_runs = {workers: [bench.ablation(workers, seed) for seed in range(args.seeds)] for workers in map(int, args.workers.split(","))}
+        print("acceptance, mean and deviation over requests:", ", ".join(bench.acceptance))
+    print(table(all_runs))
+    if args.svg:
+        with open(args.svg, "w", encoding="utf-8") as f:
+            f.write(picture(all_runs))
+    if args.json:
+        kept = {w: [{name: {"emulation": r["emulation"], "forecast_seconds": r["forecast"], "finished_seconds": r["finished"]} for name, r in one.items()}
+                    for one in rs] for w, rs in all_runs.items()}
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(kept, f)
+
+
+if __name__ == "__main__":
+    main()

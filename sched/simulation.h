@@ -1,0 +1,114 @@
+// Simulation: the state of a simulated rollout and its events. See simulator.h for what it is; this is its inside.
+//
+//   simulator.cpp          the plan, the groups, the clock
+//   simulation_speed.cpp   how fast the requests of a group are, and in which windows
+//   simulation_moves.cpp   requests and replicas that go to other groups
+//
+// Single-threaded.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <queue>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sched/simulator.h"
+
+namespace otr {
+
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
+inline constexpr double kTiny = 1e-7;  // tokens
+
+// A request on a worker.
+struct SimulatedRun {
+  int32_t request = 0;
+  int32_t drafter = -1;
+  WindowSetting setting;
+  double p = 0;
+  double begin = 0, done = 0;           // tokens of the response
+  double ready_ms = 0;                  // its keys and values are there
+  double speed = 0;                     // tokens a millisecond
+  double waste = 0;                     // drafted tokens thrown away a token
+  double tick_ms = 0;                   // a draft and its verification in turns
+  double whole = 0, window_tokens = 0;  // p^w; 1 + p + … + p^(w-1)
+
+  void set(WindowSetting s) {
+    setting = s;
+    whole = std::pow(p, s.window);
+    window_tokens = s.window == 0 ? 0 : coupled_tokens(p, s.window - 1);
+  }
+};
+
+struct SimulatedGroup {
+  std::vector<SimulatedRun> runs;
+  int32_t drafter = -1;
+  bool races = false;  // its requests are others' too
+  double now = 0;      // what the runs say holds then
+  double next_reconfigure = kNever;
+  double busy_ms = 0;
+  uint64_t version = 0;  // of its event
+};
+
+struct SimulationEvent {
+  double ms;
+  int32_t group;  // -1: free workers are assigned
+  uint64_t version;
+  bool operator>(const SimulationEvent& o) const { return std::tie(ms, group) > std::tie(o.ms, o.group); }
+};
+
+class Simulation {
+ public:
+  Simulation(SimulationMode mode, const SimulationOptions& o, std::span<const SimulatedRequest> requests)
+      : mode_(mode), o_(o), requests_(requests), places_(requests.size()) {}
+
+  Result<SimulationResult> run();
+
+ private:
+  using Run = SimulatedRun;
+  using Group = SimulatedGroup;
+  using Event = SimulationEvent;
+  bool at_least(SimulationMode m) const { return static_cast<int>(mode_) >= static_cast<int>(m); }
+  WindowCosts costs(const Group& g, double context) const {
+    WindowCosts c =
+        window_costs(question_, plan_.verifier, g.drafter, plan_.draft_gpus == 0 ? plan_.verify_gpus : plan_.draft_gpus);
+    if (shares_drafters()) c.drafters = o_.draft_workers / (1.0 * o_.gpus / o_.verifiers.front().gpus - o_.draft_workers);
+    c.context = context;
+    return c;
+  }
+  bool shares_drafters() const { return o_.draft_workers > 0 && question_.may_decouple && !question_.may_couple; }
+  const SimulatedRequest& request(const Run& r) const { return requests_[static_cast<size_t>(r.request)]; }
+  void decide(double ms, const std::string& text);
+  Status plan();
+  Status plan_shared();
+  void place();
+  void advance(int32_t group, double ms);
+  void price(int32_t group);
+  void price_leapfrog(int32_t group);
+  void schedule(int32_t group);
+  void finish(int32_t group, double ms);
+  void remove(int32_t request, int32_t group);
+  void reconfigure_group(int32_t group, double ms);
+  void optimise_group(Group* g, double context);
+  void assign(double ms);
+  bool take_half(int32_t to, double ms);
+  void race(const Racer& racer, double ms);
+  double rebuild_ms(double tokens) const;
+  Run& run_of(int32_t request, int32_t group);
+
+  const SimulationMode mode_;
+  const SimulationOptions& o_;
+  const std::span<const SimulatedRequest> requests_;
+  PlanQuestion question_;
+  Plan plan_;
+  std::vector<Group> groups_;
+  std::vector<std::vector<int32_t>> places_;  // by request: its groups
+  std::vector<int32_t> ladder_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  bool assigning_ = false, raced_ = false;  // an assignment is due; workers have come free
+  size_t left_ = 0;
+  SimulationResult result_;
+};
+
+}  // namespace otr

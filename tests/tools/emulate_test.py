@@ -1,0 +1,81 @@
+"""outrider emulate: samples are rollout's, times are the profile's and the simulator's, and what it refuses."""
+
+import json
+import unittest
+
+from harness import MODEL, SOURCE, TINYMATH, ProgramTest, outrider, problems, to_lines
+
+PROFILE = SOURCE / "tests/data/cluster/qwen2.5-32b-worker.json"
+DRAFTERS = ("--drafter", f"small=model:{TINYMATH / 'drafter'}", "--drafter", f"medium=model:{MODEL}")
+SHARED = ("--model", MODEL, "--max-new-tokens", "96", "--kv-bytes", "64M")
+POLICIES = [("off",), ("fixed:small:4",), ("fixed:small:4:decoupled", "--draft-workers", "1"),
+            ("specactor", "--draft-workers", "2", "--decouple", "--race", "fastest"), ("specactor", "--race", "leapfrog"), ("auto:leapfrog",)]
+
+
+class Emulate(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.prompts = self.folder / "prompts.jsonl"
+        self.prompts.write_text(to_lines(problems(24)), encoding="utf-8")
+        self.plain = self.folder / "plain.jsonl"
+        self.run_ok("rollout", *SHARED, "--prompts", self.prompts, "--policy", "off", "--out", self.plain)
+
+    def emulate(self, policy, *flags, code=0):
+        out, stats, samples = (self.folder / name for name in ("out.jsonl", "stats.json", "samples.jsonl"))
+        got, _, err = outrider("emulate", *SHARED, "--prompts", self.prompts, "--profile", PROFILE, "--workers", "8", "--max-batch", "48",
+                               *DRAFTERS, "--policy", policy, *flags, "--out", out, "--stats", stats, "--samples", samples)
+        self.assertEqual(got, code, err)
+        self.assertEqual(out.read_bytes(), self.plain.read_bytes(), policy)
+        return json.loads(stats.read_text(encoding="utf-8")), err
+
+    def test_samples_are_those_of_plain_decoding(self):
+        for policy, *flags in POLICIES:
+            stats, _ = self.emulate(policy, *flags, "--keep", "small=0.7:0.1", "--kv-transfer-ms", "0.005")
+            emulation = stats["emulation"]
+            self.assertEqual((emulation["samples"], emulation["failed_samples"], emulation["pace"]["late"]), (24, 0, 0), policy)
+            self.assertTrue(emulation["trusted"])
+
+    # A worker of plain decoding: a pass for each token of its longest sample, and one for the prompt more or less.
+    def test_plain_decoding_takes_its_passes(self):
+        stats, _ = self.emulate("off")
+        with open(PROFILE, encoding="utf-8") as f:
+            target = json.load(f)["fits"][0]["target"]
+        longest = max(len(json.loads(line)["token_ids"]) for line in self.plain.read_text(encoding="utf-8").splitlines())
+        least = target["weights_ms"] + target["pass_ms"]
+        self.assertGreater(stats["emulation"]["makespan_seconds"], 1e-3 * least * longest)
+        self.assertLess(stats["emulation"]["makespan_seconds"], 1e-3 * 1.2 * least * (longest + 2))
+        again, _ = self.emulate("off")
+        self.assertAlmostEqual(again["emulation"]["makespan_seconds"], stats["emulation"]["makespan_seconds"], delta=0.02)
+
+    def test_the_simulator_foretells_it(self):
+        vanilla, _ = self.emulate("fixed:small:3", "--keep", "small=0.8")
+        emulated = {"off": self.emulate("off")[0], "vanilla": vanilla}
+        stats = self.folder / "vanilla.json"
+        stats.write_text(json.dumps(vanilla), encoding="utf-8")
+        simulated = json.loads(self.run_ok("simulate", "--profile", PROFILE, "--workers", "8", "--samples", self.folder / "samples.jsonl", "--moves",
+                                           "--stats", stats, "--window", "3", "--json"))
+        for mode in simulated["modes"][:2]:
+            ratio = mode["makespan_s"] / emulated[mode["mode"]]["emulation"]["makespan_seconds"]
+            self.assertTrue(0.8 < ratio < 1.25, (mode["mode"], ratio))
+
+    # By the wall, at a scale that no machine keeps up with: the samples are right, and the times are said not to be.
+    def test_late_passes_are_found(self):
+        stats, err = self.emulate("off", "--time-scale", "0.001", code=4)
+        self.assertGreater(stats["emulation"]["pace"]["late_share"], 0.9)
+        self.assertFalse(stats["emulation"]["trusted"])
+        self.assertRegex(err, r"not to be trusted; --time-scale [0-9.e+-]+ would leave them time")
+
+    def test_what_it_refuses(self):
+        base = ("emulate", *SHARED, "--prompts", self.prompts)
+        for needle, code, flags in (("--profile is required", 2, ()), ("no such drafter", 2, ("--profile", PROFILE, "--keep", "tiny=0.5")),
+                                    ("must be NAME=MEAN", 2, ("--profile", PROFILE, "--keep", "small=2")),
+                                    ("must be a number from 0", 2, ("--profile", PROFILE, "--time-scale", "-1")),
+                                    ("'self' is not in the profile", 2, ("--profile", PROFILE, "--policy", "fixed:self:4")),
+                                    ("this is no profile", 3, ("--profile", self.prompts))):
+            got, out, err = outrider(*base, *flags)
+            self.assertEqual((got, out), (code, ""), (flags, err))
+            self.assertIn(needle, err)
+
+
+if __name__ == "__main__":
+    unittest.main()
