@@ -53,7 +53,7 @@ class Bench:
         write_profile(args.profile, self.profile, args.stands_for)
         with open(os.path.join(TINYMATH, "prompts.jsonl"), encoding="utf-8") as f:
             self.prompts = f.readlines()
-        self.acceptance = None
+        self.acceptance = {"small": [], "medium": [], "ngram": []}
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -84,22 +84,26 @@ class Bench:
             figures["finished"] = sorted(json.loads(line)["seconds"] for line in f)
         return figures
 
-    def measure_acceptance(self):
-        """Means of the drafters as they are spoilt, over the samples of 8 workers; the spread over requests is the dial's."""
-        self.acceptance = []
-        spread = {keep.split("=")[0]: (keep.split(":") + ["0"])[1] for keep in self.args.keep}
-        self.choose(8, 0)
+    def measure_acceptance(self, workers, seed):
+        """What the simulator is told of the samples: lengths, and by drafter the share of its tokens that was kept."""
+        merged = []
         for drafter in ("small", "medium", "ngram"):
-            counts = self.emulate(8, 0, f"fixed:{drafter}:4")["speculation"]["drafters"][drafter]
+            counts = self.emulate(workers, seed, f"fixed:{drafter}:4")["speculation"]["drafters"][drafter]
             drafted, kept = counts["drafted_at_depth"], counts["accepted_at_depth"]
             judged = drafted[0] + sum(min(a, b) for a, b in zip(drafted[1:], kept))
-            self.acceptance.append(f"{drafter}={sum(kept) / judged:.3f}:{spread.get(drafter, '0.1')}")
-        print("acceptance:", ", ".join(self.acceptance), file=sys.stderr, flush=True)
+            self.acceptance[drafter].append(sum(kept) / judged)
+            with open(self.path("samples.jsonl"), encoding="utf-8") as f:
+                lines = [json.loads(line) for line in f]
+            merged = merged or [{"tokens": line["tokens"], "prompt_tokens": line["prompt_tokens"], "p": {}} for line in lines]
+            for into, line in zip(merged, lines):
+                into["p"][drafter] = line.get("p", {}).get(drafter, sum(kept) / judged)
+        with open(self.path("requests.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(line) + "\n" for line in merged)
 
-    def simulate(self, workers, samples):
-        out = run([self.args.bin, "simulate", "--profile", self.profile, "--workers", str(workers), "--samples", samples, "--moves",
+    def simulate(self, workers):
+        out = run([self.args.bin, "simulate", "--profile", self.profile, "--workers", str(workers), "--samples", self.path("requests.jsonl"), "--moves",
                    "--draft-workers", str(self.draft_workers(workers)), "--kv-transfer-ms", str(self.args.kv_transfer_ms), "--json",
-                   *(flag for law in self.acceptance for flag in ("--acceptance", law))])
+                   "--acceptance", "ngram=0.2"])
         return {mode["mode"]: mode for mode in json.loads(out)["modes"]}
 
     @staticmethod
@@ -110,8 +114,8 @@ class Bench:
         """By mode: what was emulated, and the simulator's makespan."""
         self.choose(workers, seed)
         plain = self.emulate(workers, seed, "off")
-        os.replace(self.path("samples.jsonl"), self.path("lengths.jsonl"))
-        forecast = self.simulate(workers, self.path("lengths.jsonl"))
+        self.measure_acceptance(workers, seed)
+        forecast = self.simulate(workers)
         drafting = ["--draft-workers", str(self.draft_workers(workers))]
         decoupled = [*drafting, "--decouple", "--race"]
         runs = {
@@ -215,20 +219,28 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json")
     parser.add_argument("--svg")
+    parser.add_argument("--draw", nargs="+", metavar="JSON", help="runs nothing: table and picture of what --json wrote, of several sets of workers")
     args = parser.parse_args()
     args.keep = args.keep or ["small=0.8:0.12", "medium=0.8:0.12"]
-    with tempfile.TemporaryDirectory(prefix="outrider-paced-") as folder:
-        bench = Bench(args, folder)
-        bench.measure_acceptance()
-        all_runs = {workers: [bench.ablation(workers, seed) for seed in range(args.seeds)] for workers in map(int, args.workers.split(","))}
-        print("acceptance, mean and deviation over requests:", ", ".join(bench.acceptance))
+    all_runs = {}
+    if args.draw:
+        for path in args.draw:
+            with open(path, encoding="utf-8") as f:
+                all_runs.update({int(workers): runs for workers, runs in json.load(f).items()})
+        all_runs = dict(sorted(all_runs.items()))
+    else:
+        with tempfile.TemporaryDirectory(prefix="outrider-paced-") as folder:
+            bench = Bench(args, folder)
+            for workers in map(int, args.workers.split(",")):
+                all_runs[workers] = [bench.ablation(workers, seed) for seed in range(args.seeds)]
+            print("kept of the judged tokens:", ", ".join(f"{drafter} {span(kept)}" for drafter, kept in bench.acceptance.items()))
     print(table(all_runs))
     if args.svg:
         with open(args.svg, "w", encoding="utf-8") as f:
             f.write(picture(all_runs))
     if args.json:
-        kept = {w: [{name: {"emulation": r["emulation"], "forecast_seconds": r["forecast"], "finished_seconds": r["finished"]} for name, r in one.items()}
-                    for one in rs] for w, rs in all_runs.items()}
+        kept = {w: [{name: {key: r[key] for key in ("emulation", "forecast", "finished")} for name, r in one.items()} for one in rs]
+                for w, rs in all_runs.items()}
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(kept, f)
 

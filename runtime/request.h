@@ -98,6 +98,7 @@ struct Sequence {
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
   int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+  int64_t spec_judged_tokens = 0;  // of those drafted, the accepted ones and the first of each draft that was not
   int32_t num_reported = 0;  // of `raw_logprobs`: what the ledger has been told
 
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;

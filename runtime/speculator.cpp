@@ -289,6 +289,7 @@ void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int3
     s->spec_draft_tokens += counts_.draft_tokens - drafted;
     s->spec_accepted_tokens += static_cast<int64_t>(accepted.size());
     s->spec_verify_steps += !forest.empty();
+    s->spec_judged_tokens += std::min({forest.max_depth(), static_cast<int32_t>(accepted.size()) + 1, judged});
   }
   note_outcome(*s, forest, accepted, num_new, ended);
   const DraftVerdict verdict{.sequence = view(*s), .num_new = num_new, .forest = &forest, .accepted = accepted};

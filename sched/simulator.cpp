@@ -58,7 +58,7 @@ Status Simulation::plan() {
   question_.may_be_plain = mode_ == SimulationMode::kOff;
   question_.may_couple = mode_ == SimulationMode::kVanilla || ours;
   if (ours) question_.form = WindowForm::kDecoupled;
-  question_.may_decouple = at_least(SimulationMode::kDecoupled);
+  question_.may_decouple = at_least(SimulationMode::kDecoupled) && !(ours && o_.draft_workers > 0);  // such groups are not the engine's
   if (shares_drafters()) return plan_shared();
   if (!question_.may_decouple) question_.verifiers.resize(1);
   std::vector<Plan> considered;

@@ -91,7 +91,7 @@ TEST(Simulator, DecoupledWindows) {
 TEST(Simulator, AWorkerThatRunsDryTakesHalf) {
   SimulationOptions o = flat(10, 1, 2);
   o.verifiers[0].cost = affine_costs(0, 10, 0, 0);  // a pass of b requests takes 10 b ms
-  const std::vector<SimulatedRequest> requests = {{.tokens = 100, .p = {0}}, {.tokens = 50, .p = {0}}, {.tokens = 1, .p = {0}}};
+  const std::vector<SimulatedRequest> requests = {{.prompt = 9, .tokens = 100, .p = {0}}, {.tokens = 50, .p = {0}}, {.tokens = 1, .p = {0}}};
   const SimulationResult stays = run(SimulationMode::kOff, o, requests);
   EXPECT_NEAR(stays.makespan_ms, 50 * 20 + 50 * 10, 1e-6);
   o.moves = true;

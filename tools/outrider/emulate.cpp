@@ -11,6 +11,7 @@
 #include "runtime/abi_structs.h"
 #include "runtime/engine.h"
 #include "runtime/profile_file.h"
+#include "spec/policy.h"
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
@@ -122,6 +123,11 @@ std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
   throw Failure(engine.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitBadInput, engine.status().message());
 }
 
+std::string only_drafter(const std::string& policy) {
+  const Result<Policy> parsed = parse_policy(policy);
+  return parsed.ok() && parsed.value().drafters.size() == 1 ? parsed.value().drafters[0] : "";
+}
+
 struct Prompts {
   std::vector<RolloutLine> lines;
   int64_t num_bad = 0;
@@ -154,7 +160,8 @@ class Emulation {
 
   void run(Prompts* prompts, uint64_t step);
   void write_rollouts(OutputFile* out) const;
-  void write_samples(OutputFile* out) const;
+  // `drafter`: the only one that there was, or "".
+  void write_samples(const std::string& drafter, OutputFile* out) const;
   ordered_json json(double scale, const PaceStats& pace) const;
   void print(const PaceStats& pace) const;
   int64_t num_failed() const { return num_failed_; }
@@ -226,7 +233,7 @@ void Emulation::write_rollouts(OutputFile* out) const {
   }
 }
 
-void Emulation::write_samples(OutputFile* out) const {
+void Emulation::write_samples(const std::string& drafter, OutputFile* out) const {
   for (const auto& [key, done] : done_) {
     const Sequence& s = *done.sample;
     ordered_json line = {{"id", ordered_json::parse(lines_[key.first].id_json)},
@@ -235,7 +242,11 @@ void Emulation::write_samples(OutputFile* out) const {
                          {"tokens", s.num_tokens() - s.num_prompt()},
                          {"seconds", done.seconds},
                          {"draft_tokens", s.spec_draft_tokens},
+                         {"judged_tokens", s.spec_judged_tokens},
                          {"accepted_tokens", s.spec_accepted_tokens}};
+    if (!drafter.empty() && s.spec_judged_tokens > 0) {
+      line["p"][drafter] = static_cast<double>(s.spec_accepted_tokens) / static_cast<double>(s.spec_judged_tokens);
+    }
     out->write_line(line.dump());
   }
 }
@@ -291,7 +302,7 @@ int emulate_command(int argc, char** argv) {
   output.close();
   if (samples) {
     samples->start();
-    emulation.write_samples(&*samples);
+    emulation.write_samples(only_drafter(options.policy), &*samples);
     samples->close();
   }
   const bool trusted = kept_up(engine->pace_stats(), options.pace->scale);
