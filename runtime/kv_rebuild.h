@@ -26,7 +26,7 @@ namespace otr {
 class KvRebuild {
  public:
   // All outlive it. `pace`: by whose clock rates are; null: the wall's.
-  KvRebuild(ModelRunner* target, WorkerMailbox* own, const RebuildOptions& options, const Pace* pace)
+  KvRebuild(ModelRunner* target, WorkerMailbox* own, const RebuildOptions& options, const Pace* pace = nullptr)
       : target_(target), own_(own), options_(options), pace_(pace), since_tick_(pace) {}
 
   // ---- Who gives a sequence ----
