@@ -166,20 +166,25 @@ def picture(all_runs):
     count = len(runs[0]["off"]["finished"])
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-           f'<text x="{left}" y="20">samples under way over modelled seconds, {workers} workers</text>',
-           f'<text x="{left + plot + 50}" y="20">times as fast as off; bars: 8 … {workers} workers; ○: the paper</text>']
+           f'<text x="{left}" y="20">samples under way (logarithmic) over modelled seconds, {workers} workers</text>',
+           f'<text x="{left + plot + 50}" y="20">times as fast as off; bars: {", ".join(map(str, all_runs))} workers; ○: the paper</text>']
     bottom = height - 40
+
+    def level(under_way):
+        return bottom - (bottom - top) * math.log2(1 + under_way) / math.log2(1 + count)
+
     for i in range(5):
-        x, y = left + plot * i / 4, bottom - (bottom - top) * i / 4
+        x, shown = left + plot * i / 4, round(count ** (i / 4)) if i else 0
+        y = level(shown)
         svg.append(f'<text x="{x:.0f}" y="{bottom + 16}" text-anchor="middle" fill="#444444">{latest * i / 4:.1f}</text>'
-                   f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end" fill="#444444">{count * i / 4:.0f}</text>'
+                   f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end" fill="#444444">{shown}</text>'
                    f'<line x1="{left}" x2="{left + plot}" y1="{y:.0f}" y2="{y:.0f}" stroke="#dddddd"/>')
     for (name, _, _), colour in zip(MODES, COLOURS):
         points = [f"{left},{top}"]
         for done, at in enumerate(runs[0][name]["finished"]):
             x = left + plot * at / latest
-            points.append(f"{x:.1f},{top + (bottom - top) * done / count:.1f}")
-            points.append(f"{x:.1f},{top + (bottom - top) * (done + 1) / count:.1f}")
+            points.append(f"{x:.1f},{level(count - done):.1f}")
+            points.append(f"{x:.1f},{level(count - done - 1):.1f}")
         svg.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
     begin, room = left + plot + 50, width - left - plot - 60
     gains = {w: {name: [r["off"]["emulation"]["makespan_seconds"] / r[name]["emulation"]["makespan_seconds"] for r in rs]
