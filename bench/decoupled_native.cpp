@@ -95,9 +95,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Of a number of workers, from the first on, what grew between two stats.
-double grown(const nlohmann::json& before, const nlohmann::json& after, size_t worker, const std::string& pointer) {
-  const nlohmann::json::json_pointer at("/workers/" + std::to_string(worker) + pointer);
+// What grew between two stats.
+double grown(const nlohmann::json& before, const nlohmann::json& after, const std::string& pointer) {
+  const nlohmann::json::json_pointer at(pointer);
   return after.at(at).get<double>() - before.at(at).get<double>();
 }
 
@@ -108,16 +108,12 @@ struct Measured {
 
 Measured measure(const Question& q, const nlohmann::json (&coupled)[2], const nlohmann::json (&decoupled)[2]) {
   Measured m;
-  double busy = 0, drafting = 0, ticks = 0;
-  for (size_t w = 0; w < 2; ++w) {
-    busy += grown(coupled[0], coupled[1], w, "/busy_seconds");
-    drafting += grown(coupled[0], coupled[1], w, "/draft_seconds");
-    ticks += grown(coupled[0], coupled[1], w, "/ticks");
-  }
+  const auto both = [&](const char* key) { return grown(coupled[0], coupled[1], std::string("/") + key); };
+  const double busy = both("busy_seconds"), drafting = both("draft_seconds"), ticks = both("ticks");
   m.coupled = {.draft_ms = 1e3 * drafting / ticks / q.window, .verify_ms = 1e3 * (busy - drafting) / ticks};
-  const auto drafter = [&](const char* key) { return grown(decoupled[0], decoupled[1], 0, std::string("/drafting/") + key); };
+  const auto drafter = [&](const char* key) { return grown(decoupled[0], decoupled[1], std::string("/workers/0/drafting/") + key); };
   m.decoupled = {.draft_ms = 1e3 * drafter("busy_seconds") / drafter("ticks"),
-                 .verify_ms = 1e3 * grown(decoupled[0], decoupled[1], 1, "/busy_seconds") / grown(decoupled[0], decoupled[1], 1, "/ticks")};
+                 .verify_ms = 1e3 * grown(decoupled[0], decoupled[1], "/workers/1/busy_seconds") / grown(decoupled[0], decoupled[1], "/workers/1/ticks")};
   m.p = drafter("kept_tokens") / (drafter("kept_tokens") + drafter("rollbacks"));
   return m;
 }

@@ -47,7 +47,9 @@ std::unique_ptr<Engine> make_engine(const std::string& model, const std::string&
 }
 
 nlohmann::json stats_of(const Engine& e) { return nlohmann::json::parse(e.stats_json()); }
-int64_t draft_ticks(const nlohmann::json& stats) { return stats["workers"][0]["drafting"]["ticks"]; }
+int64_t draft_ticks(const nlohmann::json& stats) {  // none are told of a worker that has not drafted yet
+  return stats.value(nlohmann::json::json_pointer("/workers/0/drafting/ticks"), int64_t{0});
+}
 
 double roll(Engine* e, int32_t new_tokens) {
   const int32_t prompt[] = {1};

@@ -159,20 +159,6 @@ TEST_F(Processes, RestartsAreFurtherAndFurtherApart) {
   EXPECT_EQ(nlohmann::json::parse(e->stats_json())["worker_restarts"], kRestarts);
 }
 
-// While it waits for that, it still ends at once.
-TEST_F(Processes, APauseBeforeARestartEndsWithTheEngine) {
-  Variant v{.num_workers = 2, .max_restarts = 1000};
-  for (int32_t life = 1; life < 40; ++life) v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kDie});
-  v.faults.push_back({.worker = 0, .life = 0, .step = ProtocolStep::kTick, .occurrence = 0, .kind = FaultKind::kDie});
-  const std::unique_ptr<Engine> e = engine(v);
-  EXPECT_EQ(difference(plain_, roll(e.get())), "");
-  for (int i = 0; i < 5000 && nlohmann::json::parse(e->stats_json())["worker_restarts"] < 8; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  const auto began = std::chrono::steady_clock::now();
-  e->shutdown();
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  EXPECT_LT(took.count(), kSanitized ? 20 : 0.9);  // the pause is 1.28 s by now
-}
-
 TEST_F(Processes, NewWeightsReachThem) {
   const Variant v{.num_workers = 3, .policy = "fixed:self:4:2:6", .migrate_every = 4,
                   .faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kWeights, .occurrence = 0, .kind = FaultKind::kDie}}};
