@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/request.h"
 #include "runtime/link_bell.h"
+#include "runtime/request.h"
 #include "sched/window.h"
 
 namespace otr {

@@ -151,7 +151,7 @@ void Engine::assign_roles() {
 void Engine::start_races() {
   constexpr int32_t kMostReplicas = 16;  // of a worker, b_max
   // Who drafts for others is never free.
-  for (int32_t to = decoupled_ ? options_.num_draft_workers : 0; to < options_.num_workers; ++to) {
+  for (int32_t to = roles_.decoupled ? options_.num_draft_workers : 0; to < options_.num_workers; ++to) {
     Lending& lending = lending_[static_cast<size_t>(to)];
     if (!placement_.is_idle(to) || lending.rest-- > 0) continue;
     const int32_t from = placement_.busiest();

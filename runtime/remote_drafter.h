@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/draft_link.h"
+#include "runtime/pace.h"
 #include "spec/drafter.h"
 #include "spec/keep_rate.h"
 
