@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "runtime/cost_calibration.h"
-#include "runtime/drafter_model.h"
-#include "runtime/remote_drafter.h"
-#include "runtime/profile_file.h"
-#include "runtime/request.h"
 #include "runtime/device.h"
+#include "runtime/drafter_model.h"
+#include "runtime/profile_file.h"
+#include "runtime/remote_drafter.h"
+#include "runtime/request.h"
 #include "spec/chooser.h"
 #include "spec/counts.h"
 #include "spec/drafter.h"
