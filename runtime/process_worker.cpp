@@ -190,6 +190,7 @@ void ProcessWorker::run() {
       break;
     }
     const bool comes_back = ++failures_ <= options_.max_restarts;
+    ++idle_lives_;
     state_ = comes_back ? State::kStarting : State::kGone;
     pause_sent_ = false;
     history_due_ = history_.get() >= 0;
@@ -218,8 +219,8 @@ void ProcessWorker::note_lost(const Status& why) {
 
 void ProcessWorker::pause_before_restart() {
   constexpr int32_t kMostDoublings = 16;
-  if (failures_ < 2) return;
-  const auto pause = std::min(kFirstPause * (1 << std::min(failures_ - 2, kMostDoublings)), kLongestPause);
+  if (idle_lives_ < 2) return;
+  const auto pause = std::min(kFirstPause * (1 << std::min(idle_lives_ - 2, kMostDoublings)), kLongestPause);
   std::unique_lock<std::mutex> lock(mutex_);
   stopped_.wait_for(lock, pause, [this] { return stop_; });
 }
@@ -395,6 +396,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
     case WireType::kReport: {
       OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
       if (!report_.finished.empty()) failures_ = 0;
+      if (!report_.finished.empty() || !report_.progress.segments.empty()) idle_lives_ = 0;
       const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.num_positions > 0; });
       OTR_ASSIGN_OR_RETURN(report_.files, channel->take_files(static_cast<size_t>(num_files)));
       const Status taken = pass_on_report();

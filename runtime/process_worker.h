@@ -128,6 +128,7 @@ class ProcessWorker final : public WorkerPort {
   ProcessReport report_;
   WireBytes bytes_;
   int32_t life_ = -1, failures_ = 0;
+  int32_t idle_lives_ = 0;  // in a row, of which nothing came
   uint64_t turns_ = 0;
   bool was_at_rest_ = true;
   Clock::time_point heard_, turned_;  // the last sign of the process; of the worker in it
