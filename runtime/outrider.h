@@ -6,7 +6,7 @@
  * THE CONTRACT. A sample is a function of (weights, prompt tokens, sampling parameters, seed, stream, sample index) and of the
  * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, drafts, or the
  * number of threads. Tokens and log-probabilities are equal to the last bit. Not promised: equality across paths ("cpu-amx",
- * "cpu-avx512", "cpu-avx2", "cpu-scalar") or library versions.
+ * "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90a") or library versions.
  *
  * A SESSION
  *     otr_engine_options options;
@@ -156,7 +156,8 @@ typedef struct otr_engine_options {
   int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung: longer than
                               the longest tick; default 300000 */
   int32_t max_worker_restarts; /* processes that may take a worker's place one after the other without one of them finishing a sample;
-                              then the worker is given up; default 3 */
+                              then the worker is given up; default 3. After two in a row that bring no token the next one waits 20 ms, then
+                              twice as long each time, 2 s at most */
   int32_t num_draft_workers; /* 0 (default) … half of num_workers: workers that may draft for the others ("decoupled"), with the first of
                               the policy's drafters that has a model of its own. Policies "specactor" and "auto" decide whenever
                               nothing runs whether that pays, by what passes cost and how many drafts were kept (otr_stats:
@@ -190,7 +191,8 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  * SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room, and are the
  * same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
  * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit and otr_score return
- * OTR_LOST. No call waits for a process without a limit.
+ * OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: GPUs,
+ * otr_sleep, otr_kv_export and otr_kv_import.
  *
  * The library runs `<worker_executable> worker 3`, with the engine's end of things at file descriptor 3, standard streams and
  * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such a
@@ -345,8 +347,8 @@ typedef struct otr_tensor {
 
 OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
 
-/* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished. (Results that nobody has
- * taken yet do not matter.) OTR_INVALID_ARGUMENT: an update has already begun. */
+/* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished (results that nobody has
+ * taken yet do not matter), or the weights are asleep. OTR_INVALID_ARGUMENT: an update has already begun. */
 OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
 
 /* Replaces one tensor; returns when `data` is no longer needed. OTR_INVALID_ARGUMENT: no update has begun; the model has no tensor of
@@ -394,12 +396,12 @@ OTR_API otr_status otr_wake(otr_engine* engine, otr_memory what);
 /* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first token is
  * drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small a one is
  * OTR_INVALID_ARGUMENT with *size set. The form is independent of the path's own: bf16, row-major, with a checksum. OTR_BUSY as
- * otr_submit; the engine stands still meanwhile, as paused. */
+ * otr_submit. OTR_UNSUPPORTED: worker processes. The engine stands still meanwhile, as paused. */
 OTR_API otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity,
                                  size_t* size, size_t* num_covered);
 
 /* Takes what otr_kv_export wrote, into every worker's cache; of the first pages as many as have room: *num_covered says how many tokens
- * that is. OTR_UNSUPPORTED: it is of another model shape, path, library version or of other weights. OTR_BAD_INPUT: it is damaged
+ * that is. OTR_UNSUPPORTED: it is of another model shape, path, library version or of other weights; or worker processes. OTR_BAD_INPUT: it is damaged
  * or something else. The text says what. A checksum tells damage, not malice: import only what you trust. */
 OTR_API otr_status otr_kv_import(otr_engine* engine, const void* data, size_t size, size_t* num_covered);
 

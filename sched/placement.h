@@ -2,8 +2,8 @@
 //
 // A group goes to the worker with the fewest samples and stays together: its samples share the prompt's pages. Workers report
 // their loads. Of a queue, whoever could run more than he has gets some, up to an even share. Where no queue is left, a worker
-// that has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved is computed
-// anew where it arrives: nothing decided here can change a result, only when it comes.
+// that has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved gets its keys
+// and values where it arrives, computed or copied: nothing decided here can change a result, only when it comes.
 //
 // A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in
 // another. A worker that is lost has nothing, and answers nothing; unless another one takes its place, nothing is sent there any
