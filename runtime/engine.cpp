@@ -142,6 +142,7 @@ Engine::Engine(const EngineOptions& options)
       placement_(options.num_workers),
       stats_(static_cast<size_t>(options.num_workers)),
       counted_before_(stats_.size()),
+      losing_(stats_.size()),
       facts_(stats_.size()),
       lending_(stats_.size()) {}
 

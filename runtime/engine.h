@@ -186,6 +186,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   uint64_t next_group_ = 1, next_age_ = 0;
   std::vector<WorkerStats> stats_;  // by worker
   std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
+  std::vector<bool> losing_;                 // by worker: its process is lost, and not all of its samples are queued again
   std::vector<WorkerFacts> facts_;           // by worker
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
   std::shared_ptr<const HistoryIndex> shared_history_;  // what processes draft from

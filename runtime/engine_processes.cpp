@@ -299,15 +299,19 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
   if (stop_) return;
   const size_t w = static_cast<size_t>(worker);
   processes_[w]->discard_orders();
-  placement_.lost(worker, comes_back);
-  relink(worker, comes_back);
-  worker_restarts_ += comes_back;
-  stats_[w].kv_pages_in_use = 0;
-  counted_before_[w] = stats_[w];
-  if (!comes_back) facts_[w] = {};
-  last_loss_ = why.message();
-  lose_replicas(worker);
+  if (!losing_[w]) {  // else this is a second attempt: there was no memory to queue all again
+    last_loss_ = why.message();
+    placement_.lost(worker, comes_back);
+    relink(worker, comes_back);
+    worker_restarts_ += comes_back;
+    stats_[w].kv_pages_in_use = 0;
+    counted_before_[w] = stats_[w];
+    if (!comes_back) facts_[w] = {};
+    lose_replicas(worker);
+  }
+  losing_[w] = true;
   queue_again(worker, why);
+  losing_[w] = false;
   at_rest_changed_.notify_all();
   result_arrived_.notify_all();
 }
@@ -348,7 +352,6 @@ void Engine::queue_again(int32_t worker, const Status& why) {
     for (const LedgerSample& sample : group.samples) {
       if (sample.is_closed || sample.is_finished || sample.worker != worker) continue;
       std::unique_ptr<Sequence> s = restore(group, sample);
-      ++requeued_samples_;
       if (waits != nullptr && sample.num_accepted() == 0) {
         group.group->blocked.push_back(std::move(s));
         continue;
@@ -360,7 +363,11 @@ void Engine::queue_again(int32_t worker, const Status& why) {
       queue.push(std::move(s));
     }
   }
-  while (std::unique_ptr<Sequence> s = queue.pop()) send(std::move(s), why);
+  while (std::unique_ptr<Sequence> s = queue.pop()) {
+    const int32_t count = 1 + s->num_waiting();
+    send(std::move(s), why);
+    requeued_samples_ += count;
+  }
 }
 
 // To whoever has the least to do; if nobody is left, it has failed.

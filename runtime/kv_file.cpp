@@ -64,7 +64,7 @@ Status KvFile::map(uint64_t name, const KvLayout& layout) {
   const size_t body = static_cast<size_t>(num_pages()) * static_cast<size_t>(page_elements_) * sizeof(Element);
   size_ = sizeof(KvFileHeader) + body;
   if (fstat(file_.get(), &info) != 0 || info.st_size != static_cast<off_t>(size_)) return bad_input("keys and values: the file is of another size");
-  void* const mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file_.get(), 0);
+  void* const mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_.get(), 0);  // shared ones of sealed files are refused by some kernels
   if (mapped == MAP_FAILED) return Status(StatusCode::kOutOfMemory, "keys and values: the system refuses to map them");
   map_ = mapped;
   KvFileHeader h;

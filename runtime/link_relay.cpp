@@ -134,11 +134,9 @@ void LinkRelay::collect(End* end) {
 }
 
 Status LinkRelay::pump(const std::function<Status(const LinkMessage&)>& send) {
-  if (rung_.load()) {
-    uint64_t ignored;
-    (void)!read(wake_.get(), &ignored, sizeof ignored);
-    rung_.store(false);  // before looking: whoever writes from here on rings again
-  }
+  uint64_t ignored;
+  (void)!read(wake_.get(), &ignored, sizeof ignored);  // always: whoever rings may not have written yet when pump() last looked
+  rung_.store(false);  // before looking: whoever writes from here on rings again
   owes_ = false;
   for (End& end : ends_) {
     if (end.is_local) continue;

@@ -99,6 +99,7 @@ void Pace::begin() {
 }
 
 void Pace::hold(double ms) {
+  ++num_pauses_;
   const double done = now_ms(), due = begins_ms_ + ms;
   stats_.add_pass(ms, done - computes_ms_);
   computes_ms_ = done;
@@ -121,6 +122,7 @@ void Pace::idle() {
 }
 
 void Pace::wait(double limit_ms) {
+  ++num_pauses_;
   clock_.sleep(&sleeper_, now_ms() + limit_ms, true);
   begins_ms_ = computes_ms_ = now_ms();
 }

@@ -100,12 +100,14 @@ class Pace {
   void wake() { clock_.call(&sleeper_); }
 
   const PaceStats& stats() const { return stats_; }
+  uint64_t num_pauses() const { return num_pauses_; }  // how often it has held or waited
 
  private:
   PaceClock& clock_;
   PaceClock::Sleeper sleeper_;
   double begins_ms_ = 0;    // what comes next, on paper
   double computes_ms_ = 0;  // and when it could
+  uint64_t num_pauses_ = 0;
   PaceStats stats_;
 };
 

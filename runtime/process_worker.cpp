@@ -18,6 +18,7 @@ constexpr int64_t kStopMs = 2000;                // for a process to end by itse
 constexpr std::chrono::milliseconds kRetry{100};
 // A process that has worked comes back at once. One that dies again and again, of what it finds in the system, waits longer each time.
 constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{2000};
+constexpr std::chrono::minutes kLongLife{1};
 
 }  // namespace
 
@@ -176,6 +177,7 @@ void ProcessWorker::run() {
   for (;;) {
     ++life_;
     Status end;
+    const Clock::time_point born = Clock::now();
     try {
       end = live();
     } catch (const std::exception& e) {
@@ -189,6 +191,7 @@ void ProcessWorker::run() {
       first_failure_ = end;
       break;
     }
+    if (Clock::now() - born > kLongLife) failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
     const bool comes_back = ++failures_ <= options_.max_restarts;
     ++idle_lives_;
     state_ = comes_back ? State::kStarting : State::kGone;

@@ -49,7 +49,7 @@ struct ProcessOptions {
   std::string executable;
   int32_t timeout_ms = 0;
   int32_t start_timeout_ms = 0;  // to be ready
-  int32_t max_restarts = 0;      // in a row, none of which has finished a sample
+  int32_t max_restarts = 0;      // in a row, none of which has finished a sample or lived for a minute
   WorkerSetup setup;             // its life is set here
   ProcessHost* host = nullptr;   // outlives the worker
 };

@@ -186,7 +186,7 @@ void TreeDrafter::add_draw(const DraftSequence& s, int32_t depth) {
 // ---- Chains that grow on the device ----------------------------------------------------------------------------------------
 
 bool TreeDrafter::may_chain(std::span<const DraftRow> rows, const DraftLimits& limits) const {
-  if (chain_ == nullptr || limits.top_k != 1 || limits.gate != nullptr) return false;
+  if (chain_ == nullptr || limits.top_k != 1 || limits.gate != nullptr || options_.paced.pace != nullptr) return false;
   int64_t num_draws = 0;
   for (const DraftRow& row : rows) {
     if (!drafts(row.sequence.slot)) continue;

@@ -92,6 +92,7 @@ void Worker::loop() {
   while (mailbox_.take(busy(), &orders_, [this] { options_.host->rested(); })) {
     bool ticks = false;
     const double began = pace_ != nullptr ? pace_->now_ms() : 0;
+    const uint64_t pauses = pace_ != nullptr ? pace_->num_pauses() : 0;
     const bool has_served = std::exchange(served_, false);
     try {
       follow_orders();
@@ -103,7 +104,8 @@ void Worker::loop() {
       fail_all(e.what());
     }
     if (ticks || report_.pending() || (has_served && !served_)) report();
-    if (pace_ != nullptr && busy() && pace_->now_ms() == began) pace_->idle();  // what it is busy with is for others to end
+    // What it is busy with is for others to end.
+    if (pace_ != nullptr && busy() && (pace_->num_pauses() == pauses || pace_->now_ms() == began)) pace_->idle();
   }
   if (pace_ != nullptr) pace_->end();
 }

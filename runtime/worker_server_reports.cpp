@@ -59,11 +59,16 @@ void WorkerServer::take(WorkerReport* report) {
   if (report->answered) pending_.answered = report->answered;
 }
 
-// What the sequence has computed goes along in a file; how many positions that are.
+// What the sequence has computed goes along in a file; how many positions that are. None where the pages were taken back meanwhile, or
+// where the report has as many files as may go with it: then it is computed anew.
 int32_t WorkerServer::give_pages(Sequence* s) {
+  constexpr size_t kMostFiles = 64;
   if (s->lease == nullptr) return 0;
   const LentPages& lent = static_cast<const LentPages&>(*s->lease);
-  OwnedFd file = write_kv_file(kv_file_name(s->group->id, s->sample), lent.pages(), lent.num_positions(), &worker_->target());
+  OwnedFd file;
+  if (!lent.over() && files_.size() < kMostFiles) {
+    file = write_kv_file(kv_file_name(s->group->id, s->sample), lent.pages(), lent.num_positions(), &worker_->target());
+  }
   const int32_t positions = file.get() < 0 ? 0 : lent.num_positions();
   if (positions > 0) files_.push_back(std::move(file));
   s->lease->end();

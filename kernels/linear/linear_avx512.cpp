@@ -34,7 +34,7 @@ struct Piece {
   int64_t x_stride;
   int64_t steps;
   __m512 (*sums)[2];     // [rows], read and written
-  const Element* ahead;  // weights as long as w's that come next; of each 4 vectors the first_ahead-th to the last are fetched
+  const Element* ahead;  // the weights that come next: of each 4 vectors there, numbers first_ahead … end_ahead - 1 are fetched; some may lie beyond the last
   int first_ahead, end_ahead;
 };
 

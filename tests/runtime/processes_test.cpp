@@ -200,6 +200,10 @@ TEST_F(Processes, KeysAndValuesMoveWithTheirSample) {
     if (rebuild.link_bytes_per_second == 0) { EXPECT_EQ(count("kv_copied_tokens") == 0, rebuild.mode == RebuildMode::kRecompute); }
     EXPECT_EQ(count("kv_pages_leased"), 0);
   }
+  // Pages that are taken back between the tick and the report.
+  v.rebuild = {.mode = RebuildMode::kTransfer, .revoke_every = 1};
+  EXPECT_EQ(difference(plain, run(v)), "");
+  EXPECT_GT(count("migrations"), 0);
   // Whoever gives dies as soon as it has said so, or before.
   v.rebuild = {};
   for (const ProtocolStep step : {ProtocolStep::kReport, ProtocolStep::kReported}) {
