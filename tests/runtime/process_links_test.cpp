@@ -144,7 +144,7 @@ TEST_F(ProcessLinks, RandomFaultsChangeNothing) {
     restarts += count("worker_restarts");
     if (HasFailure()) return;
   }
-  EXPECT_GE(restarts, rounds / 2);
+  EXPECT_GT(restarts, kSanitized ? 0 : rounds / 2);
 }
 
 }  // namespace
