@@ -197,11 +197,11 @@ Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr
   const LedgerGroup& g = groups_.at(group);
   if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
   if (reason == OTR_FINISH_ERROR && lose(worker, group, sample)) return false;
-  s->error = error;  // what needs memory comes first: without it, the sample is not finished
-  decltype(stragglers_) late;
-  for (const int32_t other : s->replicas) late.emplace(group, sample, other == worker ? s->worker : other);
-  stragglers_.merge(late);
+  s->error = error;  // what needs memory comes before the end: without it, nothing has changed but which replica counts as the sample
   if (worker != s->worker) *std::find(s->replicas.begin(), s->replicas.end(), worker) = std::exchange(s->worker, worker);
+  decltype(stragglers_) late;
+  for (const int32_t other : s->replicas) late.emplace(group, sample, other);
+  stragglers_.merge(late);
   if (reason == OTR_FINISH_ERROR && g.group->is_score) s->raw_logprobs.clear();
   s->finish_reason = reason;
   s->is_finished = true;

@@ -428,12 +428,14 @@ TEST_P(Rebuilds, ChangeNothingUnderPressure) {
   int64_t pages = 1, preemptions = 0;  // what the largest request takes, and no more
   for (const Request& r : requests_)
     pages = std::max(pages, (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
-  for (const double pages_per_second : {0.0, 200.0}) {
-    const RebuildVariant v{.num_workers = 2,
-                    .proofs = {.migrate_every = 6, .migration_seed = 2, .rebuild = {.link_bytes_per_second = pages_per_second * page_bytes()}},
-                    .num_pages = pages};
-    EXPECT_EQ(difference(plain, run(v)), "");
-    preemptions += count("preemptions");
+  for (int round = 0; round < 5 && preemptions == 0; ++round) {  // who meets whom is as the machine likes
+    for (const double pages_per_second : {0.0, 200.0}) {
+      const RebuildVariant v{.num_workers = 2,
+                      .proofs = {.migrate_every = 6, .migration_seed = 2, .rebuild = {.link_bytes_per_second = pages_per_second * page_bytes()}},
+                      .num_pages = pages};
+      EXPECT_EQ(difference(plain, run(v)), "");
+      preemptions += count("preemptions");
+    }
   }
   EXPECT_GT(preemptions, 0);
 }
