@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <random>
 #include <thread>
 
 #include "tests/runtime/process_runs.h"
@@ -120,18 +119,10 @@ TEST_F(ProcessRaces, AnyoneMayKillThem) {
   ProcessVariant v = variant(3, RaceMode::kLeapfrog);
   v.max_restarts = 1000;
   const std::unique_ptr<Engine> e = engine(v);
-  std::atomic<bool> over = false;
-  std::thread killer([&] {
-    std::mt19937 random(2);
-    for (int i = 0; i < 40 && !over; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(kSanitized ? 900 : 20 + random() % 80));
-      const std::vector<pid_t> pids = children();
-      if (!pids.empty()) kill(pids[random() % pids.size()], SIGKILL);
-    }
-  });
-  for (int round = 0; round < (kSanitized ? 1 : 3); ++round) EXPECT_EQ(difference(plain, roll(e.get())), "");
-  over = true;
-  killer.join();
+  {
+    const Killer killer(2, kSanitized ? 900 : 20, kSanitized ? 900 : 99);
+    for (int round = 0; round < (kSanitized ? 1 : 3); ++round) EXPECT_EQ(difference(plain, roll(e.get())), "");
+  }
   read_stats(e.get());
   EXPECT_GT(count("worker_restarts"), 0);
 }

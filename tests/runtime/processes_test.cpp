@@ -96,18 +96,10 @@ TEST_F(Processes, AnyoneMayKillThem) {
   for (Request& r : requests_) r.sampling.max_new_tokens *= 4;
   const Outputs plain = run({.num_workers = 1, .processes = false});
   const std::unique_ptr<Engine> e = engine({.num_workers = 3, .migrate_every = 20, .max_restarts = 1000});
-  std::atomic<bool> over = false;
-  std::thread killer([&] {
-    std::mt19937 random(1);
-    for (int i = 0; i < 40 && !over; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(kSanitized ? 700 : 5 + random() % 60));
-      const std::vector<pid_t> pids = children();
-      if (!pids.empty()) kill(pids[random() % pids.size()], SIGKILL);
-    }
-  });
-  for (int round = 0; round < (kSanitized ? 1 : 4); ++round) EXPECT_EQ(difference(plain, roll(e.get())), "");
-  over = true;
-  killer.join();
+  {
+    const Killer killer(1, kSanitized ? 700 : 5, kSanitized ? 700 : 64);
+    for (int round = 0; round < (kSanitized ? 1 : 4); ++round) EXPECT_EQ(difference(plain, roll(e.get())), "");
+  }
   read_stats(e.get());
   EXPECT_GT(count("worker_restarts"), 0);
 }
