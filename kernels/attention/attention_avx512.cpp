@@ -5,7 +5,8 @@
 // Reduction order: dot, one float32 chain over pairs of head_dim ascending; O, one chain a split over pairs of keys ascending;
 // inside a pair VDPBF16PS's own (denormals are zero). The rest as in attention_tile.h.
 // Roofline: 64 flop per 4 bytes of K or V: bound by VDPBF16PS (one Zen 4 core, 28 heads, 4 KV heads of 128, 4k keys: 145 useful
-// GFLOP/s of 233 for a prefill, which fills 14 lanes; 50 for one token, which fills 7: 7 GB/s).
+// GFLOP/s of 233 for a prefill, which fills 14 lanes; 60 for one token, which fills 7: 8 GB/s). Half vectors for 7 lanes are no
+// faster: half of what is left is the wait for memory, the rest the softmax.
 #include "kernels/attention/attention_tile.h"
 #include "kernels/simd/vec_avx512.h"
 
@@ -22,16 +23,21 @@ OTR_INLINE __m512bh broadcast_pair(const Element* a) {
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
 }
 
-template <int kRows>
+// kStride: t.stride where it is known, which makes every row's address a constant away from the first one's; otherwise 0.
+template <int kRows, int kStride>
 __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first_row) {
+  const int64_t stride = kStride ? kStride : t.stride;
   __m512 acc[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
   const Element* b = t.b;
   for (int done = 0, piece = 0; done < t.depth; done += t.piece_depth, ++piece) {
-    const Element* a = t.pieces[piece] + t.offset + first_row * t.stride;
-    // Rows lie one after the other in a page, but 16 at a time in steps of 16 bytes is no pattern that the hardware prefetches.
-    const char* ahead = reinterpret_cast<const char*>(a + kRows * t.stride);
+    const Element* a = t.pieces[piece] + t.offset + first_row * stride;
+    // 16 rows at a time in steps of 16 bytes is no pattern that the hardware prefetches: as much as is read of `a` is fetched of
+    // what comes next, in another page if need be.
+    const bool last_piece = done + t.piece_depth >= t.depth, last_rows = first_row + kRows >= t.rows;
+    const Element* next = t.pieces[last_piece ? 0 : piece + 1] + t.offset + (first_row + (last_piece ? kRows : 0)) * stride;
+    const char* ahead = reinterpret_cast<const char*>(last_piece && last_rows ? t.next : next);
     const int pairs = (t.depth - done < t.piece_depth ? t.depth - done : t.piece_depth) / 2;
     int pair = 0;
     for (; pair + 4 <= pairs; pair += 4, a += 8, b += 128) {  // four at a time: one row pointer serves four products
@@ -40,7 +46,7 @@ __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first
       const __m512bh b0 = load_lanes(b), b1 = load_lanes(b + 32), b2 = load_lanes(b + 64), b3 = load_lanes(b + 96);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const Element* row = a + r * t.stride;
+        const Element* row = a + r * stride;
         acc[r] = _mm512_dpbf16_ps(acc[r], b0, broadcast_pair(row));
         acc[r] = _mm512_dpbf16_ps(acc[r], b1, broadcast_pair(row + 2));
         acc[r] = _mm512_dpbf16_ps(acc[r], b2, broadcast_pair(row + 4));
@@ -49,11 +55,18 @@ __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first
     }
     for (; pair < pairs; ++pair, a += 2, b += 32) {
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbf16_ps(acc[r], load_lanes(b), broadcast_pair(a + r * t.stride));
+      for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbf16_ps(acc[r], load_lanes(b), broadcast_pair(a + r * stride));
     }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(t.c + (first_row + r) * kAttentionLanes, acc[r]);
+}
+
+template <int kStride>
+OTR_INLINE void product_blocks(const AttentionProduct& t) {
+  int row = 0;
+  for (; row + kRowBlock <= t.rows; row += kRowBlock) product_rows<kRowBlock, kStride>(t, row);
+  for (; row < t.rows; row += 2) product_rows<2, 0>(t, row);
 }
 
 struct Isa {
@@ -61,9 +74,11 @@ struct Isa {
   OTR_INLINE void begin() {}
   OTR_INLINE void end() {}
   OTR_INLINE void product(const AttentionProduct& t) {
-    int row = 0;
-    for (; row + kRowBlock <= t.rows; row += kRowBlock) product_rows<kRowBlock>(t, row);
-    for (; row < t.rows; row += 2) product_rows<2>(t, row);
+    switch (t.stride) {
+      case 64: return product_blocks<64>(t);
+      case 128: return product_blocks<128>(t);
+      default: return product_blocks<0>(t);
+    }
   }
 };
 

@@ -35,6 +35,7 @@ struct AttentionProduct {
   int depth, piece_depth;
   const Element* b;              // [depth rounded up to 32, / 2][16 lanes][2], zero from depth on
   float* c;                      // [rows rounded up to 16][16 lanes]
+  const Element* next;           // what is read after this product; a hint, and never null
 };
 
 // The running sums of a task's lanes.
@@ -59,6 +60,9 @@ OTR_INLINE void attention_splits(const AttentionParams& p, const AttentionLanes&
       k_pages[i] = page + p.layout.k_offset(p.layer, t.kv_head);
       v_pages[i] = page + p.layout.v_offset(p.layer, t.kv_head);
     }
+    const int next_key = begin + keys < num_keys ? begin + keys : begin;
+    const Element* next_k =
+        p.pages + table[next_key / kPageTokens] * p.layout.page_elements() + p.layout.k_offset(p.layer, t.kv_head);
     alignas(64) float limits[kAttentionLanes] = {};  // small integers: exact as float32
     for (int lane = 0; lane < t.count; ++lane) {
       const int64_t row = t.row(lane);
@@ -69,7 +73,8 @@ OTR_INLINE void attention_splits(const AttentionParams& p, const AttentionLanes&
 
     for (int i = 0; i * kPageTokens < keys; ++i) {
       const int rows = keys - i * kPageTokens < kPageTokens ? keys - i * kPageTokens : kPageTokens;
-      Isa::product({k_pages + i, 0, head_dim, rows, head_dim, head_dim, scratch.q[0][0], scratch.s[i * kPageTokens]});
+      const Element* next = (i + 1) * kPageTokens < keys ? k_pages[i + 1] : v_pages[0];
+      Isa::product({k_pages + i, 0, head_dim, rows, head_dim, head_dim, scratch.q[0][0], scratch.s[i * kPageTokens], next});
     }
     V m_split, l_split;
     attention_softmax(scratch, keys, limit, p.scale, &m_split, &l_split);
@@ -79,8 +84,9 @@ OTR_INLINE void attention_splits(const AttentionParams& p, const AttentionLanes&
     const V keep = exp32(sums->m - m_next), add = exp32(m_split - m_next);
     for (int d0 = 0; d0 < head_dim; d0 += kAttentionValueRows) {
       const int rows = head_dim - d0 < kAttentionValueRows ? head_dim - d0 : kAttentionValueRows;
+      const Element* next = d0 + rows < head_dim ? v_pages[0] + (d0 + rows) * kPageTokens : next_k;
       Isa::product({v_pages, int64_t{d0} * kPageTokens, kPageTokens, rows, keys, kPageTokens, scratch.p[0][0],
-                    scratch.o_split[0]});
+                    scratch.o_split[0], next});
       for (int d = 0; d < rows; ++d) {
         const V o = V::load(scratch.o_split[d]) + zero, before = V::load(scratch.o[d0 + d]);
         store(scratch.o[d0 + d], select_less(zero, limit, begin == 0 ? o : before * keep + o * add, before));
