@@ -51,14 +51,15 @@ def steady(ticks, batch):
     ticks = ticks[len(ticks) // 4:]
     rate = sum(t["args"]["tokens"] for t in ticks) / max(1e-9, sum(t["dur"] for t in ticks) / 1e6)
     errors = [abs(t["args"]["expected_ms"] * 1e3 / t["dur"] - 1) for t in ticks if "expected_ms" in t["args"]]
-    chosen = collections.Counter(strategy(t["args"]) for t in ticks)
-    return {"rate": rate, "ticks": len(ticks), "error": statistics.median(errors or [0]), "chosen": chosen.most_common(1)[0][0] if ticks else "-"}
+    return {"rate": rate, "ticks": len(ticks), "error": statistics.median(errors or [0]), "chosen": chosen([t["args"] for t in ticks])}
 
 
-def strategy(tick):
-    if not tick["drafted"]:
-        return "off"
-    return f"{'+'.join(tick['drafters'])}, {tick['verified'] / tick['batch']:.0f} a sample"
+def chosen(ticks):
+    """What drafted most often, and how many tokens of a sample a tick verified on average."""
+    if not ticks:
+        return "-"
+    drafters = collections.Counter("+".join(t["drafters"]) if t["drafted"] else "off" for t in ticks).most_common(1)[0][0]
+    return f"{drafters}, {sum(t['verified'] for t in ticks) / sum(t['batch'] for t in ticks):.1f} a sample"
 
 
 def measure(args, policies, batch, folder):
