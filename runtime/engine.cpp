@@ -55,9 +55,9 @@ RaceMode race_mode(RaceMode asked, const Policy& policy) {
 }
 
 // Keys and values move as fast as a profile's token does.
-RebuildOptions paced_rebuild(const PaceOptions& pace, const ModelRunner& target) {
+RebuildOptions paced_rebuild(const PaceOptions& pace, const ModelRunner& target, RebuildMode mode) {
   if (pace.kv_transfer_ms == 0) return {.mode = RebuildMode::kRecompute};
-  return {.link_bytes_per_second = static_cast<double>(target.page_bytes()) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
+  return {.mode = mode, .link_bytes_per_second = static_cast<double>(target.page_bytes()) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
 }
 
 // {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
@@ -179,7 +179,7 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
-      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target());
+      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target(), w.proofs.rebuild.mode);
       if (options_.history != HistoryContent::kNone)
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();
