@@ -11,30 +11,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/engine_run.h"
 #include "loader/model_config.h"
-#include "runtime/engine.h"
 
 namespace otr {
 namespace {
 
 constexpr int32_t kChunk = 512, kNewTokens = 8, kRepeats = 3;
-
-struct Run {
-  double seconds = 0;
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-};
-
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.status().message());
-  return std::move(result.value());
-}
 
 class Bench {
  public:
@@ -53,52 +40,40 @@ class Bench {
     return value_of(Engine::create(o));
   }
 
-  Run roll(Engine* e, int32_t prompt_tokens, int32_t new_tokens) {
-    const int32_t vocab = 256;  // every model has so many
+  static EngineRun roll(Engine* e, int32_t prompt_tokens, int32_t new_tokens) {
+    constexpr uint32_t kVocab = 256;  // every model has so many
     std::vector<int32_t> prompt(static_cast<size_t>(prompt_tokens));
     std::mt19937 random(static_cast<uint32_t>(prompt_tokens));
-    for (int32_t& t : prompt) t = static_cast<int32_t>(random() % vocab);
-    otr_sampling_params sampling;
-    otr_sampling_params_init(&sampling, sizeof sampling);
-    sampling.max_new_tokens = new_tokens;
-    sampling.ignore_eos = 1;
-    otr_group_request r;
-    otr_group_request_init(&r, sizeof r);
-    r.prompt_token_ids = prompt.data();
-    r.num_prompt_tokens = prompt.size();
-    r.sampling = &sampling;
-    const Stopwatch time;
-    value_of(e->submit(r));
-    const std::unique_ptr<Sequence> s = value_of(e->wait(-1));
-    return {.seconds = time.seconds(), .tokens = s->tokens, .logprobs = s->raw_logprobs};
+    for (int32_t& t : prompt) t = static_cast<int32_t>(random() % kVocab);
+    return run_request(e, prompt, new_tokens);
   }
 
   // The best of some; `at_tick` < 0: it does not move.
-  Run moved(int64_t at_tick, const RebuildOptions& rebuild) {
-    Run best;
+  EngineRun moved(int64_t at_tick, const RebuildOptions& rebuild) {
+    EngineRun best;
     for (int32_t i = 0; i < kRepeats; ++i) {
       const std::unique_ptr<Engine> e = engine({.migrate_at_tick = at_tick, .rebuild = rebuild});
-      Run run = roll(e.get(), num_tokens_, kNewTokens);
-      if (best.tokens.empty() || run.seconds < best.seconds) best = std::move(run);
+      EngineRun run = roll(e.get(), num_tokens_, kNewTokens);
+      if (best.sample == nullptr || run.ms < best.ms) best = std::move(run);
     }
     return best;
   }
 
   int main() {
     const int64_t at_tick = (num_tokens_ + kChunk - 1) / kChunk + 2;
-    const Run plain = moved(-1, {});
+    const EngineRun plain = moved(-1, {});
     const ModelConfig config = value_of(load_model_config(model_));
     const KvLayout layout{.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
     const double page_bytes = static_cast<double>(layout.page_bytes());
     const auto cost_ms = [&](const RebuildOptions& rebuild) {
-      const Run run = moved(at_tick, rebuild);
-      same_ = same_ && run.tokens == plain.tokens && run.logprobs == plain.logprobs;
-      return 1e3 * (run.seconds - plain.seconds);
+      const EngineRun run = moved(at_tick, rebuild);
+      same_ = same_ && run.sample->tokens == plain.sample->tokens && run.sample->raw_logprobs == plain.sample->raw_logprobs;
+      return run.ms - plain.ms;
     };
     const double recompute = cost_ms({.mode = RebuildMode::kRecompute});
     const double computed = num_tokens_ / recompute * 1e3;  // tokens per second
     std::printf("%s, a request of %d tokens: %.0f ms without a move; computed anew %.1f ms (%.0f tokens a second)\n\n", model_.c_str(),
-                num_tokens_, 1e3 * plain.seconds, recompute, computed);
+                num_tokens_, plain.ms, recompute, computed);
     std::printf("| link, MB/s | of the compute rate | recompute, ms | transfer, ms | both ends, ms | both against the better one |\n|---|---|---|---|---|---|\n");
     for (const double share : {0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0}) {
       const double rate = share * computed * page_bytes / kPageTokens;
@@ -120,7 +95,7 @@ class Bench {
     std::vector<double> ms;
     for (int32_t i = 0; i < 101; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(3));
-      ms.push_back(1e3 * roll(e.get(), 1, 1).seconds);
+      ms.push_back(roll(e.get(), 1, 1).ms);
     }
     std::sort(ms.begin(), ms.end());
     std::printf("an order to an idle worker, its first tick and the result of that: median %.3f ms, slowest of %zu %.3f ms\n", ms[ms.size() / 2],
@@ -140,10 +115,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "Usage: kv_rebuild_bench MODEL [TOKENS]\n");
     return 2;
   }
-  try {
-    return otr::Bench(argv[1], argc == 3 ? std::atoi(argv[2]) : 4000).main();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "kv_rebuild_bench: %s\n", e.what());
-    return 4;
-  }
+  return otr::run_bench("kv_rebuild_bench", [&] { return otr::Bench(argv[1], argc == 3 ? std::atoi(argv[2]) : 4000).main(); });
 }

@@ -384,6 +384,8 @@ std::string Engine::stats_json() const {
   }
   const Worker& first = first_worker();
   const ModelRunner& model = first.target();
+  int64_t written = options_.worker_processes ? s.weight_bytes_written : 0;  // and by the engine's own workers, who may not have reported yet
+  for (const auto& w : workers_) written += w->weight_bytes_written();
   char text[2048];
   std::snprintf(
       text, sizeof text,
@@ -409,7 +411,7 @@ std::string Engine::stats_json() const {
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
-  const std::string moved = ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
+  const std::string moved = ",\"weight_bytes_written\":" + std::to_string(written) + ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +

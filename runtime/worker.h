@@ -43,6 +43,7 @@ class Worker final : private BatchHost {
   const Speculator& speculator() const { return *speculator_; }
   const DraftServer* server() const { return server_.get(); }  // null: it drafts for nobody
   WorkerLoad load() const;
+  int64_t weight_bytes_written() const;  // by all its models. Any thread
   // Pages, buffers and captured programs of all its models give their memory back, or get it again; an error of the latter leaves them
   // asleep. REQUIRES: it is at rest, and has no sequence.
   Status sleep_pages();
