@@ -136,15 +136,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   return engine;
 }
 
-Engine::Engine(const EngineOptions& options)
-    : options_(options),
-      unavailable_paths_(unavailable_paths_json()),
-      placement_(options.num_workers),
-      stats_(static_cast<size_t>(options.num_workers)),
-      counted_before_(stats_.size()),
-      losing_(stats_.size()),
-      facts_(stats_.size()),
-      lending_(stats_.size()) {}
+Engine::Engine(const EngineOptions& options) : EngineState(options, unavailable_paths_json()) {}
 
 int32_t Engine::first_beside(int32_t worker) const {
   return options_.gpus.empty() ? 0 : worker % static_cast<int32_t>(options_.gpus.size());
