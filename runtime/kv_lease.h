@@ -22,7 +22,7 @@ namespace otr {
 // How fast a worker computes.
 struct TickSpeed {
   double rows_per_second = 0;  // 0: not known
-  double least_tick = 0;       // seconds that its shortest tick took
+  double least_tick = 0;       // seconds that a tick of few rows takes; 0: likewise
 };
 
 class KvLease {

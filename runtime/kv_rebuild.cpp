@@ -148,20 +148,21 @@ void KvRebuild::drop(Sequence* s) {
 }
 
 void KvRebuild::end_tick(int64_t rows, double seconds) {
-  least_tick_ = least_tick_ > 0 ? std::min(seconds, least_tick_ / kKeepOfRate) : seconds;
   if (rows >= kLeastRows) computed_.add(static_cast<double>(rows), seconds);
+  else least_tick_ = least_tick_ > 0 ? std::min(seconds, least_tick_ / kKeepOfRate) : seconds;
 }
 
-// A link brings what its rate says; memory is as fast as it was. Who has not computed yet goes by who gave.
+// A link brings what its rate says; memory is as fast as it was. Who has not run a tick of a kind yet goes by who gave.
 RebuildRates KvRebuild::rates(const KvLease& lease, bool copies_come) const {
   if (!copies_come) return {.computed = 1, .copied = 0};
   const double link = options_.link_bytes_per_second / static_cast<double>(target_->page_bytes()) * kPageTokens;
   const double copied = throttled() ? link : copied_.value();
-  const TickSpeed speed = computed_.value() > 0 ? TickSpeed{computed_.value(), least_tick_} : lease.speed();
+  const TickSpeed given = lease.speed();
+  const double computed = computed_.value() > 0 ? computed_.value() : given.rows_per_second;
   // To copy all that can be, the front is to be hopelessly slow. So too where there is no link: then this worker's own time goes into
   // copying as into computing, and whatever is quicker does all of it.
-  const bool all = options_.mode == RebuildMode::kTransfer || (!throttled() && copied > speed.rows_per_second);
-  return {.computed = all ? 1e-9 * copied : speed.rows_per_second, .copied = copied, .least_tick = speed.least_tick};
+  const bool all = options_.mode == RebuildMode::kTransfer || (!throttled() && copied > computed);
+  return {.computed = all ? 1e-9 * copied : computed, .copied = copied, .least_tick = least_tick_ > 0 ? least_tick_ : given.least_tick};
 }
 
 double KvRebuild::seconds_to_wait() const {

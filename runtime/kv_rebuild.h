@@ -71,7 +71,7 @@ class KvRebuild {
   const Pace* const pace_;
   std::vector<std::shared_ptr<LentPages>> lent_;
   Rate computed_, copied_;  // the latter where there is no link
-  double least_tick_ = 0;   // seconds, of the recent past
+  double least_tick_ = 0;   // seconds; of the recent past and of few rows
   PacedStopwatch since_tick_;
   double budget_ = 0;     // bytes that may be copied now
   bool active_ = false;   // since the last tick something was to come
