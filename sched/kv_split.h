@@ -10,8 +10,8 @@
 //                              1.6 % of a gap of 4,000 tokens at most
 //   its layers one by one      no row but those behind the gap needs copied pages, and the first of these runs in a tick of its own. Its
 //                              layer l could begin when layer l of all pages is there, so the link could carry on for that tick, and no
-//                              longer: tick * copy rate / (compute + copy rate) sooner. The passes would have to wait in every layer
-
+//                              longer: tick * copy rate / (compute + copy rate) sooner, less than 1 of tinymath's 60 ms and more
+//
 // Pure functions of their arguments.
 #pragma once
 
