@@ -17,9 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/clock.h"
+#include "bench/engine_run.h"
 #include "loader/tokenizer.h"
-#include "runtime/engine.h"
 #include "spec/window_speed.h"
 
 namespace otr {
@@ -27,12 +26,6 @@ namespace {
 
 constexpr double kMostOff = 0.15;
 constexpr uint64_t kKvBytes = uint64_t{512} << 20;
-
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.status().message());
-  return std::move(result.value());
-}
 
 struct Question {
   std::string model, drafter;
@@ -180,10 +173,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "Usage: decoupled_native MODEL DRAFTER PROMPTS.jsonl [WINDOW [REQUESTS [NEW_TOKENS [PAIRS]]]]\n");
     return 2;
   }
-  try {
-    return otr::run(otr::read_question(argc, argv));
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "decoupled_native: %s\n", e.what());
-    return 4;
-  }
+  return otr::run_bench("decoupled_native", [&] { return otr::run(otr::read_question(argc, argv)); });
 }

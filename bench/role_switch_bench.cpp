@@ -4,33 +4,25 @@
 //
 // Two workers, one thread each. The order to change comes when a step has ended; the time is from the next request's submit, which the
 // worker finds with that order, to the end of its first tick. As a verifier: to the result of a request of one token. As a drafter: to
-// its report after the first drafts, which ends a burst of them. Beside it the same request at a worker that keeps its role: were weights
-// copied or packed by the change, the two would differ by the time to read and write them. The program ends with 1 if a median is
-// above MOST_MS (5), or above the one without a change by more than a quarter of the time that memory takes for the weights.
+// its report after the first drafts, which ends a burst of them. Beside it the same request at a worker that keeps its role. The program ends
+// with 1 if one change in twenty or more takes longer than MOST_MS (5), or if any of them has moved a byte of weights.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "kernels/base/clock.h"
-#include "runtime/engine.h"
+#include "bench/engine_run.h"
 
 namespace otr {
 namespace {
 
-constexpr int32_t kRounds = 201, kDraftedTokens = 24;
-constexpr double kMemoryBytesPerMs = 20e6;  // of a fast core: what is copied is read and written
-
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.status().message());
-  return std::move(result.value());
-}
+constexpr int32_t kRounds = 201;
+constexpr int32_t kDraftedTokens = 6;  // what a window of 4 and the target's own token make: a longer request is one long burst
 
 std::unique_ptr<Engine> make_engine(const std::string& model, const std::string& drafter, bool alternates, const char* policy) {
   EngineOptions o;
@@ -53,27 +45,17 @@ int64_t draft_ticks(const nlohmann::json& stats) {  // none are told of a worker
 
 double roll(Engine* e, int32_t new_tokens) {
   const int32_t prompt[] = {1};
-  otr_sampling_params sampling;
-  otr_sampling_params_init(&sampling, sizeof sampling);
-  sampling.max_new_tokens = new_tokens;
-  sampling.ignore_eos = 1;
-  otr_group_request r;
-  otr_group_request_init(&r, sizeof r);
-  r.prompt_token_ids = prompt;
-  r.num_prompt_tokens = 1;
-  r.sampling = &sampling;
-  const Stopwatch time;
-  value_of(e->submit(r));
-  value_of(e->wait(60'000));
-  return 1e3 * time.seconds();
+  return run_request(e, prompt, new_tokens).ms;
 }
 
-// From the submit to the drafting worker's report, of a request that it drafts for.
+// From the submit to the drafting worker's report, of a request that it drafts for. Who looks for that sleeps in between, so that both workers
+// have a core to themselves: what it sees is up to 0.2 ms late.
 double first_drafts(Engine* e) {
   const int64_t before = draft_ticks(stats_of(*e));
   const Stopwatch time;
-  std::thread other([e] { roll(e, kDraftedTokens); });
-  while (draft_ticks(stats_of(*e)) == before && time.seconds() < 60) std::this_thread::yield();
+  std::atomic<bool> over = false;
+  std::thread other([e, &over] { roll(e, kDraftedTokens), over = true; });
+  while (draft_ticks(stats_of(*e)) == before && !over) std::this_thread::sleep_for(std::chrono::microseconds(200));
   const double ms = 1e3 * time.seconds();
   other.join();
   return ms;
@@ -115,12 +97,11 @@ int run(const std::string& model, const std::string& drafter, double most_ms) {
   verifies.print("a worker that has always verified");
   to_draft.print("a verifying worker drafts (to the report of its first burst)");
   drafts.print("a worker that has always drafted");
-  const double weights_ms = 2 * before["weight_bytes"].get<double>() / kMemoryBytesPerMs;
-  std::printf("\ncopying or packing the weights (%.1f MB) would take %.2f ms\n", before["weight_bytes"].get<double>() / 1e6, weights_ms);
-  bool good = after["weight_bytes"] == before["weight_bytes"] && after["drafter_weight_bytes"] == before["drafter_weight_bytes"];
-  for (auto [changed, kept] : {std::pair(&to_verify, &verifies), std::pair(&to_draft, &drafts)}) {
-    good = good && changed->at(0.5) <= most_ms && changed->at(0.5) - kept->at(0.5) <= weights_ms / 4;
-  }
+  const auto written = [](const nlohmann::json& stats) { return stats["weight_bytes_written"].get<int64_t>(); };
+  std::printf("\nweights held: %.1f MB; moved by the changes: %lld bytes\n",
+              (before["weight_bytes"].get<double>() + before["drafter_weight_bytes"].get<double>()) / 1e6,
+              static_cast<long long>(written(after) - written(before)));
+  const bool good = written(after) == written(before) && to_verify.at(0.95) <= most_ms && to_draft.at(0.95) <= most_ms;
   std::printf("%s\n", good ? "as promised" : "NOT as promised");
   return good ? 0 : 1;
 }
@@ -133,10 +114,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "Usage: role_switch_bench MODEL DRAFTER [MOST_MS]\n");
     return 2;
   }
-  try {
-    return otr::run(argv[1], argv[2], argc == 4 ? std::atof(argv[3]) : 5.0);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "role_switch_bench: %s\n", e.what());
-    return 4;
-  }
+  return otr::run_bench("role_switch_bench", [&] { return otr::run(argv[1], argv[2], argc == 4 ? std::atof(argv[3]) : 5.0); });
 }

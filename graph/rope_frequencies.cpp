@@ -4,7 +4,7 @@
 #include <cassert>
 #include <cmath>
 
-#include "kernels/base/elementary.h"
+#include "kernels/base/elementary64.h"
 
 namespace otr {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "kernels/base/elementary.h"
+#include "kernels/base/elementary64.h"
 #include "loader/file.h"
 #include "loader/item_status.h"
 #include "loader/json_document.h"

@@ -55,9 +55,9 @@ RaceMode race_mode(RaceMode asked, const Policy& policy) {
 }
 
 // Keys and values move as fast as a profile's token does.
-RebuildOptions paced_rebuild(const PaceOptions& pace, const ModelRunner& target) {
+RebuildOptions paced_rebuild(const PaceOptions& pace, const ModelRunner& target, RebuildMode mode) {
   if (pace.kv_transfer_ms == 0) return {.mode = RebuildMode::kRecompute};
-  return {.link_bytes_per_second = static_cast<double>(target.page_bytes()) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
+  return {.mode = mode, .link_bytes_per_second = static_cast<double>(target.page_bytes()) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
 }
 
 // {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
@@ -136,15 +136,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   return engine;
 }
 
-Engine::Engine(const EngineOptions& options)
-    : options_(options),
-      unavailable_paths_(unavailable_paths_json()),
-      placement_(options.num_workers),
-      stats_(static_cast<size_t>(options.num_workers)),
-      counted_before_(stats_.size()),
-      losing_(stats_.size()),
-      facts_(stats_.size()),
-      lending_(stats_.size()) {}
+Engine::Engine(const EngineOptions& options) : EngineState(options, unavailable_paths_json()) {}
 
 int32_t Engine::first_beside(int32_t worker) const {
   return options_.gpus.empty() ? 0 : worker % static_cast<int32_t>(options_.gpus.size());
@@ -179,7 +171,7 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
-      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target());
+      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target(), w.proofs.rebuild.mode);
       if (options_.history != HistoryContent::kNone)
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();
@@ -384,6 +376,8 @@ std::string Engine::stats_json() const {
   }
   const Worker& first = first_worker();
   const ModelRunner& model = first.target();
+  int64_t written = options_.worker_processes ? s.weight_bytes_written : 0;  // and by the engine's own workers, who may not have reported yet
+  for (const auto& w : workers_) written += w->weight_bytes_written();
   char text[2048];
   std::snprintf(
       text, sizeof text,
@@ -409,7 +403,7 @@ std::string Engine::stats_json() const {
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
-  const std::string moved = ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
+  const std::string moved = ",\"weight_bytes_written\":" + std::to_string(written) + ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +

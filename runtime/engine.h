@@ -7,28 +7,20 @@
 // taken before any worker's port.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "runtime/checkpoint_file.h"
-#include "runtime/engine_options.h"
-#include "runtime/history_store.h"
+#include "runtime/engine_state.h"
 #include "runtime/kv_export.h"
-#include "runtime/ledger.h"
-#include "runtime/link_wire.h"
-#include "runtime/process_worker.h"
-#include "runtime/worker.h"
 
 namespace otr {
 
-class Engine final : private WorkerHost, private ProcessHost {
+class Engine final : private EngineState, private WorkerHost, private ProcessHost {
  public:
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   ~Engine() override;
@@ -70,18 +62,6 @@ class Engine final : private WorkerHost, private ProcessHost {
   void shutdown();
 
  private:
-  // What is left of a group.
-  struct Unfinished {
-    int64_t samples = 0;
-    std::shared_ptr<Group> group;
-  };
-
-  struct Lending {
-    bool asked = false;   // for replicas, and not answered
-    int32_t from = 0;     // who was
-    int32_t rest = 0;     // times to go without asking: there was nothing to lend
-    int32_t rung = 0;     // of those that it has
-  };
   class Standstill;
   // A group from a checkpoint.
   struct Restored {
@@ -89,12 +69,6 @@ class Engine final : private WorkerHost, private ProcessHost {
     std::vector<bool> finished;
     int32_t to = 0, placed = 0;
   };
-  struct CaptureFacts {  // of all workers' captured programs
-    int32_t captures = 0;
-    int64_t target_bytes = 0, draft_bytes = 0;
-    double seconds = 0;
-  };
-
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
   Status add_processes(const WorkerOptions& w);
@@ -159,54 +133,6 @@ class Engine final : private WorkerHost, private ProcessHost {
   Worker& worker(int32_t index) { return *workers_[static_cast<size_t>(index)]; }
   WorkerPort& port(int32_t index) { return *ports_[static_cast<size_t>(index)]; }
   const Worker& first_worker() const { return *workers_.front(); }
-
-  const EngineOptions options_;
-  const std::string unavailable_paths_;           // JSON: path -> why it cannot run here
-  std::string draft_model_;                       // the drafter that draft workers run; "": there are none
-  RequestLimits limits_;                          // from here on set by create()
-  std::unique_ptr<PaceClock> pace_clock_;         // may be null
-  std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
-  std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
-  // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest, where they are processes.
-  std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<std::unique_ptr<ProcessWorker>> processes_;
-  bool drafts_history_ = false;  // processes do; set by create()
-  std::vector<WorkerPort*> ports_;                // to the threads or the processes
-  std::vector<std::unique_ptr<DraftLink>> links_;  // by worker, to the one that drafts for it; none if nobody does
-
-  std::mutex weights_mutex_;  // of calls that change the weights, or need them to stay; taken before mutex_
-  std::optional<uint64_t> weights_digest_;  // once somebody has asked; guarded by weights_mutex_
-  mutable std::mutex mutex_;
-  std::condition_variable result_arrived_, at_rest_changed_;
-  // Guarded by mutex_.
-  Placement placement_;
-  SequenceQueue outbox_;
-  std::unordered_map<uint64_t, Unfinished> unfinished_;  // by group id
-  int64_t outstanding_ = 0;                              // samples not yet taken by wait()
-  uint64_t next_group_ = 1, next_age_ = 0;
-  std::vector<WorkerStats> stats_;  // by worker
-  std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
-  std::vector<bool> losing_;                 // by worker: its process is lost, and not all of its samples are queued again
-  std::vector<WorkerFacts> facts_;           // by worker
-  Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
-  std::shared_ptr<const HistoryIndex> shared_history_;  // what processes draft from
-  std::vector<LinkAccount> accounts_;        // by worker: the links between processes; none if nobody drafts for others
-  Status ledger_status_;                     // what was wrong with a thread's report
-  int64_t worker_restarts_ = 0, requeued_samples_ = 0;
-  std::string last_loss_;  // why the last process was given up; "": none was
-  double quantize_seconds_ = 0;     // the last making of "self"
-  CaptureFacts captures_;
-  uint64_t weight_version_ = 0, next_weight_version_ = 0;
-  bool updating_ = false;  // between begin_weights and commit_weights: the workers are at rest and get no work
-  uint32_t asleep_ = 0;        // OTR_MEMORY_…: the workers are at rest and get no work
-  bool weights_lost_ = false;  // in a sleep, and not all committed since
-  int32_t standstills_ = 0;
-  std::vector<Lending> lending_;    // by worker
-  RaceMode race_ = RaceMode::kOff;  // set by create()
-  DraftRoles roles_;  // whether the first num_draft_workers draft for the others
-  std::string plan_text_;   // why; "": there was no choice
-  bool paused_ = false;
-  bool stop_ = false;
 };
 
 }  // namespace otr

@@ -229,8 +229,8 @@ Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* fil
   if (static_cast<int32_t>(blocked.size()) != given.num_blocked || (given.num_blocked > 0 && sample->num_accepted() > 0)) {
     return bad_input("it gives samples that do not wait for one another");
   }
-  // A worker that is gone for ever cannot get it: whoever has given it has not heard.
-  const int32_t to_worker = placement_.is_gone(given.to) ? worker : given.to;
+  // A worker that is lost is not to get it: whoever has given it has not heard.
+  const int32_t to_worker = placement_.is_there(given.to) ? given.to : worker;
   std::unique_ptr<Sequence> s = restore(*group, *sample);
   s->goes_to = to_worker;
   if (file->get() >= 0 && given.num_positions < s->num_tokens()) s->lease = std::make_shared<KvFile>(std::move(*file), given.num_positions);
@@ -258,7 +258,7 @@ Status Engine::take_replica(int32_t worker, const Lend& lent, const SampleName& 
   const bool is_there = sample != nullptr && sample->is_at(worker) && !sample->is_finished;
   if (!is_there && !ledger_.is_straggler(worker, name.group, name.sample)) return bad_input("it lends a sample that it does not have");
   if (is_there && (group->group->is_score || sample->num_accepted() == 0)) return bad_input("it lends a sample that cannot race");
-  if (!is_there || sample->is_at(lent.to) || placement_.is_gone(lent.to)) {
+  if (!is_there || sample->is_at(lent.to) || !placement_.is_there(lent.to)) {
     --counted_before_[static_cast<size_t>(worker)].replicas;
     return {};
   }

@@ -158,7 +158,7 @@ void Engine::start_races() {
     if (from < 0 || lending.asked || std::any_of(lending_.begin(), lending_.end(), [](const Lending& l) { return l.asked; })) continue;
     lending = {.asked = true, .from = from, .rest = 0, .rung = 1};
     for (int32_t w = 0; w < options_.num_workers; ++w) {
-      if (w != to && !placement_.is_idle(w)) lending.rung = std::max(lending.rung, lending_[static_cast<size_t>(w)].rung + 1);
+      if (w != to && placement_.is_there(w) && !placement_.is_idle(w)) lending.rung = std::max(lending.rung, lending_[static_cast<size_t>(w)].rung + 1);
     }
     port(from).lend({.to = to, .rung = lending.rung, .most = kMostReplicas, .leaps = race_ == RaceMode::kLeapfrog});
   }

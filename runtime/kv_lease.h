@@ -19,6 +19,12 @@
 
 namespace otr {
 
+// How fast a worker computes.
+struct TickSpeed {
+  double rows_per_second = 0;  // 0: not known
+  double least_tick = 0;       // seconds that a tick of few rows takes; 0: likewise
+};
+
 class KvLease {
  public:
   virtual ~KvLease() = default;
@@ -30,19 +36,22 @@ class KvLease {
   virtual void end() = 0;
   // Whether nothing more will come.
   virtual bool over() const = 0;
+  // The giver's.
+  virtual TickSpeed speed() const { return {}; }
 };
 
 class LentPages final : public KvLease {
  public:
   // `pages` hold the first `num_positions` positions of the sequence; `source` keeps references on them.
-  LentPages(const ModelRunner& source, WorkerMailbox* lender, std::span<const PageId> pages, int32_t num_positions)
-      : source_(source), lender_(lender), pages_(pages.begin(), pages.end()), num_positions_(num_positions) {}
+  LentPages(const ModelRunner& source, WorkerMailbox* lender, std::span<const PageId> pages, int32_t num_positions, const TickSpeed& speed)
+      : source_(source), lender_(lender), pages_(pages.begin(), pages.end()), num_positions_(num_positions), speed_(speed) {}
 
   std::span<const PageId> pages() const { return pages_; }
   int32_t num_pages() const override { return static_cast<int32_t>(pages_.size()); }
   int32_t num_positions() const override { return num_positions_; }
   bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) override;
   void end() override;  // the lender is told
+  TickSpeed speed() const override { return speed_; }
 
   // The lender's: from its return on nobody reads the pages.
   void revoke();
@@ -53,6 +62,7 @@ class LentPages final : public KvLease {
   WorkerMailbox* const lender_;
   const std::vector<PageId> pages_;
   const int32_t num_positions_;
+  const TickSpeed speed_;
   mutable std::mutex mutex_;
   bool over_ = false;  // guarded by mutex_
 };

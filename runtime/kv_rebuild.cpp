@@ -17,6 +17,7 @@ constexpr double kMostDeviceBytesPerTick = 128 << 20;
 // A rate is measured where a tick runs at least so many rows: of fewer the weights' reading is most of the time.
 constexpr int64_t kLeastRows = 32;
 constexpr double kKeepOfRate = 0.8;  // a tick later
+constexpr double kLeastWait = 1e-6;  // seconds: what is left of a page may be less than a clock's step
 // A begun page is not copied for fewer positions than it holds.
 constexpr int32_t kLeastLent = kPageTokens;
 
@@ -37,7 +38,7 @@ void KvRebuild::lend(Sequence* s) {
   const std::span<const PageId> pages = std::span(s->pages.pages()).first(static_cast<size_t>(pages_of(s->num_computed)));
   try {
     lent_.reserve(lent_.size() + 1);
-    auto lease = std::make_shared<LentPages>(*target_, own_, pages, s->num_computed);
+    auto lease = std::make_shared<LentPages>(*target_, own_, pages, s->num_computed, TickSpeed{computed_.value(), least_tick_});
     if (!take(lease, s)) return;
     lent_.push_back(std::move(lease));
   } catch (const std::bad_alloc&) {  // it is computed anew
@@ -81,13 +82,11 @@ bool KvRebuild::reclaim() {
 void KvRebuild::begin_tick() {
   const double seconds = since_tick_.seconds();
   since_tick_ = PacedStopwatch(pace_);
-  if (active_ && throttled() && limited_) copied_.add(static_cast<double>(num_copied_), seconds);
   if (!throttled())
     budget_ = std::max(target_->on_device() ? kMostDeviceBytesPerTick : kMostBytesPerTick, static_cast<double>(target_->page_bytes()));
   else
     budget_ = active_ ? budget_ + seconds * options_.link_bytes_per_second : 0;
-  active_ = limited_ = false;
-  num_copied_ = 0;
+  active_ = false;
 }
 
 int32_t KvRebuild::advance(Sequence* s) {
@@ -97,8 +96,10 @@ int32_t KvRebuild::advance(Sequence* s) {
   const bool copies_come = front < s->first_copied ? copy(s, front) : true;
   const int32_t end = std::min(s->first_copied * kPageTokens, lease.num_positions());
   if (s->num_computed >= end) return join(s);
-  s->runs_to = s->num_computed + tokens_from_front(s->num_computed, end, kPageTokens, rates(copies_come));
-  return 0;
+  s->runs_to = s->num_computed + tokens_from_front(s->num_computed, end, kPageTokens, rates(lease, copies_come));
+  // With the link left out, the last chunk takes the newest token along.
+  const bool left_out = s->runs_to == lease.num_positions() && s->num_copied_pages() == 0 && (copies_come || lease.over());
+  return left_out ? join(s) : 0;
 }
 
 // Copies what it may of the pages before the first copied one, down to number `first_wanted`. False: no more will come.
@@ -108,7 +109,6 @@ bool KvRebuild::copy(Sequence* s, int32_t first_wanted) {
   // What is free is not all taken: that would only send another sequence back to wait.
   const int32_t free = target_->prefix_cache().num_available() / 2;
   const int32_t count = std::min(within_budget, free);
-  limited_ |= within_budget < wanted;
   if (count == 0) return free > 0 && !s->lease->over();
   const int32_t first = s->first_copied - count;
   const std::span<PageId> to = std::span(s->copied).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
@@ -120,7 +120,6 @@ bool KvRebuild::copy(Sequence* s, int32_t first_wanted) {
   }
   if (!throttled()) copied_.add(count * kPageTokens, copying.seconds());
   budget_ -= static_cast<double>(count) * static_cast<double>(target_->page_bytes());
-  num_copied_ += int64_t{count} * kPageTokens;
   s->first_copied = first;
   return true;
 }
@@ -150,22 +149,25 @@ void KvRebuild::drop(Sequence* s) {
 
 void KvRebuild::end_tick(int64_t rows, double seconds) {
   if (rows >= kLeastRows) computed_.add(static_cast<double>(rows), seconds);
+  else least_tick_ = least_tick_ > 0 ? std::min(seconds, least_tick_ / kKeepOfRate) : seconds;
 }
 
-RebuildRates KvRebuild::rates(bool copies_come) const {
+// A link brings what its rate says; memory is as fast as it was. Who has not run a tick of a kind yet goes by who gave.
+RebuildRates KvRebuild::rates(const KvLease& lease, bool copies_come) const {
   if (!copies_come) return {.computed = 1, .copied = 0};
-  const double nominal = options_.link_bytes_per_second / static_cast<double>(target_->page_bytes()) * kPageTokens;
-  const double copied = copied_.value() > 0 ? copied_.value() : nominal;
+  const double link = options_.link_bytes_per_second / static_cast<double>(target_->page_bytes()) * kPageTokens;
+  const double copied = throttled() ? link : copied_.value();
+  const TickSpeed given = lease.speed();
+  const double computed = computed_.value() > 0 ? computed_.value() : given.rows_per_second;
   // To copy all that can be, the front is to be hopelessly slow. So too where there is no link: then this worker's own time goes into
   // copying as into computing, and whatever is quicker does all of it.
-  const bool all = options_.mode == RebuildMode::kTransfer || (!throttled() && copied > computed_.value());
-  if (all) return {.computed = 1e-9 * copied, .copied = copied};
-  return {.computed = computed_.value(), .copied = copied};
+  const bool all = options_.mode == RebuildMode::kTransfer || (!throttled() && copied > computed);
+  return {.computed = all ? 1e-9 * copied : computed, .copied = copied, .least_tick = least_tick_ > 0 ? least_tick_ : given.least_tick};
 }
 
 double KvRebuild::seconds_to_wait() const {
   if (!active_ || !throttled()) return 0;
-  return std::max(0.0, (static_cast<double>(target_->page_bytes()) - budget_) / options_.link_bytes_per_second);
+  return std::max(kLeastWait, (static_cast<double>(target_->page_bytes()) - budget_) / options_.link_bytes_per_second);
 }
 
 void KvRebuild::add_leases(std::vector<int32_t>* references, std::vector<int32_t>* leases) const {

@@ -5,9 +5,7 @@
 //   tokens    0 ……………… num_computed        copied pages ……… lease's end
 //             computed ▸▸▸▸▸▸▸│  gap    │◂◂◂◂◂◂◂ copied              met: one table, as if nothing had been
 //
-// Copies are made between ticks, by this worker's threads: as many as the link has carried meanwhile, or a bounded number. A
-// whole page is all layers': the last page to come is what layer-wise copying could hide behind computing, at most 64 tokens' worth of
-// the link, less than the page that the meeting point is rounded to.
+// Copies are made between ticks, by this worker's threads: as many pages as the link has carried meanwhile, or a bounded number.
 //
 // A worker's: single-threaded. Nothing is allocated but in lend(). Invariant: num_computed never passes the first copied page.
 #pragma once
@@ -47,7 +45,7 @@ class KvRebuild {
   int32_t advance(Sequence* s);
   // The sequence leaves, or its pages go: nothing more is copied, and the copies go too.
   void drop(Sequence* s);
-  // A tick has run so many rows of sequences that are more than a token behind.
+  // A tick has run, with so many rows of sequences that are more than a token behind.
   void end_tick(int64_t rows, double seconds);
   // Until the link brings another page.
   double seconds_to_wait() const;
@@ -64,7 +62,7 @@ class KvRebuild {
   bool throttled() const { return options_.link_bytes_per_second > 0; }
   bool copy(Sequence* s, int32_t first_wanted);
   int32_t join(Sequence* s);
-  RebuildRates rates(bool copies_come) const;
+  RebuildRates rates(const KvLease& lease, bool copies_come) const;
   void give_back(const LentPages& lease);
 
   ModelRunner* const target_;
@@ -72,12 +70,11 @@ class KvRebuild {
   const RebuildOptions options_;
   const Pace* const pace_;
   std::vector<std::shared_ptr<LentPages>> lent_;
-  Rate computed_, copied_;
+  Rate computed_, copied_;  // the latter where there is no link
+  double least_tick_ = 0;   // seconds; of the recent past and of few rows
   PacedStopwatch since_tick_;
   double budget_ = 0;     // bytes that may be copied now
   bool active_ = false;   // since the last tick something was to come
-  bool limited_ = false;  // and the link, or the bound of a tick, kept it from coming at once
-  int64_t num_copied_ = 0;  // tokens, since the last tick
 };
 
 }  // namespace otr

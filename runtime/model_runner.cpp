@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 
@@ -93,6 +95,14 @@ Status ModelRunner::load_weights(const ModelOptions& options) {
   OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
   OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, context(), kernels_.device, shared_memory_));
   weights_->converted_tensors = model.weights->converted_tensors();
+  weights_->written_bytes += weights_->model.bytes();
+  return {};
+}
+
+Status ModelRunner::put_weight(const HostTensor& tensor) {
+  OTR_RETURN_IF_ERROR(weights_->model.put(tensor, pool_));
+  const size_t element = tensor.shape.size() == 1 ? sizeof(float) : sizeof(Element);  // where it lies now
+  weights_->written_bytes += static_cast<int64_t>(element) * std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
   return {};
 }
 
@@ -162,6 +172,7 @@ void ModelRunner::quantize() {
   weights_->quantized->quantize(kernels_, context());
   if (accelerator_ != nullptr) throw_failure(accelerator_->wait());
   quantize_seconds_ = time.seconds();
+  weights_->written_bytes += weights_->quantized->bytes();
 }
 
 void ModelRunner::weights_changed() {

@@ -9,6 +9,7 @@
 // weights, which change only while all of them are at rest.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,32 +22,9 @@
 #include "memory/prefix_cache.h"
 #include "runtime/device_chain.h"
 #include "runtime/device_draws.h"
+#include "runtime/model_options.h"
 
 namespace otr {
-
-class ModelRunner;
-
-// A model whose weights lie in files in memory, for other processes to run too.
-struct SharedModel {
-  ModelConfig config;
-  WeightFiles files;
-  int quantized = -1;  // -1: not made
-  int64_t converted_tensors = 0;
-};
-
-struct ModelOptions {
-  std::string path;
-  bool in_4_bits = false;  // its program runs the quantised weights: for drafters
-  uint64_t kv_bytes = 0;   // 0: a quarter of the free memory; of a device, nine tenths of what its weights, and those in 4 bits, leave
-  int32_t num_pages = 0;   // if not 0, instead of kv_bytes
-  int32_t kv_sharers = 1;  // models that have the pages between them, this one included
-  int32_t free_sharers = 1;  // of those, the ones on the same device: for kv_bytes of 0
-  ProgramBucket bucket;
-  const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
-  bool shared_memory = false;            // weights go where other processes can attach them
-  const SharedModel* attach = nullptr;   // instead of loading `path`: another process' model; its files are taken
-  const ModelRunner* share_weights = nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses
-};
 
 class ModelRunner {
  public:
@@ -86,8 +64,10 @@ class ModelRunner {
 
   // Replaces a tensor of the weights; to be followed by weights_changed() before rows run, of all that share them and of their
   // owner first. Errors: as ModelWeights::put.
-  Status put_weight(const HostTensor& tensor) { return weights_->model.put(tensor, pool_); }
+  Status put_weight(const HostTensor& tensor);
   bool owns_weights() const { return owns_weights_; }
+  // Since it was made, by it: what was loaded, put and quantised. Any thread. Nothing else moves weights.
+  int64_t weight_bytes_written() const { return owns_weights_ ? weights_->written_bytes.load(std::memory_order_relaxed) : 0; }
   // What was made of the old weights is made again, or forgotten.
   void weights_changed();
   // Memory goes back at addresses that stay (Buffer::sleep); no rows run until it is awake. Weights that it owns are lost, to be put again, and
@@ -120,6 +100,7 @@ class ModelRunner {
     ModelWeights model;
     int64_t converted_tensors = 0;
     std::unique_ptr<QuantizedWeights> quantized;
+    std::atomic<int64_t> written_bytes = 0;
   };
   ModelRunner(const KernelTable& kernels, ThreadPool& pool, std::shared_ptr<Accelerator> accelerator, ProgramPool* programs)
       : kernels_(kernels), pool_(pool), accelerator_(std::move(accelerator)), programs_(programs) {}

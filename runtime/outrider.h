@@ -459,7 +459,7 @@ OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 /* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs
  * to *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
  * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak,
- * kv_page_bytes, weight_version, busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations (samples that
+ * kv_page_bytes, weight_version, weight_bytes_written (loaded, put and quantised so far), busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations (samples that
  * went to another worker), worker_restarts, requeued_samples and last_worker_loss (of worker processes: the last one's cause, "" while none was lost), workers (a list: what each one counted), … Of several workers all are sums, peaks too. */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 

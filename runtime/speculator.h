@@ -6,7 +6,6 @@
 // Thread safety: used by the worker's thread. Errors: create() as ModelDrafter and costs_of; kInvalidArgument for unknown drafters.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,43 +13,15 @@
 
 #include "runtime/cost_calibration.h"
 #include "runtime/device.h"
-#include "runtime/drafter_model.h"
 #include "runtime/profile_file.h"
 #include "runtime/remote_drafter.h"
 #include "runtime/request.h"
+#include "runtime/speculator_options.h"
 #include "spec/chooser.h"
 #include "spec/counts.h"
-#include "spec/drafter.h"
-#include "spec/history_drafter.h"
 #include "spec/make_chooser.h"
-#include "spec/policy.h"
 
 namespace otr {
-
-// Of C++ that links the engine's internals, tests above all.
-struct CustomDrafter {
-  std::string name;
-  std::function<std::unique_ptr<Drafter>(int number)> make;  // `number`: its bit in the forests
-};
-
-struct SpeculatorOptions {
-  Policy policy;
-  std::vector<DrafterModel> models;
-  std::vector<CustomDrafter> custom;
-  HistorySource history;   // of drafter "history"
-  std::string profile;     // a file of measured costs; empty: none
-  std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
-  // For create(): other workers', whose costs, and whose drafters' weights, are this one's too; null: measured, and loaded.
-  const class Speculator* costs_of = nullptr;
-  const class Speculator* share = nullptr;
-  const PaceOptions* pace_options = nullptr;  // what passes are said to cost, instead of measured; null: nothing
-  Pace* pace = nullptr;       // the worker's, then
-  DraftLink* link = nullptr;  // to a worker that drafts; null: there is none
-  std::string decoupled = {};  // the drafter's name that drafts there
-  int32_t max_batch;
-  int32_t prefill_chunk;
-  int32_t max_draft_rows;  // nodes of a tick, all forests together
-};
 
 class Speculator {
  public:

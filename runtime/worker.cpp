@@ -316,6 +316,12 @@ void Worker::fail_all(const std::string& why) {
 
 // ---- The report ----------------------------------------------------------------------------------------------------------
 
+int64_t Worker::weight_bytes_written() const {
+  int64_t bytes = target().weight_bytes_written() + (server_ != nullptr ? server_->model().weight_bytes_written() : 0);
+  for (const ModelRunner* drafter : speculator_->own_models()) bytes += drafter->weight_bytes_written();
+  return bytes;
+}
+
 WorkerLoad Worker::load() const {
   const int32_t running = batcher_.num_running(), waiting = batcher_.num_waiting();
   WorkerLoad load{.arrived = num_arrived_,
@@ -334,6 +340,7 @@ WorkerLoad Worker::load() const {
 void Worker::report() {
   stats_.kv_pages_in_use = target().page_pool().num_in_use();
   stats_.kv_pages_leased = target().page_pool().num_leased();
+  stats_.weight_bytes_written = weight_bytes_written();
   stats_.spec = speculator_->counts();
   if (const RemoteDrafter* const remote = speculator_->remote(); remote != nullptr) {
     stats_.drafts_elsewhere = remote->num_opened();

@@ -43,6 +43,7 @@ class Worker final : private BatchHost {
   const Speculator& speculator() const { return *speculator_; }
   const DraftServer* server() const { return server_.get(); }  // null: it drafts for nobody
   WorkerLoad load() const;
+  int64_t weight_bytes_written() const;  // by all its models. Any thread
   // Pages, buffers and captured programs of all its models give their memory back, or get it again; an error of the latter leaves them
   // asleep. REQUIRES: it is at rest, and has no sequence.
   Status sleep_pages();
@@ -107,9 +108,7 @@ class Worker final : private BatchHost {
   int32_t pages_available() const override { return target().prefix_cache().num_available(); }
   bool reclaim_pages() override { return rebuild_.reclaim(); }
   int32_t pages_held(int32_t slot) const override { return live(slot).pages.num_pages() + live(slot).num_copied_pages(); }
-  int32_t pages_private(int32_t slot) const override {
-    return live(slot).pages.num_private(target().page_pool()) + live(slot).num_copied_pages();
-  }
+  int32_t pages_private(int32_t slot) const override;
   int32_t pages_to_write(int32_t slot, int32_t begin, int32_t end) const override;
   void attach_prefix(int32_t slot) override;
   void drop_pages(int32_t slot, bool counted) override;

@@ -27,6 +27,7 @@ void WorkerStats::add(const WorkerStats& o) {
   preemptions += o.preemptions;
   migrations += o.migrations;
   prefix_hit_tokens += o.prefix_hit_tokens;
+  weight_bytes_written += o.weight_bytes_written;
   kv_copied_tokens += o.kv_copied_tokens;
   kv_pages_in_use += o.kv_pages_in_use;
   kv_pages_leased += o.kv_pages_leased;
@@ -59,6 +60,7 @@ std::string WorkerStats::json() const {
   put("finished_samples", std::to_string(finished_samples));
   put("preemptions", std::to_string(preemptions));
   put("migrations", std::to_string(migrations));
+  put("weight_bytes_written", std::to_string(weight_bytes_written));
   put("kv_copied_tokens", std::to_string(kv_copied_tokens));
   put("batch_peak", std::to_string(batch_peak));
   put("kv_pages_in_use", std::to_string(kv_pages_in_use));

@@ -21,6 +21,7 @@ struct WorkerStats {
   int64_t preemptions = 0;
   int64_t migrations = 0;  // samples that it gave to another worker
   int64_t prefix_hit_tokens = 0;
+  int64_t weight_bytes_written = 0;  // by models of its own: loaded, put or quantised
   int64_t kv_copied_tokens = 0;  // positions of sequences that came from other workers, copied and not computed
   int32_t kv_pages_in_use = 0;   // held by live sequences
   int32_t kv_pages_leased = 0;   // held only for other workers to copy

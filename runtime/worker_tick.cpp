@@ -318,6 +318,10 @@ SequenceView Worker::view(int32_t slot) const {
           .waits = s.num_target() - s.num_computed == 1 && speculator_->waits(slot)};
 }
 
+int32_t Worker::pages_private(int32_t slot) const {
+  return live(slot).pages.num_private(target().page_pool()) + live(slot).num_copied_pages();
+}
+
 int32_t Worker::pages_to_write(int32_t slot, int32_t begin, int32_t end) const {
   return live(slot).pages.pages_to_write(target().page_pool(), begin, end);
 }

@@ -11,19 +11,23 @@ double rebuild_seconds(int32_t x, int32_t gap, const RebuildRates& rates) {
     if (tokens <= 0) return 0.0;
     return rate > 0 ? tokens / rate : kNever;
   };
-  return std::max(seconds(x, rates.computed), seconds(gap - x, rates.copied));
+  const double front = x > 0 ? std::max(rates.least_tick, seconds(x, rates.computed)) : 0;
+  return std::max(front, seconds(gap - x, rates.copied));
 }
 
 int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates) {
   const int32_t gap = end - begin;
   if (gap == 0 || rates.copied <= 0) return gap;
   if (rates.computed <= 0) return std::min(end, (begin / page + 1) * page) - begin;
-  // Where both take equally long; then the better one of the page ends around it.
+  // Where both take equally long, the better one of the page ends around it; or no more than the page that is begun.
   const int32_t least = std::min(end, (begin + page - 1) / page * page);
   const int32_t equal = begin + static_cast<int32_t>(gap * (rates.computed / (rates.computed + rates.copied)));
   const int32_t below = std::max(least, equal / page * page), above = std::max(least, std::min(end, (equal / page + 1) * page));
-  const double down = rebuild_seconds(below - begin, gap, rates), up = rebuild_seconds(above - begin, gap, rates);
-  return (down <= up ? below : above) - begin;
+  int32_t best = least;
+  for (const int32_t other : {below, above}) {
+    if (rebuild_seconds(other - begin, gap, rates) < rebuild_seconds(best - begin, gap, rates)) best = other;
+  }
+  return best - begin;
 }
 
 }  // namespace otr

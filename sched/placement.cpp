@@ -1,6 +1,7 @@
 #include "sched/placement.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace otr {
 namespace {
@@ -15,7 +16,8 @@ Placement::Placement(int32_t num_workers) : states_(static_cast<size_t>(num_work
 }
 
 int32_t Placement::place(int32_t samples) {
-  const auto fewer = [](const State& a, const State& b) { return a.gone != b.gone ? b.gone : a.samples() < b.samples(); };
+  const auto rank = [](const State& s) { return std::tuple(s.gone, s.away, s.samples()); };
+  const auto fewer = [&rank](const State& a, const State& b) { return rank(a) < rank(b); };
   const auto least = std::min_element(takers().begin(), takers().end(), fewer);
   if (least->gone) return kNobody;
   least->sent += samples;
@@ -38,6 +40,7 @@ void Placement::lost(int32_t worker, bool comes_back) {
   if (s.gives_to != kNobody) answered({.from = worker, .to = s.gives_to, .count = 0, .running = false});
   s.load = {};
   s.sent = 0;
+  s.away = true;
   s.gone = !comes_back;
 }
 

@@ -6,8 +6,8 @@
 // and values where it arrives, computed or copied: nothing decided here can change a result, only when it comes.
 //
 // A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in
-// another. A worker that is lost has nothing, and answers nothing; unless another one takes its place, nothing is sent there any
-// more.
+// another. A worker that is lost has nothing, and answers nothing. Until the one that takes its place reports for the first time, nothing is
+// sent there while anybody else could take it; if none takes its place, never again.
 //
 // Pure: sees workers through WorkerLoad only. Single-threaded. Allocates in the constructor only.
 #pragma once
@@ -51,12 +51,16 @@ class Placement {
   int32_t place(int32_t samples);
   // Samples that another worker gave are sent to this one.
   void sent(int32_t worker, int32_t samples) { state(worker).sent += samples; }
-  void report(int32_t worker, const WorkerLoad& load) { state(worker).load = load; }
+  void report(int32_t worker, const WorkerLoad& load) {
+    state(worker).load = load;
+    state(worker).away = false;
+  }
   void answered(const Move& move);
   // Whether such a move was ordered and is not over.
   bool is_ordered(const Move& move) const;
-  // `comes_back`: an empty one takes its place.
+  // `comes_back`: an empty one takes its place, and reports when it is there.
   void lost(int32_t worker, bool comes_back);
+  bool is_there(int32_t worker) const { return !states_[static_cast<size_t>(worker)].away; }
   bool is_gone(int32_t worker) const { return states_[static_cast<size_t>(worker)].gone; }
   bool all_gone() const {
     return std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.gone; });
@@ -76,14 +80,15 @@ class Placement {
     int64_t sent = 0;
     int32_t expected = 0;  // samples that a move will bring, or take if negative
     bool moves = false;    // takes part in one
-    bool gone = false;     // for ever
+    bool away = false;     // lost, and none in its place has reported yet
+    bool gone = false;     // none will
     int32_t gives_to = kNobody;
 
     int64_t unseen() const { return sent - load.arrived; }  // on the way to it
     int64_t samples() const { return load.samples + unseen() + expected; }
-    bool gives_of_queue() const { return !moves && !gone && load.queued > 0; }
-    bool has_room() const { return !moves && !gone && unseen() == 0 && load.queued == 0 && load.free_places > 0; }
-    bool is_dry() const { return !moves && !gone && samples() == 0; }
+    bool gives_of_queue() const { return !moves && !away && load.queued > 0; }
+    bool has_room() const { return !moves && !away && unseen() == 0 && load.queued == 0 && load.free_places > 0; }
+    bool is_dry() const { return !moves && !away && samples() == 0; }
   };
   std::span<State> takers() { return std::span(states_).subspan(first_); }
   State& state(int32_t worker) { return states_[static_cast<size_t>(worker)]; }

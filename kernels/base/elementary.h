@@ -1,10 +1,10 @@
-// Our own exp and log in float32, and sin, cos and pow in float64.
+// Our own exp and log in float32; elementary64.h has what is done in float64.
 //
 // libm differs between systems and compilers vectorise it with other roundings, so the exactness contract cannot rest on it.
 // exp32 and log32 are templates over the float type F: F = float is the definition; the vector types of kernels/simd and CUDA
 // run the same sequence of +, x, fma and integer operations, lane by lane, and give the same bits.
 //
-// Accuracy (checked in tests/kernels/elementary_test.cpp): exp32 <= 1.02 ulp, log32 <= 0.83 ulp; sin and cos <= 2e-16 absolute.
+// Accuracy (checked in tests/kernels/elementary_test.cpp): exp32 <= 1.02 ulp, log32 <= 0.83 ulp.
 // exp32: 0 -> exactly 1; below -87 -> exactly 0 (never a denormal, so flush-to-zero modes cannot matter); above 88.37 -> inf.
 // log32: REQUIRES a positive normal argument.
 #pragma once
@@ -99,55 +99,5 @@ OTR_INLINE F log32(F x) {
   const F f = split_exponent(x, &k);
   return log_split(f, k);
 }
-
-// ---- float64, for rotary angles: tables of a few hundred entries a tick, and constants at load ------------------------------
-
-struct SinCos {
-  double sin, cos;
-};
-
-// REQUIRES: |angle| < 2^20. Plain +, x and fma; Taylor polynomials on [-pi/4, pi/4].
-OTR_INLINE SinCos sincos64(double angle) {
-  constexpr double kTwoOverPi = 0.63661977236758134308;
-  constexpr double kPiHalfHi = 1.57079632679489655800, kPiHalfLo = 6.12323399573676603587e-17;
-  constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52
-  const double shifted = __builtin_fma(angle, kTwoOverPi, kMagic);
-  const double n = shifted - kMagic;
-  double r = __builtin_fma(n, -kPiHalfHi, angle);
-  r = __builtin_fma(n, -kPiHalfLo, r);
-  const double r2 = r * r;
-  double s = -1.0 / 1307674368000.0;
-  s = __builtin_fma(s, r2, 1.0 / 6227020800.0);
-  s = __builtin_fma(s, r2, -1.0 / 39916800.0);
-  s = __builtin_fma(s, r2, 1.0 / 362880.0);
-  s = __builtin_fma(s, r2, -1.0 / 5040.0);
-  s = __builtin_fma(s, r2, 1.0 / 120.0);
-  s = __builtin_fma(s, r2, -1.0 / 6.0);
-  s = __builtin_fma(s * r2, r, r);
-  double c = 1.0 / 20922789888000.0;
-  c = __builtin_fma(c, r2, -1.0 / 87178291200.0);
-  c = __builtin_fma(c, r2, 1.0 / 479001600.0);
-  c = __builtin_fma(c, r2, -1.0 / 3628800.0);
-  c = __builtin_fma(c, r2, 1.0 / 40320.0);
-  c = __builtin_fma(c, r2, -1.0 / 720.0);
-  c = __builtin_fma(c, r2, 1.0 / 24.0);
-  c = __builtin_fma(c, r2, -0.5);
-  c = __builtin_fma(c, r2, 1.0);
-  switch (static_cast<int64_t>(n) & 3) {
-    case 0:
-      return {s, c};
-    case 1:
-      return {c, -s};
-    case 2:
-      return {-s, -c};
-    default:
-      return {-c, s};
-  }
-}
-
-// base^exponent, within 4e-16 (1 + |exponent log(base)|) relative; REQUIRES base > 0, normal, and |exponent log(base)| < 700.
-double pow64(double base, double exponent);
-// Within 4e-16 relative; REQUIRES x > 0, normal.
-double log64(double x);
 
 }  // namespace otr

@@ -5,6 +5,7 @@
 // Roofline: memory; a qkv row read (4 bytes an element), q and a page slot written (2 bytes). A value's column of a page is
 // written 2 bytes in 128: nothing beside the weights of a layer.
 #include "kernels/base/elementary.h"
+#include "kernels/base/elementary64.h"
 #include "kernels/base/launch_status.h"
 #include "kernels/rope_append/rope_append_sm90.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/base/elementary.h"
+#include "kernels/base/elementary64.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/rope_append/rope_append.h"
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/elementary64.h"
+
 namespace otr {
 namespace {
 

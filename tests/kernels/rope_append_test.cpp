@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/elementary64.h"
 #include "tests/kernels/vector_test_util.h"
 
 namespace otr {

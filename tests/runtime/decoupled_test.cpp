@@ -124,7 +124,7 @@ TEST_P(Decoupled, RolesChangeFromStepToStep) {
   ASSERT_TRUE(created.ok()) << created.status().message();
   Engine* const e = created.value().get();
   const auto held = [](const nlohmann::json& s) {
-    return std::vector<int64_t>{s.at("weight_bytes"), s.at("drafter_weight_bytes"), s.at("converted_tensors"), s.at("activation_bytes"), s.at("kv_pages_total")};
+    return std::vector<int64_t>{s.at("weight_bytes"), s.at("drafter_weight_bytes"), s.at("weight_bytes_written"), s.at("converted_tensors"), s.at("activation_bytes"), s.at("kv_pages_total")};
   };
   const nlohmann::json first = nlohmann::json::parse(e->stats_json());
   bool decoupled = first["decoupled"];
@@ -143,6 +143,15 @@ TEST_P(Decoupled, RolesChangeFromStepToStep) {
     EXPECT_EQ(held(after), held(first));
     decoupled = !decoupled;
   }
+  // What was held is what was written, once; and a tensor that is put is seen to be.
+  EXPECT_EQ(first["weight_bytes_written"], first["weight_bytes"].get<int64_t>() + first["drafter_weight_bytes"].get<int64_t>());
+  const std::vector<float> norm(static_cast<size_t>(model_.shape().hidden_size), 1.0f);
+  const int64_t shape[] = {model_.shape().hidden_size};
+  ASSERT_TRUE(e->begin_weights(1).ok());
+  ASSERT_TRUE(e->put_weight({.name = "model.norm.weight", .dtype = Dtype::kF32, .shape = shape, .data = reinterpret_cast<const std::byte*>(norm.data())}).ok());
+  ASSERT_TRUE(e->commit_weights().ok());
+  EXPECT_EQ(nlohmann::json::parse(e->stats_json())["weight_bytes_written"],
+            first["weight_bytes_written"].get<int64_t>() + static_cast<int64_t>(norm.size() * sizeof(float)));
 }
 
 // A drafter that is never wrong: windows are kept whole, and its drafts are what the target verifies.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "tests/runtime/killer.h"
 #include "tests/runtime/process_runs.h"
 
 namespace otr {

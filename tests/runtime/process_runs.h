@@ -5,92 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/process_variant.h"
 
 namespace otr {
-
-struct ProcessVariant {
-  int32_t num_workers = 2;
-  bool processes = true;
-  std::string policy = "off";
-  int32_t num_draft_workers = 0;
-  RaceMode race = RaceMode::kOff;
-  uint32_t delay_seed = 0;
-  bool keeps_checkpoints = false;
-  std::string trace_path = "";
-  RebuildOptions rebuild = {};
-  int32_t migrate_every = 0;
-  int32_t max_batch = 12;
-  std::vector<WorkerFault> faults = {};
-  int32_t timeout_ms = kSanitized ? 5000 : 1000;
-  int32_t start_timeout_ms = 60'000;
-  int32_t max_restarts = 20;
-  uint32_t seed = 1;
-  std::string executable = OUTRIDER_WORKER;
-};
-
-// Steps of every rollout of processes; the others come with drafting workers, races, traces and history.
-inline constexpr int kNumPlainSteps = static_cast<int>(ProtocolStep::kStop) + 1;
-
-inline std::string text_of(const std::vector<WorkerFault>& faults) {
-  std::string text;
-  for (const WorkerFault& f : faults) {
-    text += "worker " + std::to_string(f.worker) + " life " + std::to_string(f.life) + " step " + std::to_string(static_cast<int>(f.step)) +
-            " occurrence " + std::to_string(f.occurrence) + " kind " + std::to_string(static_cast<int>(f.kind)) + "; ";
-  }
-  return text;
-}
-
-inline size_t num_open_files() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
-
-inline std::vector<pid_t> children() {
-  std::vector<pid_t> pids;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(task.path() / "children");
-    for (pid_t pid; file >> pid;) pids.push_back(pid);
-  }
-  return pids;
-}
-
-// Kills one of this process's children again and again until it is destroyed, 40 times at most: then whoever comes back may
-// finish.
-class Killer {
- public:
-  Killer(uint32_t seed, int32_t least_ms, int32_t most_ms)
-      : thread_([this, seed, least_ms, most_ms] {
-          std::mt19937 random(seed);
-          for (int i = 0; i < 40 && !over_; ++i) {
-            const auto more_ms = static_cast<uint32_t>(random()) % static_cast<uint32_t>(most_ms - least_ms + 1);
-            std::this_thread::sleep_for(std::chrono::milliseconds(least_ms + static_cast<int32_t>(more_ms)));
-            const std::vector<pid_t> pids = children();
-            if (!pids.empty()) kill(pids[random() % pids.size()], SIGKILL);
-          }
-        }) {}
-  ~Killer() {
-    over_ = true;
-    thread_.join();
-  }
-
- private:
-  std::atomic<bool> over_ = false;
-  std::thread thread_;
-};
 
 class Processes : public testing::Test {
  protected:

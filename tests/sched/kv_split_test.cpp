@@ -34,6 +34,14 @@ TEST(KvSplit, ABegunPageIsComputedToItsEnd) {
   EXPECT_EQ(tokens_from_front(100, 110, 64, {1, 1e9}), 10);
 }
 
+// A tick takes 10 ms: what arrives sooner is not worth one; and of what does not, a tick may well compute what it has time for.
+TEST(KvSplit, ATickIsNotBegunForWhatArrivesSooner) {
+  EXPECT_EQ(tokens_from_front(0, 4096, 64, {.computed = 20'000, .copied = 500'000, .least_tick = 0.010}), 0);
+  EXPECT_EQ(tokens_from_front(0, 4096, 64, {.computed = 20'000, .copied = 500'000}), 128);
+  EXPECT_EQ(tokens_from_front(0, 4096, 64, {.computed = 20'000, .copied = 40'000, .least_tick = 0.010}), 1344);
+  EXPECT_EQ(tokens_from_front(30, 4096, 64, {.computed = 20'000, .copied = 500'000, .least_tick = 0.010}), 34);  // the begun page
+}
+
 TEST(KvSplit, NothingIsLeft) {
   EXPECT_EQ(tokens_from_front(64, 64, 64, {1, 1}), 0);
   EXPECT_EQ(rebuild_seconds(0, 0, {0, 0}), 0);
@@ -46,7 +54,7 @@ TEST(KvSplit, IsTheBestOfAll) {
   for (int i = 0; i < 20'000; ++i) {
     const int32_t page = 1 << (random() % 7);
     const int32_t begin = static_cast<int32_t>(random() % 500), end = begin + static_cast<int32_t>(random() % 1500);
-    const RebuildRates rates{rate(), rate()};
+    const RebuildRates rates{rate(), rate(), random() % 2 == 0 ? 0 : 1 / rate()};
     const int32_t x = tokens_from_front(begin, end, page, rates);
     ASSERT_TRUE(begin + x == end || (begin + x) % page == 0) << begin << " + " << x << " of " << end << ", page " << page;
     double best = rebuild_seconds(end - begin, end - begin, rates);

@@ -91,6 +91,26 @@ TEST(Placement, WhatIsOnTheWayCounts) {
   EXPECT_EQ(text_of(q.rebalance()), "") << "worker 1 does not know yet what it has";
 }
 
+// Until a successor reports, others get what there is; if there are no others, it waits for one of them.
+TEST(Placement, NothingGoesToWhoIsNotBackYet) {
+  Placement p = placement_of({loaded(3, 0), loaded(8, 4), loaded(8, 0)});
+  p.lost(0, true);
+  EXPECT_FALSE(p.is_there(0));
+  EXPECT_FALSE(p.is_gone(0));
+  EXPECT_FALSE(p.is_idle(0));
+  EXPECT_EQ(p.place(1), 2) << "worker 0 has nothing, and is not there";
+  EXPECT_EQ(text_of(p.rebalance()), "");
+  p.report(0, idle());
+  EXPECT_TRUE(p.is_there(0) && p.is_idle(0));
+  EXPECT_EQ(text_of(p.rebalance()), "1>0:6q ");
+  for (const int32_t w : {0, 1, 2}) p.lost(w, w != 0);
+  EXPECT_EQ(p.place(3), 1);
+  EXPECT_EQ(p.place(1), 2);
+  p.report(2, idle());
+  EXPECT_EQ(p.place(1), 2);
+  EXPECT_EQ(p.place(5), 2) << "it has more than worker 1, but is there";
+}
+
 // ---- Random lives --------------------------------------------------------------------------------------------------------
 
 void expect_all_there(const FakeWorkers& workers) {

@@ -1,4 +1,4 @@
-#include "kernels/base/elementary.h"
+#include "kernels/base/elementary64.h"
 
 #include <cstring>
 
