@@ -89,15 +89,12 @@ class Engine final : private WorkerHost, private ProcessHost {
     std::vector<bool> finished;
     int32_t to = 0, placed = 0;
   };
-  struct CaptureFacts {  // of all workers' captured programs
-    int32_t captures = 0;
-    int64_t target_bytes = 0, draft_bytes = 0;
-    double seconds = 0;
-  };
 
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
   Status add_processes(const WorkerOptions& w);
+  WorkerSetup process_setup(const WorkerOptions& w);
+  Status begin_processes();
   Status name_decoupled(std::span<const DrafterModel> models, Policy* policy, WorkerOptions* w);
   void add_links();
   void link_worker(WorkerOptions* w) const;
@@ -105,6 +102,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   void plan_roles();
   void assign_roles();
   std::string plan_json() const;
+  const char* isa() const;  // that samples are computed on
   void start_races();
   int32_t server_of(int32_t worker) const;
   void share_history();
@@ -114,6 +112,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   Status wait_until_done(std::unique_lock<std::mutex>* lock);
   Status stop_workers(std::unique_lock<std::mutex>* lock);
   Status give_memory(uint32_t what), take_memory(uint32_t what);
+  bool on_gpu_processes() const { return options_.worker_processes && !options_.gpus.empty(); }
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
   int32_t first_beside(int32_t worker) const;
   std::string gpu_json() const;
@@ -167,7 +166,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   std::unique_ptr<PaceClock> pace_clock_;         // may be null
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
-  // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest, where they are processes.
+  // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest and on the CPU, where they are processes.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ProcessWorker>> processes_;
   bool drafts_history_ = false;  // processes do; set by create()
@@ -188,6 +187,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
   std::vector<bool> losing_;                 // by worker: its process is lost, and not all of its samples are queued again
   std::vector<WorkerFacts> facts_;           // by worker
+  std::vector<CostModel> costs_;             // of passes, by drafter; none where the policy needs none
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
   std::shared_ptr<const HistoryIndex> shared_history_;  // what processes draft from
   std::vector<LinkAccount> accounts_;        // by worker: the links between processes; none if nobody drafts for others

@@ -22,45 +22,56 @@ Status check_process_options(const EngineOptions& o) {
   return {};
 }
 
-// The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now on.
+// What all processes have alike. The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now
+// on. On GPUs the first process measures costs, and how many pages there is room for.
+WorkerSetup Engine::process_setup(const WorkerOptions& w) {
+  const Worker& model = first_worker();
+  WorkerSetup s;
+  s.version = otr_version();
+  s.num_workers = options_.num_workers;
+  s.prefill_chunk = options_.prefill_chunk;
+  s.policy = options_.policy;
+  s.drafters = w.speculation.policy.drafters;
+  s.isa = isa();
+  if (on_gpu_processes()) {
+    s.num_pages = options_.device.target.num_pages;
+    s.kv_bytes = options_.device.target.kv_bytes / static_cast<uint64_t>(options_.num_workers);
+    s.profile = options_.profile;
+    s.costs = options_.costs;
+  } else {
+    s.num_pages = model.target().page_pool().num_pages();
+    s.costs = costs_;
+  }
+  s.pin_threads = options_.device.pin_threads;
+  s.timeout_ms = options_.worker_timeout_ms;
+  s.proofs = options_.proofs;
+  s.target = model.target().share();
+  s.models = model.speculator().shared_models();
+  if (std::find(s.drafters.begin(), s.drafters.end(), "history") != s.drafters.end()) s.history = options_.history;
+  s.traces = trace_ != nullptr;
+  s.engine_batch = options_.max_batch;
+  if (options_.num_draft_workers == 0) return s;
+  s.num_draft_workers = options_.num_draft_workers;
+  s.decoupled = w.speculation.decoupled;
+  s.draft_model = draft_model_;
+  if (model.speculator().model_of(draft_model_) == nullptr) {
+    DrafterModel drafter = w.server.model;
+    drafter.shared = model.server()->model().share();
+    s.models.push_back(std::move(drafter));
+  }
+  return s;
+}
+
 Status Engine::add_processes(const WorkerOptions& w) {
   const int32_t num_workers = options_.num_workers;
-  const Worker& model = first_worker();
   ProcessOptions p{.executable = options_.worker_executable,
                    .timeout_ms = options_.worker_timeout_ms,
                    .start_timeout_ms = std::max(options_.worker_start_timeout_ms, options_.worker_timeout_ms),
                    .max_restarts = options_.max_worker_restarts,
-                   .setup = {},
+                   .setup = process_setup(w),
                    .host = this};
-  p.setup.version = otr_version();
-  p.setup.num_workers = num_workers;
-  p.setup.prefill_chunk = options_.prefill_chunk;
-  p.setup.policy = options_.policy;
-  p.setup.drafters = w.speculation.policy.drafters;
-  p.setup.isa = model.device().isa();
-  p.setup.num_pages = model.target().page_pool().num_pages();
-  p.setup.pin_threads = options_.device.pin_threads;
-  p.setup.timeout_ms = options_.worker_timeout_ms;
-  p.setup.proofs = options_.proofs;
-  p.setup.costs = model.speculator().costs();
-  p.setup.target = model.target().share();
-  p.setup.models = model.speculator().shared_models();
-  const std::vector<std::string>& drafters = p.setup.drafters;
-  if (std::find(drafters.begin(), drafters.end(), "history") != drafters.end()) p.setup.history = options_.history;
   drafts_history_ = p.setup.history != HistoryContent::kNone;
-  p.setup.traces = trace_ != nullptr;
-  p.setup.engine_batch = options_.max_batch;
-  if (options_.num_draft_workers > 0) {
-    p.setup.num_draft_workers = options_.num_draft_workers;
-    p.setup.decoupled = w.speculation.decoupled;
-    p.setup.draft_model = draft_model_;
-    if (model.speculator().model_of(draft_model_) == nullptr) {
-      DrafterModel drafter = w.server.model;
-      drafter.shared = model.server()->model().share();
-      p.setup.models.push_back(std::move(drafter));
-    }
-    accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch))));
-  }
+  if (options_.num_draft_workers > 0) accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch))));
   for (int32_t i = 0; i < num_workers; ++i) {
     const WorkerShare share(options_, w.speculation.policy, i);
     p.setup.index = i;
@@ -68,13 +79,30 @@ Status Engine::add_processes(const WorkerOptions& w) {
     p.setup.max_draft_rows = share.max_draft_rows;
     p.setup.num_threads = share.num_threads;
     p.setup.first_cpu = num_workers > 1 ? share.first_cpu : -1;
+    if (on_gpu_processes()) p.setup.gpu = options_.gpus[static_cast<size_t>(i)];
     processes_.push_back(std::make_unique<ProcessWorker>(p));
     ports_.push_back(processes_.back().get());
   }
-  for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->begin());
-  for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->wait_ready());
+  OTR_RETURN_IF_ERROR(begin_processes());
   const std::lock_guard<std::mutex> lock(mutex_);
   plan_roles();
+  return {};
+}
+
+// On GPUs the first one by itself: what it has found, pages and costs, the others, and its own successors, are told. What one worker can
+// run, all can.
+Status Engine::begin_processes() {
+  auto first = processes_.begin();
+  if (on_gpu_processes()) {
+    OTR_RETURN_IF_ERROR((*first)->begin());
+    OTR_RETURN_IF_ERROR((*first)->wait_ready());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    limits_.num_pages = facts_.front().num_pages;
+    for (const auto& process : processes_) process->settle(facts_.front().num_pages, costs_);
+    ++first;
+  }
+  for (auto process = first; process != processes_.end(); ++process) OTR_RETURN_IF_ERROR((*process)->begin());
+  for (auto process = first; process != processes_.end(); ++process) OTR_RETURN_IF_ERROR((*process)->wait_ready());
   return {};
 }
 
@@ -96,6 +124,7 @@ void Engine::share_history() try {
 void Engine::process_ready(int32_t worker, const ReadyMessage& ready) {
   const std::lock_guard<std::mutex> lock(mutex_);
   facts_[static_cast<size_t>(worker)] = ready.facts;
+  costs_ = ready.costs;
   placement_.report(worker, ready.load);
 }
 

@@ -79,20 +79,29 @@ Status ModelRunner::load_weights(const ModelOptions& options) {
     return {};
   }
   weights_ = std::make_shared<Weights>();
-  if (const SharedModel* shared = options.attach; shared != nullptr) {
-    owns_weights_ = false;
-    weights_->converted_tensors = shared->converted_tensors;
-    OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::attach(shared->config, shared->files));
-    if (shared->quantized < 0) return {};
-    OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::attach(weights_->model, kernels_, shared->quantized));
-    weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
-    return {};
-  }
+  if (options.attach != nullptr) return attach_weights(*options.attach);
   weights_->accelerator = accelerator_;
   shared_memory_ = options.shared_memory;
   OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
   OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, context(), kernels_.device, shared_memory_));
   weights_->converted_tensors = model.weights->converted_tensors();
+  return {};
+}
+
+// A device has a copy, which is its own, and makes those in 4 bits itself: theirs are laid out for its kernels.
+Status ModelRunner::attach_weights(const SharedModel& shared) {
+  weights_->converted_tensors = shared.converted_tensors;
+  if (accelerator_ != nullptr) {
+    weights_->accelerator = accelerator_;
+    OTR_ASSIGN_OR_RETURN(weights_->source, AttachedWeights::attach(shared.config, shared.files, shared.converted_tensors));
+    OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(shared.config, *weights_->source, context(), kernels_.device));
+    return {};
+  }
+  owns_weights_ = false;
+  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::attach(shared.config, shared.files));
+  if (shared.quantized < 0) return {};
+  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::attach(weights_->model, kernels_, shared.quantized));
+  weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
   return {};
 }
 
@@ -165,6 +174,7 @@ void ModelRunner::quantize() {
 }
 
 void ModelRunner::weights_changed() {
+  if (weights_->source && owns_weights_) throw_failure(weights_->model.reload(*weights_->source, context(), *kernels_.device));
   if (owns_weights_ && weights_->quantized != nullptr) quantize();
   prefix_cache_->clear();
 }

@@ -10,9 +10,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "graph/attached_weights.h"
 #include "graph/forward_program.h"
 #include "graph/model_weights.h"
 #include "kernels/base/thread_pool.h"
@@ -44,7 +46,7 @@ struct ModelOptions {
   ProgramBucket bucket;
   const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
   bool shared_memory = false;            // weights go where other processes can attach them
-  const SharedModel* attach = nullptr;   // instead of loading `path`: another process' model; its files are taken
+  const SharedModel* attach = nullptr;   // instead of loading `path`: another process' model; its files are taken. On a device it is copied there
   const ModelRunner* share_weights = nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses
 };
 
@@ -88,7 +90,7 @@ class ModelRunner {
   // owner first. Errors: as ModelWeights::put.
   Status put_weight(const HostTensor& tensor) { return weights_->model.put(tensor, pool_); }
   bool owns_weights() const { return owns_weights_; }
-  // What was made of the old weights is made again, or forgotten.
+  // What was made of the old weights is made again, or forgotten. A device's copy of another process' weights is one of those.
   void weights_changed();
   // Memory goes back at addresses that stay (Buffer::sleep); no rows run until it is awake. Weights that it owns are lost, to be put again, and
   // so are those in 4 bits, which weights_changed() makes. Pages and programs' buffers come back empty, and so does the prefix cache.
@@ -120,11 +122,13 @@ class ModelRunner {
     ModelWeights model;
     int64_t converted_tensors = 0;
     std::unique_ptr<QuantizedWeights> quantized;
+    std::optional<AttachedWeights> source;  // what a device's are a copy of
   };
   ModelRunner(const KernelTable& kernels, ThreadPool& pool, std::shared_ptr<Accelerator> accelerator, ProgramPool* programs)
       : kernels_(kernels), pool_(pool), accelerator_(std::move(accelerator)), programs_(programs) {}
   LaunchContext context() const { return {pool_, accelerator_.get()}; }
   Status load_weights(const ModelOptions& options);
+  Status attach_weights(const SharedModel& shared);
   Status make_quantized();
   Result<uint64_t> kv_bytes(const ModelOptions& options) const;
   Status create_pages(const ModelOptions& options);

@@ -22,7 +22,8 @@ constexpr std::chrono::minutes kLongLife{1};
 
 }  // namespace
 
-ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+ProcessWorker::ProcessWorker(const ProcessOptions& options)
+    : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), num_pages_(options.setup.num_pages), costs_(options.setup.costs) {
   orders_.relinks.reserve(static_cast<size_t>(options.setup.num_workers));
 }
 
@@ -41,6 +42,12 @@ Status ProcessWorker::wait_ready() {
   std::unique_lock<std::mutex> lock(mutex_);
   first_.wait(lock, [this] { return first_over_; });  // the thread gives each process start_timeout_ms
   return first_failure_;
+}
+
+void ProcessWorker::settle(int32_t num_pages, std::span<const CostModel> costs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  num_pages_ = num_pages;
+  costs_.assign(costs.begin(), costs.end());
 }
 
 void ProcessWorker::join() {
@@ -257,6 +264,11 @@ Status ProcessWorker::live() {
 Status ProcessWorker::set_up(WorkerChannel* channel) {
   WorkerSetup setup = options_.setup;
   setup.life = life_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    setup.num_pages = num_pages_;
+    setup.costs = costs_;
+  }
   std::vector<int> files;
   bytes_.clear();
   encode_setup(setup, &bytes_, &files);

@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,6 +63,8 @@ class ProcessWorker final : public WorkerPort {
   // Starts the first process; wait_ready() returns once it is ready, or with what kept it from that.
   Status begin();
   Status wait_ready();
+  // What processes are set up with from the next one on: see WorkerSetup.
+  void settle(int32_t num_pages, std::span<const CostModel> costs);
   // After stop(). Returns when process and thread have ended.
   void join();
 
@@ -137,6 +140,8 @@ class ProcessWorker final : public WorkerPort {
   std::condition_variable first_, stopped_;
   // Guarded by mutex_.
   Orders orders_;
+  int32_t num_pages_;
+  std::vector<CostModel> costs_;
   OwnedFd history_;
   bool history_due_ = false;  // the process has not got it
   State state_ = State::kStarting;

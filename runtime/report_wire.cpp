@@ -65,6 +65,11 @@ void encode_ready(const ReadyMessage& ready, WireBytes* out) {
   w.put(ready.facts.num_threads);
   w.put(ready.facts.num_pages);
   w.put(ready.facts.activation_bytes);
+  w.put(ready.facts.captures.captures);
+  w.put(ready.facts.captures.target_bytes);
+  w.put(ready.facts.captures.draft_bytes);
+  w.put(ready.facts.captures.seconds);
+  put_costs(ready.costs, &w);
   put_load(ready.load, &w);
 }
 
@@ -74,6 +79,11 @@ Result<ReadyMessage> decode_ready(WireView in) {
   ready.facts.num_threads = r.integer("num_threads", 1, kMaxInt);
   ready.facts.num_pages = r.integer("num_pages", 1, kMaxInt);
   ready.facts.activation_bytes = r.integer<int64_t>("activation_bytes", 0, kMaxCount);
+  CaptureFacts& c = ready.facts.captures;
+  c.captures = r.integer("captures", 0, kMaxInt);
+  for (int64_t* bytes : {&c.target_bytes, &c.draft_bytes}) *bytes = r.integer<int64_t>("capture_bytes", 0, kMaxCount);
+  c.seconds = r.number("capture_seconds", 0.0, kMaxSeconds);
+  ready.costs = read_costs(&r);
   ready.load = read_load(&r);
   OTR_RETURN_IF_ERROR(r.finish("ready"));
   return ready;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device.h"
 #include "runtime/trace.h"
 #include "runtime/worker_channel.h"
 #include "runtime/worker_stats.h"
@@ -20,9 +21,11 @@ namespace otr {
 struct WorkerFacts {
   int32_t num_threads = 0, num_pages = 0;
   int64_t activation_bytes = 0;  // of the target's and the drafters' programs
+  CaptureFacts captures = {};    // none on the CPU
 };
 struct ReadyMessage {
   WorkerFacts facts;
+  std::vector<CostModel> costs = {};  // by drafter: those that it was given, or has found
   WorkerLoad load;
 };
 void encode_ready(const ReadyMessage& ready, WireBytes* out);

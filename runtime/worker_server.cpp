@@ -89,7 +89,7 @@ Status WorkerServer::make_worker() {
                    .models = setup_.models,
                    .custom = {},
                    .history = [this] { return history_ == nullptr ? nullptr : history_->index(); },
-                   .profile = {},
+                   .profile = setup_.profile,
                    .costs = setup_.costs,
                    .max_batch = setup_.max_batch,
                    .prefill_chunk = setup_.prefill_chunk,
@@ -108,7 +108,9 @@ Status WorkerServer::make_worker() {
   d.num_threads = setup_.num_threads;
   d.pin_threads = setup_.pin_threads;
   d.first_cpu = setup_.first_cpu;
+  d.ordinal = std::max(setup_.gpu, 0);
   d.target.num_pages = setup_.num_pages;
+  d.target.kv_bytes = setup_.kv_bytes;
   d.target.bucket = w.bucket();
   d.target.attach = &setup_.target;
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
@@ -121,7 +123,9 @@ Status WorkerServer::make_worker() {
   const ReadyMessage ready{
       .facts = {.num_threads = worker_->device().num_threads(),
                 .num_pages = target.page_pool().num_pages(),
-                .activation_bytes = target.activation_bytes() + worker_->speculator().drafter_activation_bytes()},
+                .activation_bytes = target.activation_bytes() + worker_->speculator().drafter_activation_bytes(),
+                .captures = worker_->device().captures()},
+      .costs = worker_->speculator().costs(),
       .load = worker_->load()};
   pass(ProtocolStep::kReady);
   const std::lock_guard<std::recursive_mutex> lock(mutex_);

@@ -65,7 +65,11 @@ struct WorkerSetup {
   std::string policy;
   std::vector<std::string> drafters;  // of the policy
   std::string isa;
+  int32_t gpu = -1;      // its number; -1: the CPU
+  // On a GPU 0 pages are as many as kv_bytes hold (0: ModelOptions::kv_bytes), and no costs are measured ones, or `profile`'s.
   int32_t num_threads = 1, first_cpu = -1, num_pages = 1;
+  uint64_t kv_bytes = 0;
+  std::string profile;
   bool pin_threads = false;
   int32_t life = 0;        // the worker's how manieth process
   int32_t timeout_ms = 0;  // the engine hears of the worker more often than that
