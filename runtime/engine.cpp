@@ -29,6 +29,9 @@ Status check_options(const EngineOptions& o) {
                        " GPUs, and each process has one of its own, with a copy of the weights");
   }
   if (o.pace && o.worker_processes) return unsupported("pace with worker_processes: one clock paces threads");
+  if (!o.nccl.library.empty() && (!o.worker_processes || o.gpus.empty())) return unsupported("NCCL: it joins worker processes on GPUs");
+  if (o.nccl.id && o.nccl.library.empty()) return invalid_argument("nccl_unique_id needs an nccl_library");
+  if (o.nccl.patience_ms < 1) return invalid_argument("nccl_timeout_ms must be at least 1");
   return o.worker_processes ? check_process_options(o) : Status();
 }
 
@@ -369,7 +372,7 @@ std::string Engine::stats_json() const {
   double quantize_seconds;
   int32_t num_threads = 0, num_pages = 0;
   int64_t activation_bytes = 0, restarts, requeued;
-  std::string last_loss;
+  std::string last_loss, net;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const WorkerStats& worker : stats_) {
@@ -381,6 +384,7 @@ std::string Engine::stats_json() const {
     quantize_seconds = quantize_seconds_;
     restarts = worker_restarts_;
     last_loss = last_loss_;
+    if (net_) net = ",\"nccl\":" + net_->json();
     requeued = requeued_samples_;
     for (const WorkerFacts& facts : facts_) {
       num_threads += facts.num_threads;
@@ -419,7 +423,7 @@ std::string Engine::stats_json() const {
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +
-                                          ",\"last_worker_loss\":" + json_text(last_loss);
+                                          ",\"last_worker_loss\":" + json_text(last_loss) + net;
   return std::string(text) + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }

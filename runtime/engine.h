@@ -23,6 +23,7 @@
 #include "runtime/kv_export.h"
 #include "runtime/ledger.h"
 #include "runtime/link_wire.h"
+#include "runtime/net_account.h"
 #include "runtime/process_worker.h"
 #include "runtime/worker.h"
 
@@ -95,6 +96,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   Status add_processes(const WorkerOptions& w);
   WorkerSetup process_setup(const WorkerOptions& w);
   Status begin_processes();
+  void make_net();
   Status name_decoupled(std::span<const DrafterModel> models, Policy* policy, WorkerOptions* w);
   void add_links();
   void link_worker(WorkerOptions* w) const;
@@ -140,6 +142,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   void process_rested() override { rested(); }
   Status process_links(int32_t worker, WireView payload) override;
   Status process_trace(int32_t worker, WireView payload) override;
+  Status process_net(int32_t worker, WireView payload) override;
   void process_lost(int32_t worker, const Status& why, bool comes_back) override;
 
   // ---- With mutex_ held ----
@@ -191,6 +194,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
   std::shared_ptr<const HistoryIndex> shared_history_;  // what processes draft from
   std::vector<LinkAccount> accounts_;        // by worker: the links between processes; none if nobody drafts for others
+  std::optional<NetAccount> net_;            // none: pages between processes go by file
   Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   std::string last_loss_;  // why the last process was given up; "": none was

@@ -9,6 +9,7 @@
 #include "runtime/engine.h"
 #include "runtime/history_file.h"
 #include "runtime/kv_file.h"
+#include "runtime/page_net.h"
 #include "runtime/race.h"
 #include "runtime/worker_share.h"
 
@@ -18,6 +19,12 @@ Status check_process_options(const EngineOptions& o) {
   if (o.worker_executable.empty()) return invalid_argument("worker_processes needs a worker_executable");
   if (o.worker_timeout_ms < 1) return invalid_argument("worker_timeout_ms must be at least 1");
   if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
+  const NcclOptions& n = o.nccl;
+  if (!n.library.empty() && o.num_workers < 2) return unsupported("NCCL: there is one worker process alone");
+  if (n.id && (n.first_rank < 0 || n.num_ranks < n.first_rank || n.num_ranks - n.first_rank < o.num_workers)) {
+    return invalid_argument("nccl_first_rank " + std::to_string(n.first_rank) + " and " + std::to_string(o.num_workers) + " workers are not ranks of " +
+                            std::to_string(n.num_ranks));
+  }
   if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
   return {};
 }
@@ -38,6 +45,8 @@ WorkerSetup Engine::process_setup(const WorkerOptions& w) {
     s.kv_bytes = options_.device.target.kv_bytes / static_cast<uint64_t>(options_.num_workers);
     s.profile = options_.profile;
     s.costs = options_.costs;
+    s.nccl_library = options_.nccl.library;
+    s.nccl_patience_ms = options_.nccl.patience_ms;
   } else {
     s.num_pages = model.target().page_pool().num_pages();
     s.costs = costs_;
@@ -83,10 +92,31 @@ Status Engine::add_processes(const WorkerOptions& w) {
     processes_.push_back(std::make_unique<ProcessWorker>(p));
     ports_.push_back(processes_.back().get());
   }
+  if (!options_.nccl.library.empty()) make_net();
   OTR_RETURN_IF_ERROR(begin_processes());
   const std::lock_guard<std::mutex> lock(mutex_);
   plan_roles();
   return {};
+}
+
+// An order that there is no memory for is as one that is lost: its process fails when its patience is over.
+void Engine::make_net() {
+  NetOptions o{.make_id = [this] { return make_nccl_id(options_.nccl.library); }, .first_id = options_.nccl.id,
+               .num_ranks = options_.nccl.num_ranks, .first_rank = options_.nccl.first_rank};
+  net_.emplace(options_.num_workers, std::move(o), [this](int32_t worker, const NetOrder& order) {
+    try {
+      WireBytes bytes;
+      encode_net_order(order, &bytes);
+      processes_[static_cast<size_t>(worker)]->hand_on(WireType::kNetOrder, bytes);
+    } catch (const std::bad_alloc&) {
+    }
+  });
+}
+
+Status Engine::process_net(int32_t worker, WireView payload) {
+  OTR_ASSIGN_OR_RETURN(const NetNews news, decode_net_news(payload, options_.num_workers));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return net_ ? net_->news(worker, news) : bad_input("there is no net");
 }
 
 // On GPUs the first one by itself: what it has found, pages and costs, the others, and its own successors, are told. What one worker can
@@ -125,6 +155,7 @@ void Engine::process_ready(int32_t worker, const ReadyMessage& ready) {
   const std::lock_guard<std::mutex> lock(mutex_);
   facts_[static_cast<size_t>(worker)] = ready.facts;
   costs_ = ready.costs;
+  if (net_) net_->ready(worker);
   placement_.report(worker, ready.load);
 }
 
@@ -159,7 +190,7 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
   if (ended.ok()) {
     given = take_each(&from->given, [&](const SampleGiven& moved) {
       OwnedFd none;
-      const bool has_file = moved.num_positions > 0;
+      const bool has_file = moved.has_file();
       OTR_RETURN_IF_ERROR(take_given(worker, moved, has_file ? &from->files.front() : &none, &report));
       if (has_file) from->files.erase(from->files.begin());
       return Status();
@@ -263,6 +294,11 @@ Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* fil
   std::unique_ptr<Sequence> s = restore(*group, *sample);
   s->goes_to = to_worker;
   if (file->get() >= 0 && given.num_positions < s->num_tokens()) s->lease = std::make_shared<KvFile>(std::move(*file), given.num_positions);
+  if (given.parcel != 0 && net_ && to_worker != worker && given.num_positions < s->num_tokens()) {
+    s->lease = std::make_shared<RemotePages>(worker, given.generation, given.parcel, given.num_positions);
+  } else if (given.parcel != 0 && net_) {
+    net_->end_parcel(worker, given.generation, given.parcel);
+  }
   for (const auto& b : blocked) ledger_.move(given.group, b->sample, worker, to_worker);
   ledger_.move(given.group, given.sample, worker, to_worker);
   if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
@@ -332,6 +368,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
     last_loss_ = why.message();
     placement_.lost(worker, comes_back);
     relink(worker, comes_back);
+    if (net_) net_->lost(worker, comes_back);
     worker_restarts_ += comes_back;
     stats_[w].kv_pages_in_use = 0;
     counted_before_[w] = stats_[w];

@@ -101,10 +101,11 @@ class ModelRunner {
 
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
-  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. On a device they go through memory that is allocated there
-  // for the call. Errors: kOutOfMemory; as Accelerator::wait.
+  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. On a device they go through pinned memory
+  // of the host. Errors: as Accelerator::wait.
   Status read_pages(std::span<const PageId> ids, Element* transfer);
   Status write_pages(std::span<const PageId> ids, const Element* transfer);
+  std::byte* page_address(PageId page) { return reinterpret_cast<std::byte*>(pages_.data() + page * layout_.page_elements()); }
   // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
   // writes to those pages.
   void copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to);
@@ -136,8 +137,8 @@ class ModelRunner {
   ProgramOptions program_options(ProgramRole role) const;
   void quantize();
   void prepare_on_device(const PageWork& work);
-  template <typename Move>
-  Status each_transfer(std::span<const PageId> ids, const Move& move);
+  template <typename Visit>
+  Status each_transfer(std::span<const PageId> ids, const Visit& visit);
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
@@ -157,6 +158,7 @@ class ModelRunner {
   // On a device.
   std::unique_ptr<DeviceDraws> device_draws_;
   Mirror page_ids_;  // [kMaxPageIds]
+  Mirror page_transfer_;  // pages on their way, in their canonical form
 };
 
 }  // namespace otr

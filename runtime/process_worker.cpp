@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/kv_file.h"
+#include "runtime/page_net.h"
 
 namespace otr {
 namespace {
@@ -19,6 +20,20 @@ constexpr std::chrono::milliseconds kRetry{100};
 // A process that has worked comes back at once. One that dies again and again, of what it finds in the system, waits longer each time.
 constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{2000};
 constexpr std::chrono::minutes kLongLife{1};
+
+// What goes with a sequence; without a file that was to go it is computed anew.
+StartPages start_pages(const Sequence& s, std::vector<OwnedFd>* files) {
+  if (s.lease == nullptr) return {};
+  StartPages pages{.num_positions = s.lease->num_positions()};
+  if (const RemotePages* const remote = s.lease->remote(); remote != nullptr) {
+    pages.worker = remote->worker(), pages.generation = remote->generation(), pages.parcel = remote->parcel();
+    return pages;
+  }
+  OwnedFd file = static_cast<const KvFile&>(*s.lease).duplicate();
+  if (file.get() < 0) return {};
+  files->push_back(std::move(file));
+  return pages;
+}
 
 }  // namespace
 
@@ -369,9 +384,7 @@ bool ProcessWorker::send_orders(WorkerChannel* channel) {
     const std::optional<WireType> type = take_order(&s, &files);
     if (!type) return true;
     if (s != nullptr) {
-      if (s->lease != nullptr) files.push_back(static_cast<const KvFile&>(*s->lease).duplicate());
-      if (!files.empty() && files.front().get() < 0) files.clear();  // it is computed anew
-      encode_start(*s, &bytes_, files.empty() ? 0 : s->lease->num_positions());
+      encode_start(*s, &bytes_, start_pages(*s, &files));
       if (s->num_waiting() > 0) s->group->disband();
     }
     channel->queue(*type, bytes_, std::move(files));
@@ -412,7 +425,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
       OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
       if (!report_.finished.empty()) failures_ = 0;
       if (!report_.finished.empty() || !report_.progress.segments.empty()) idle_lives_ = 0;
-      const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.num_positions > 0; });
+      const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.has_file(); });
       OTR_ASSIGN_OR_RETURN(report_.files, channel->take_files(static_cast<size_t>(num_files)));
       const Status taken = pass_on_report();
       heard_ = turned_ = Clock::now();  // it may have taken long
@@ -437,6 +450,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
     }
     case WireType::kLinks: return options_.host->process_links(worker, frame.payload);
     case WireType::kTrace: return options_.host->process_trace(worker, frame.payload);
+    case WireType::kNetNews: return options_.host->process_net(worker, frame.payload);
     case WireType::kFailed: return decode_failed(frame.payload);
     default: return bad_input("it sends an order");
   }

@@ -40,6 +40,7 @@ class ProcessHost {
   // A message for the other end of a link (link_wire.h). kBadInput likewise.
   virtual Status process_links(int32_t worker, WireView payload) = 0;
   virtual Status process_trace(int32_t worker, WireView payload) = 0;
+  virtual Status process_net(int32_t worker, WireView payload) = 0;
   virtual void process_rested() = 0;
   // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the worker before
   // it gives it new ones.
@@ -82,7 +83,7 @@ class ProcessWorker final : public WorkerPort {
   // A file of what processes draft from: this one's, and its successors'.
   void set_history(OwnedFd file);
   void relink(const Relink& relink);
-  // An order that came from elsewhere, as it is: kLinked, kDrop or kLeap.
+  // An order that came from elsewhere, as it is: kLinked, kDrop, kLeap or kNetOrder. They come in the order in which they are given.
   void hand_on(WireType type, WireView payload);
   // Forgets the orders that no process has got, but for pause().
   void discard_orders();

@@ -40,6 +40,7 @@ Status WorkerServer::run() {
     encode_failed(status, &bytes_);
     (void)send(WireType::kFailed, bytes_);  // whoever would hear it may be gone
   }
+  if (net_ != nullptr) net_->stop();  // the worker may wait for pages
   give_up();
   return status;
 }
@@ -116,6 +117,10 @@ Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
   const ModelRunner& target = worker_->target();
+  if (!setup_.nccl_library.empty()) {
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<PagePort> port, open_nccl_port(setup_.nccl_library, setup_.gpu, setup_.nccl_patience_ms));
+    net_ = std::make_unique<PageNet>(std::move(port), &worker_->target(), this, setup_.nccl_patience_ms);
+  }
   if (links_ != nullptr) {
     links_->set_limits(start_limits());
     links_->connect(&worker_->mailbox());

@@ -148,6 +148,8 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
   w.put(s.gpu);
   w.put(s.kv_bytes);
   w.put(s.profile);
+  w.put(s.nccl_library);
+  w.put(s.nccl_patience_ms);
   put_proofs(s.proofs, &w);
   put_costs(s.costs, &w);
   put_model(s.target, &w, files);
@@ -188,6 +190,8 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.gpu = r.integer("gpu", -1, kMaxInt);
   s.kv_bytes = r.integer<uint64_t>("kv_bytes", 0, UINT64_MAX);
   s.profile = r.text("profile");
+  s.nccl_library = r.text("nccl_library");
+  s.nccl_patience_ms = r.integer("nccl_patience_ms", 1, kMaxInt / 8);
   s.proofs = read_proofs(&r);
   s.costs = read_costs(&r);
   s.target = read_model(&r, &files);
