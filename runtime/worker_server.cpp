@@ -119,7 +119,7 @@ Status WorkerServer::make_worker() {
   const ModelRunner& target = worker_->target();
   if (!setup_.nccl_library.empty()) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<PagePort> port, open_nccl_port(setup_.nccl_library, setup_.gpu, setup_.nccl_patience_ms));
-    net_ = std::make_unique<PageNet>(std::move(port), &worker_->target(), this, setup_.nccl_patience_ms);
+    net_ = std::make_unique<PageNet>(std::move(port), &worker_->target(), static_cast<NetHost*>(this), setup_.nccl_patience_ms);
   }
   if (links_ != nullptr) {
     links_->set_limits(start_limits());

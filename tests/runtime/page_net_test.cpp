@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <random>
 
 #include "runtime/device.h"
@@ -18,12 +19,14 @@ namespace {
 
 constexpr int32_t kPatienceMs = kSanitized ? 2000 : 300;
 
-// What goes between the ports of one generation.
+// What goes between the ports, of every generation apart.
 struct Switchboard {
+  struct Room {
+    int32_t joined = 0;
+    std::deque<std::vector<std::byte>> moved;  // pages and the word, a move each
+  };
   std::mutex mutex;
-  std::condition_variable changed;
-  int32_t joined = 0;
-  std::deque<std::vector<std::byte>> moved;  // pages and the word, a move each
+  std::map<NetId, Room> rooms;
   std::atomic<int32_t> num_hanging = 0;      // sends to come that hang
 };
 
@@ -31,12 +34,13 @@ class FakePort final : public PagePort {
  public:
   explicit FakePort(Switchboard* board) : board_(*board) {}
 
-  Status join(const NetId&, int32_t size, int32_t, const GivenUp& given_up) override {
+  Status join(const NetId& id, int32_t size, int32_t, const GivenUp& given_up) override {
     {
       const std::lock_guard<std::mutex> lock(board_.mutex);
-      ++board_.joined;
+      room_ = &board_.rooms[id];
+      ++room_->joined;
     }
-    return wait([&] { return board_.joined == size; }, given_up);
+    return wait([&] { return room_->joined == size; }, given_up);
   }
   Status move(PageMove* move, const GivenUp& given_up) override {
     std::vector<std::byte> bytes;
@@ -46,24 +50,20 @@ class FakePort final : public PagePort {
       const std::byte* const word = reinterpret_cast<const std::byte*>(&move->word);
       bytes.insert(bytes.end(), word, word + sizeof move->word);
       const std::lock_guard<std::mutex> lock(board_.mutex);
-      board_.moved.push_back(std::move(bytes));
+      room_->moved.push_back(std::move(bytes));
       return {};
     }
     OTR_RETURN_IF_ERROR(wait([&] {
-      if (board_.moved.empty()) return false;
-      bytes = std::move(board_.moved.front());
-      board_.moved.pop_front();
+      if (room_->moved.empty()) return false;
+      bytes = std::move(room_->moved.front());
+      room_->moved.pop_front();
       return true;
     }, given_up));
     for (size_t i = 0; i < move->pages.size(); ++i) std::memcpy(move->pages[i], bytes.data() + i * move->page_bytes, move->page_bytes);
     std::memcpy(&move->word, bytes.data() + move->pages.size() * move->page_bytes, sizeof move->word);
     return {};
   }
-  void leave() override {
-    const std::lock_guard<std::mutex> lock(board_.mutex);
-    board_.joined = 0;
-    board_.moved.clear();
-  }
+  void leave() override { room_ = nullptr; }
 
  private:
   Status wait(const std::function<bool()>& done, const GivenUp& given_up) {
@@ -79,6 +79,7 @@ class FakePort final : public PagePort {
     return Status(StatusCode::kTimeout, "nobody came");
   }
   Switchboard& board_;
+  Switchboard::Room* room_ = nullptr;
 };
 
 class PageNets : public testing::Test {
@@ -151,7 +152,11 @@ class PageNets : public testing::Test {
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<PageNet>> nets_;
   std::vector<Element> contents_;
-  NetAccount account_{2, {.make_id = [] { return Result<NetId>(NetId{}); }}, [this](int32_t worker, const NetOrder& order) {
+  NetId last_id_ = {};
+  NetAccount account_{2, {.make_id = [this] {
+                        last_id_[0] = static_cast<std::byte>(static_cast<int>(last_id_[0]) + 1);
+                        return Result<NetId>(last_id_);
+                      }}, [this](int32_t worker, const NetOrder& order) {
                         nets_[static_cast<size_t>(worker)]->follow(order);
                       }};
 };
