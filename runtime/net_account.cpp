@@ -15,6 +15,7 @@ void NetAccount::ready(int32_t worker) {
 
 void NetAccount::lost(int32_t worker, bool comes_back) {
   at(worker).state = comes_back ? State::kStarting : State::kGone;
+  if (!given_up_) failures_ = 0;  // others may have seen the death as a failure of theirs, and sooner
   if (at(worker).rank >= 0) end("worker " + std::to_string(worker) + " was lost");
   begin();
 }

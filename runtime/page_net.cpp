@@ -7,7 +7,10 @@
 namespace otr {
 
 PageNet::PageNet(std::unique_ptr<PagePort> port, ModelRunner* target, NetHost* host, int32_t patience_ms)
-    : port_(std::move(port)), target_(target), host_(host), patience_ms_(patience_ms), thread_([this] { run(); }) {}
+    : port_(std::move(port)), target_(target), host_(host), patience_ms_(patience_ms) {
+  pull_.to.reserve(kMostPages);  // a tick fills it
+  thread_ = std::thread([this] { run(); });
+}
 
 void PageNet::stop() {
   {

@@ -92,7 +92,7 @@ class PageNet {
   uint64_t last_parcel_ = 0;
   Pull pull_;
 
-  std::thread thread_;  // last: it uses all of that
+  std::thread thread_;
 };
 
 // Pages of a parcel, as a lease.

@@ -59,10 +59,10 @@ Status ProcessWorker::wait_ready() {
   return first_failure_;
 }
 
-void ProcessWorker::settle(int32_t num_pages, std::span<const CostModel> costs) {
+void ProcessWorker::settle(int32_t num_pages, const std::vector<CostModel>& costs) {
   const std::lock_guard<std::mutex> lock(mutex_);
   num_pages_ = num_pages;
-  costs_.assign(costs.begin(), costs.end());
+  costs_ = costs;
 }
 
 void ProcessWorker::join() {

@@ -14,7 +14,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -64,8 +63,7 @@ class ProcessWorker final : public WorkerPort {
   // Starts the first process; wait_ready() returns once it is ready, or with what kept it from that.
   Status begin();
   Status wait_ready();
-  // What processes are set up with from the next one on: see WorkerSetup.
-  void settle(int32_t num_pages, std::span<const CostModel> costs);
+  void settle(int32_t num_pages, const std::vector<CostModel>& costs);  // of processes to come: see WorkerSetup
   // After stop(). Returns when process and thread have ended.
   void join();
 
@@ -80,8 +78,7 @@ class ProcessWorker final : public WorkerPort {
   void stop() override;
   bool at_rest() const override;
   void weights_changed();  // REQUIRES: at rest, and paused
-  // A file of what processes draft from: this one's, and its successors'.
-  void set_history(OwnedFd file);
+  void set_history(OwnedFd file);  // what processes draft from: this one, and its successors
   void relink(const Relink& relink);
   // An order that came from elsewhere, as it is: kLinked, kDrop, kLeap or kNetOrder. They come in the order in which they are given.
   void hand_on(WireType type, WireView payload);
@@ -126,7 +123,6 @@ class ProcessWorker final : public WorkerPort {
   const ProcessOptions options_;
   const OwnedFd wake_;  // an eventfd
   std::thread thread_;
-
   // The thread's own.
   ChildProcess process_;
   ProcessReport report_;
