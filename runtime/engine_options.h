@@ -21,7 +21,7 @@ enum class RaceMode { kByPolicy, kOff, kFastestOfN, kLeapfrog };
 
 // Pages of samples that move between processes on GPUs.
 struct NcclOptions {
-  std::string library;  // a name or a path; "": they go through the host's memory
+  std::string library = {};  // a name or a path; "": they go through the host's memory
   std::optional<NetId> id = {};  // the trainer's, of a communicator of num_ranks: workers are its ranks first_rank …; none: made here
   int32_t num_ranks = 0, first_rank = 0;
   int32_t patience_ms = 10'000;  // of a move
