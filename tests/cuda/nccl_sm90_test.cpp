@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "runtime/page_port.h"
 #include "tests/cuda/gpu_processes.h"
 
 namespace otr {
