@@ -125,7 +125,7 @@ Status ModelWeights::load_to_device(WeightSource& source, const LaunchContext& o
   return on.accelerator->wait();
 }
 
-void* ModelWeights::address(const WeightPiece& piece) {
+const void* ModelWeights::address(const WeightPiece& piece) const {
   switch (piece.kind) {
     case PieceKind::kLinear: return packed_.data() + piece.offset;
     case PieceKind::kMatrix: return embedding_.data() + piece.offset;

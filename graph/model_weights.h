@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/element.h"
@@ -70,6 +71,9 @@ class ModelWeights {
   // Checkpoint names of those that are missing.
   const std::set<std::string, std::less<>>& missing() const { return missing_; }
 
+  // All of it once more, in place, from a source of the same model. Errors: as load(). REQUIRES: on a device.
+  Status reload(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device) { return load_to_device(source, on, device); }
+
   // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument: the model has
   // no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
   Status put(const HostTensor& tensor, ThreadPool& pool);
@@ -85,10 +89,11 @@ class ModelWeights {
   // A checksum of everything that a forward pass reads, in this path's layout, and of the config: equal digests, equal results.
   // From a device all of it comes up, a piece at a time. Errors: as Accelerator::wait.
   Result<uint64_t> digest() const;
+  const void* address(const WeightPiece& piece) const;  // of the plan
   int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + vectors_.bytes()); }
 
  private:
-  void* address(const WeightPiece& piece);
+  void* address(const WeightPiece& piece) { return const_cast<void*>(std::as_const(*this).address(piece)); }
   Status load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device);
   Status put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool);
   Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);

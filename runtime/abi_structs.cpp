@@ -1,6 +1,7 @@
 #include "runtime/abi_structs.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 namespace otr {
@@ -63,6 +64,16 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.num_draft_workers = c.num_draft_workers;
   if (c.keep_checkpoints != 0 && c.keep_checkpoints != 1) return invalid_argument("options.keep_checkpoints must be 0 or 1");
   o.keeps_checkpoints = c.keep_checkpoints == 1;
+  o.nccl.library = text(c.nccl_library, "");
+  if (c.nccl_unique_id != nullptr) {
+    if (c.nccl_unique_id_bytes != sizeof(NetId)) {
+      return invalid_argument("options.nccl_unique_id_bytes is " + std::to_string(c.nccl_unique_id_bytes) + ": an ncclUniqueId has " + std::to_string(sizeof(NetId)));
+    }
+    std::memcpy(o.nccl.id.emplace().data(), c.nccl_unique_id, sizeof(NetId));
+  }
+  o.nccl.num_ranks = c.nccl_num_ranks == 0 ? o.num_workers : c.nccl_num_ranks;
+  o.nccl.first_rank = c.nccl_first_rank;
+  o.nccl.patience_ms = c.nccl_timeout_ms;
   return o;
 }
 

@@ -68,6 +68,20 @@ Status Device::choose_kernels(const DeviceOptions& options) {
 #endif
 }
 
+CaptureFacts Device::captures() const {
+  if (programs_ == nullptr) return {};
+  return {.captures = programs_->num_captures(), .target_bytes = programs_->bytes(ProgramRole::kTarget),
+          .draft_bytes = programs_->bytes(ProgramRole::kDraft), .seconds = programs_->capture_seconds()};
+}
+
+Status fetch_from_gpu([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes, [[maybe_unused]] std::vector<std::byte>* copy) {
+#if defined(OUTRIDER_CUDA)
+  return CudaDevice::fetch(data, bytes, copy);
+#else
+  return {};
+#endif
+}
+
 Result<std::vector<int32_t>> parse_gpus(std::string_view device) {
   constexpr std::string_view kCuda = "cuda", kList = "cuda:";
   const auto wrong = [&](const std::string& why) { return invalid_argument("device '" + std::string(device) + "': " + why); };

@@ -27,6 +27,20 @@ struct DeviceOptions {
   ModelOptions target;
 };
 
+// Captured programs, of one worker or of all.
+struct CaptureFacts {
+  int32_t captures = 0;
+  int64_t target_bytes = 0, draft_bytes = 0;
+  double seconds = 0;
+
+  void add(const CaptureFacts& o) {
+    captures += o.captures;
+    target_bytes += o.target_bytes;
+    draft_bytes += o.draft_bytes;
+    seconds += o.seconds;
+  }
+};
+
 class Device {
  public:
   static Result<std::unique_ptr<Device>> create(const DeviceOptions& options);
@@ -36,6 +50,7 @@ class Device {
   const std::shared_ptr<Accelerator>& accelerator() const { return accelerator_; }  // null on a CPU's path
   ProgramPool* programs() { return programs_.get(); }                               // likewise
   const ProgramPool* programs() const { return programs_.get(); }
+  CaptureFacts captures() const;  // REQUIRES: its thread is at rest
   const char* isa() const { return kernels_->path; }
   int32_t num_threads() const { return pool_->num_threads(); }
   ModelRunner& target() { return *target_; }
@@ -51,6 +66,9 @@ class Device {
   std::unique_ptr<ProgramPool> programs_;
   std::unique_ptr<ModelRunner> target_;
 };
+
+// What lies on a GPU, to the host; *copy stays empty if `data` is the host's memory. Errors: as Accelerator::wait.
+Status fetch_from_gpu(const void* data, size_t bytes, std::vector<std::byte>* copy);
 
 // What the ABI's `device` says: "cpu" or "auto" are no GPU, "cuda" is GPU 0, "cuda:0,2" several. Errors: kInvalidArgument for anything else,
 // and for a GPU that is named twice.

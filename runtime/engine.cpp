@@ -24,8 +24,14 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers < 1 || o.num_workers > kMaxWorkers) return invalid_argument("num_workers must be between 1 and 256");
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
-  if (!o.gpus.empty() && o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
+  if (o.worker_processes && !o.gpus.empty() && o.num_workers > static_cast<int32_t>(o.gpus.size())) {
+    return unsupported("worker_processes on GPUs: " + std::to_string(o.num_workers) + " workers have " + std::to_string(o.gpus.size()) +
+                       " GPUs, and each process has one of its own, with a copy of the weights");
+  }
   if (o.pace && o.worker_processes) return unsupported("pace with worker_processes: one clock paces threads");
+  if (!o.nccl.library.empty() && (!o.worker_processes || o.gpus.empty())) return unsupported("NCCL: it joins worker processes on GPUs");
+  if (o.nccl.id && o.nccl.library.empty()) return invalid_argument("nccl_unique_id needs an nccl_library");
+  if (o.nccl.patience_ms < 1) return invalid_argument("nccl_timeout_ms must be at least 1");
   return o.worker_processes ? check_process_options(o) : Status();
 }
 
@@ -127,7 +133,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   int32_t num_threads = 0;
   for (const WorkerFacts& facts : engine->facts_) num_threads += facts.num_threads;
   if (engine->trace_ != nullptr) {
-    OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->first_worker().device().isa(), o.num_workers, num_threads, o.max_batch,
+    OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->isa(), o.num_workers, num_threads, o.max_batch,
                                               o.policy, engine->first_worker().speculator().policy().drafters));
   }
   for (const auto& worker : engine->workers_) {
@@ -158,7 +164,13 @@ Status Engine::add_workers(WorkerOptions w) {
     DeviceOptions d = options_.device;
     d.num_threads = share.num_threads;
     if (num_workers > 1) d.first_cpu = share.first_cpu;
-    if (!options_.gpus.empty()) d.ordinal = options_.gpus[static_cast<size_t>(beside)], d.peers = options_.gpus;
+    if (on_gpu_processes()) {
+      d.isa = "auto";
+      d.target.num_pages = num_workers;  // a page of its own: it runs nothing
+      w.speculation.idle = true;
+    } else if (!options_.gpus.empty()) {
+      d.ordinal = options_.gpus[static_cast<size_t>(beside)], d.peers = options_.gpus;
+    }
     d.target.bucket = w.bucket();
     if (first == nullptr) {
       d.target.kv_sharers = num_workers;
@@ -194,6 +206,7 @@ Status Engine::add_workers(WorkerOptions w) {
     workers_.push_back(std::move(worker));
   }
   quantize_seconds_ = first_worker().target().quantize_seconds();
+  costs_ = first_worker().speculator().costs();
   captures_ = count_captures();
   connect_links();
   plan_roles();
@@ -312,18 +325,13 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   return s;
 }
 
-Engine::CaptureFacts Engine::count_captures() const {
+CaptureFacts Engine::count_captures() const {
   CaptureFacts facts;
-  for (const auto& worker : workers_) {
-    const ProgramPool* const programs = worker->device().programs();
-    if (programs == nullptr) continue;
-    facts.captures += programs->num_captures();
-    facts.target_bytes += programs->bytes(ProgramRole::kTarget);
-    facts.draft_bytes += programs->bytes(ProgramRole::kDraft);
-    facts.seconds += programs->capture_seconds();
-  }
+  for (const auto& worker : workers_) facts.add(worker->device().captures());
   return facts;
 }
+
+const char* Engine::isa() const { return options_.gpus.empty() ? first_worker().device().isa() : kCudaPath; }
 
 PaceStats Engine::pace_stats() const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -339,12 +347,13 @@ std::string Engine::gpu_json() const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     c = captures_;
+    for (const WorkerFacts& facts : facts_) c.add(facts.captures);
   }
-  uint64_t waits = 0;
-  for (const auto& worker : workers_) waits += worker->device().accelerator()->num_waits();
+  uint64_t waits = 0;  // of processes it is not known
+  for (const auto& worker : workers_) waits += on_gpu_processes() ? 0 : worker->device().accelerator()->num_waits();
   return ",\"gpu\":{\"captures\":" + std::to_string(c.captures) + ",\"target_capture_bytes\":" + std::to_string(c.target_bytes) +
          ",\"draft_capture_bytes\":" + std::to_string(c.draft_bytes) + ",\"capture_seconds\":" + decimal(c.seconds) +
-         ",\"host_waits\":" + std::to_string(waits) + "}";
+         (on_gpu_processes() ? "" : ",\"host_waits\":" + std::to_string(waits)) + "}";
 }
 
 std::string Engine::stats_json() const {
@@ -355,7 +364,7 @@ std::string Engine::stats_json() const {
   double quantize_seconds;
   int32_t num_threads = 0, num_pages = 0;
   int64_t activation_bytes = 0, restarts, requeued;
-  std::string last_loss;
+  std::string last_loss, net;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const WorkerStats& worker : stats_) {
@@ -367,6 +376,7 @@ std::string Engine::stats_json() const {
     quantize_seconds = quantize_seconds_;
     restarts = worker_restarts_;
     last_loss = last_loss_;
+    if (net_) net = ",\"nccl\":" + net_->json();
     requeued = requeued_samples_;
     for (const WorkerFacts& facts : facts_) {
       num_threads += facts.num_threads;
@@ -389,7 +399,7 @@ std::string Engine::stats_json() const {
       "\"weight_version\":%llu,\"weight_bytes\":%lld,\"drafter_weight_bytes\":%lld,\"converted_tensors\":%lld,\"activation_"
       "bytes\":%lld,"
       "\"busy_seconds\":%s,\"kernel_seconds\":%s,\"draft_seconds\":%s,\"decide_seconds\":%s,\"quantize_seconds\":%s",
-      otr_version(), first.device().isa(), unavailable_paths_.c_str(), options_.num_workers, num_threads, options_.max_batch,
+      otr_version(), isa(), unavailable_paths_.c_str(), options_.num_workers, num_threads, options_.max_batch,
       options_.prefill_chunk, static_cast<long long>(s.ticks), static_cast<long long>(s.generated_tokens),
       static_cast<long long>(s.prefill_tokens), static_cast<long long>(s.scored_tokens),
       static_cast<long long>(s.finished_samples), static_cast<long long>(outstanding), static_cast<long long>(s.preemptions),
@@ -407,7 +417,7 @@ std::string Engine::stats_json() const {
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +
-                                          ",\"last_worker_loss\":" + json_text(last_loss);
+                                          ",\"last_worker_loss\":" + json_text(last_loss) + net;
   return std::string(text) + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }

@@ -72,6 +72,9 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   explicit Engine(const EngineOptions& options);
   Status add_workers(WorkerOptions w);
   Status add_processes(const WorkerOptions& w);
+  WorkerSetup process_setup(const WorkerOptions& w);
+  Status begin_processes();
+  void make_net();
   Status name_decoupled(std::span<const DrafterModel> models, Policy* policy, WorkerOptions* w);
   void add_links();
   void link_worker(WorkerOptions* w) const;
@@ -79,6 +82,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void plan_roles();
   void assign_roles();
   std::string plan_json() const;
+  const char* isa() const;  // that samples are computed on
   void start_races();
   int32_t server_of(int32_t worker) const;
   void share_history();
@@ -88,6 +92,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   Status wait_until_done(std::unique_lock<std::mutex>* lock);
   Status stop_workers(std::unique_lock<std::mutex>* lock);
   Status give_memory(uint32_t what), take_memory(uint32_t what);
+  bool on_gpu_processes() const { return options_.worker_processes && !options_.gpus.empty(); }
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
   int32_t first_beside(int32_t worker) const;
   std::string gpu_json() const;
@@ -115,6 +120,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void process_rested() override { rested(); }
   Status process_links(int32_t worker, WireView payload) override;
   Status process_trace(int32_t worker, WireView payload) override;
+  Status process_net(int32_t worker, WireView payload) override;
   void process_lost(int32_t worker, const Status& why, bool comes_back) override;
 
   // ---- With mutex_ held ----

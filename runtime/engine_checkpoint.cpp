@@ -36,7 +36,7 @@ Result<CheckpointIdentity> Engine::checkpoint_identity() {
   }
   OTR_ASSIGN_OR_RETURN(const uint64_t digest, weights_digest());
   const std::lock_guard<std::mutex> lock(mutex_);
-  return CheckpointIdentity{.isa = first_worker().device().isa(),
+  return CheckpointIdentity{.isa = isa(),
                             .library = otr_version(),
                             .weights_digest = digest,
                             .weight_version = weight_version_};

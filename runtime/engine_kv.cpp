@@ -35,7 +35,7 @@ class Engine::Standstill {
 Result<uint64_t> Engine::weights_digest() {
   if (weights_digest_) return *weights_digest_;
   std::optional<Standstill> standstill;
-  if (!options_.gpus.empty()) {
+  if (!options_.gpus.empty() && !options_.worker_processes) {
     standstill.emplace(this);
     OTR_RETURN_IF_ERROR(standstill->status());
   }
@@ -47,7 +47,7 @@ Result<KvIdentity> Engine::kv_identity() {
   OTR_ASSIGN_OR_RETURN(const uint64_t digest, weights_digest());
   const std::lock_guard<std::mutex> lock(mutex_);
   return KvIdentity{.layout = first_worker().target().kv_layout(),
-          .isa = first_worker().device().isa(),
+          .isa = isa(),
           .library = otr_version(),
           .weights_digest = digest,
           .weight_version = weight_version_};

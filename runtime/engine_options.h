@@ -11,12 +11,21 @@
 #include "runtime/device.h"
 #include "runtime/history_store.h"
 #include "runtime/pace.h"
+#include "runtime/page_net_wire.h"
 #include "runtime/worker_options.h"
 
 namespace otr {
 
 // Whether workers that have nothing to run race with replicas of what others run (runtime/race.h).
 enum class RaceMode { kByPolicy, kOff, kFastestOfN, kLeapfrog };
+
+// Pages of samples that move between processes on GPUs.
+struct NcclOptions {
+  std::string library = {};  // a name or a path; "": they go through the host's memory
+  std::optional<NetId> id = {};  // the trainer's, of a communicator of num_ranks: workers are its ranks first_rank …; none: made here
+  int32_t num_ranks = 0, first_rank = 0;
+  int32_t patience_ms = 10'000;  // of a move
+};
 
 struct EngineOptions {
   DeviceOptions device;  // threads and pages: of all workers together
@@ -41,6 +50,7 @@ struct EngineOptions {
   int32_t worker_timeout_ms = 300'000;     // without a sign of a process, or of its worker's coming further
   int32_t worker_start_timeout_ms = 120'000;
   int32_t max_worker_restarts = 3;         // of a worker, in a row, without a finished sample
+  NcclOptions nccl;
   bool keeps_checkpoints = false;  // what save_checkpoint() needs: 12 bytes a token of every sample's limit
 };
 

@@ -9,6 +9,7 @@
 #include "runtime/engine.h"
 #include "runtime/history_file.h"
 #include "runtime/kv_file.h"
+#include "runtime/page_net.h"
 #include "runtime/race.h"
 #include "runtime/worker_share.h"
 
@@ -18,49 +19,68 @@ Status check_process_options(const EngineOptions& o) {
   if (o.worker_executable.empty()) return invalid_argument("worker_processes needs a worker_executable");
   if (o.worker_timeout_ms < 1) return invalid_argument("worker_timeout_ms must be at least 1");
   if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
+  const NcclOptions& n = o.nccl;
+  if (!n.library.empty() && o.num_workers < 2) return unsupported("NCCL: there is one worker process alone");
+  if (n.id && (n.first_rank < 0 || n.num_ranks < n.first_rank || n.num_ranks - n.first_rank < o.num_workers)) {
+    return invalid_argument("nccl_first_rank " + std::to_string(n.first_rank) + " and " + std::to_string(o.num_workers) + " workers are not ranks of " +
+                            std::to_string(n.num_ranks));
+  }
   if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
   return {};
 }
 
-// The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now on.
+// What all processes have alike. The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now
+// on. On GPUs the first process measures costs, and how many pages there is room for.
+WorkerSetup Engine::process_setup(const WorkerOptions& w) {
+  const Worker& model = first_worker();
+  WorkerSetup s;
+  s.version = otr_version();
+  s.num_workers = options_.num_workers;
+  s.prefill_chunk = options_.prefill_chunk;
+  s.policy = options_.policy;
+  s.drafters = w.speculation.policy.drafters;
+  s.isa = isa();
+  if (on_gpu_processes()) {
+    s.num_pages = options_.device.target.num_pages;
+    s.kv_bytes = options_.device.target.kv_bytes / static_cast<uint64_t>(options_.num_workers);
+    s.profile = options_.profile;
+    s.costs = options_.costs;
+    s.nccl_library = options_.nccl.library;
+    s.nccl_patience_ms = options_.nccl.patience_ms;
+  } else {
+    s.num_pages = model.target().page_pool().num_pages();
+    s.costs = costs_;
+  }
+  s.pin_threads = options_.device.pin_threads;
+  s.timeout_ms = options_.worker_timeout_ms;
+  s.proofs = options_.proofs;
+  s.target = model.target().share();
+  s.models = model.speculator().shared_models();
+  if (std::find(s.drafters.begin(), s.drafters.end(), "history") != s.drafters.end()) s.history = options_.history;
+  s.traces = trace_ != nullptr;
+  s.engine_batch = options_.max_batch;
+  if (options_.num_draft_workers == 0) return s;
+  s.num_draft_workers = options_.num_draft_workers;
+  s.decoupled = w.speculation.decoupled;
+  s.draft_model = draft_model_;
+  if (model.speculator().model_of(draft_model_) == nullptr) {
+    DrafterModel drafter = w.server.model;
+    drafter.shared = model.server()->model().share();
+    s.models.push_back(std::move(drafter));
+  }
+  return s;
+}
+
 Status Engine::add_processes(const WorkerOptions& w) {
   const int32_t num_workers = options_.num_workers;
-  const Worker& model = first_worker();
   ProcessOptions p{.executable = options_.worker_executable,
                    .timeout_ms = options_.worker_timeout_ms,
                    .start_timeout_ms = std::max(options_.worker_start_timeout_ms, options_.worker_timeout_ms),
                    .max_restarts = options_.max_worker_restarts,
-                   .setup = {},
+                   .setup = process_setup(w),
                    .host = this};
-  p.setup.version = otr_version();
-  p.setup.num_workers = num_workers;
-  p.setup.prefill_chunk = options_.prefill_chunk;
-  p.setup.policy = options_.policy;
-  p.setup.drafters = w.speculation.policy.drafters;
-  p.setup.isa = model.device().isa();
-  p.setup.num_pages = model.target().page_pool().num_pages();
-  p.setup.pin_threads = options_.device.pin_threads;
-  p.setup.timeout_ms = options_.worker_timeout_ms;
-  p.setup.proofs = options_.proofs;
-  p.setup.costs = model.speculator().costs();
-  p.setup.target = model.target().share();
-  p.setup.models = model.speculator().shared_models();
-  const std::vector<std::string>& drafters = p.setup.drafters;
-  if (std::find(drafters.begin(), drafters.end(), "history") != drafters.end()) p.setup.history = options_.history;
   drafts_history_ = p.setup.history != HistoryContent::kNone;
-  p.setup.traces = trace_ != nullptr;
-  p.setup.engine_batch = options_.max_batch;
-  if (options_.num_draft_workers > 0) {
-    p.setup.num_draft_workers = options_.num_draft_workers;
-    p.setup.decoupled = w.speculation.decoupled;
-    p.setup.draft_model = draft_model_;
-    if (model.speculator().model_of(draft_model_) == nullptr) {
-      DrafterModel drafter = w.server.model;
-      drafter.shared = model.server()->model().share();
-      p.setup.models.push_back(std::move(drafter));
-    }
-    accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch))));
-  }
+  if (options_.num_draft_workers > 0) accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch))));
   for (int32_t i = 0; i < num_workers; ++i) {
     const WorkerShare share(options_, w.speculation.policy, i);
     p.setup.index = i;
@@ -68,13 +88,51 @@ Status Engine::add_processes(const WorkerOptions& w) {
     p.setup.max_draft_rows = share.max_draft_rows;
     p.setup.num_threads = share.num_threads;
     p.setup.first_cpu = num_workers > 1 ? share.first_cpu : -1;
+    if (on_gpu_processes()) p.setup.gpu = options_.gpus[static_cast<size_t>(i)];
     processes_.push_back(std::make_unique<ProcessWorker>(p));
     ports_.push_back(processes_.back().get());
   }
-  for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->begin());
-  for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->wait_ready());
+  if (!options_.nccl.library.empty()) make_net();
+  OTR_RETURN_IF_ERROR(begin_processes());
   const std::lock_guard<std::mutex> lock(mutex_);
   plan_roles();
+  return {};
+}
+
+// An order that there is no memory for is as one that is lost: its process fails when its patience is over.
+void Engine::make_net() {
+  NetOptions o{.make_id = [this] { return make_nccl_id(options_.nccl.library); }, .first_id = options_.nccl.id,
+               .num_ranks = options_.nccl.num_ranks, .first_rank = options_.nccl.first_rank};
+  net_.emplace(options_.num_workers, std::move(o), [this](int32_t worker, const NetOrder& order) {
+    try {
+      WireBytes bytes;
+      encode_net_order(order, &bytes);
+      processes_[static_cast<size_t>(worker)]->hand_on(WireType::kNetOrder, bytes);
+    } catch (const std::bad_alloc&) {
+    }
+  });
+}
+
+Status Engine::process_net(int32_t worker, WireView payload) {
+  OTR_ASSIGN_OR_RETURN(const NetNews news, decode_net_news(payload, options_.num_workers));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return net_ ? net_->news(worker, news) : bad_input("there is no net");
+}
+
+// On GPUs the first one by itself: what it has found, pages and costs, the others, and its own successors, are told. What one worker can
+// run, all can.
+Status Engine::begin_processes() {
+  auto first = processes_.begin();
+  if (on_gpu_processes()) {
+    OTR_RETURN_IF_ERROR((*first)->begin());
+    OTR_RETURN_IF_ERROR((*first)->wait_ready());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    limits_.num_pages = facts_.front().num_pages;
+    for (const auto& process : processes_) process->settle(facts_.front().num_pages, costs_);
+    ++first;
+  }
+  for (auto process = first; process != processes_.end(); ++process) OTR_RETURN_IF_ERROR((*process)->begin());
+  for (auto process = first; process != processes_.end(); ++process) OTR_RETURN_IF_ERROR((*process)->wait_ready());
   return {};
 }
 
@@ -96,6 +154,8 @@ void Engine::share_history() try {
 void Engine::process_ready(int32_t worker, const ReadyMessage& ready) {
   const std::lock_guard<std::mutex> lock(mutex_);
   facts_[static_cast<size_t>(worker)] = ready.facts;
+  costs_ = ready.costs;
+  if (net_) net_->ready(worker);
   placement_.report(worker, ready.load);
 }
 
@@ -130,7 +190,7 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
   if (ended.ok()) {
     given = take_each(&from->given, [&](const SampleGiven& moved) {
       OwnedFd none;
-      const bool has_file = moved.num_positions > 0;
+      const bool has_file = moved.has_file();
       OTR_RETURN_IF_ERROR(take_given(worker, moved, has_file ? &from->files.front() : &none, &report));
       if (has_file) from->files.erase(from->files.begin());
       return Status();
@@ -234,6 +294,11 @@ Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* fil
   std::unique_ptr<Sequence> s = restore(*group, *sample);
   s->goes_to = to_worker;
   if (file->get() >= 0 && given.num_positions < s->num_tokens()) s->lease = std::make_shared<KvFile>(std::move(*file), given.num_positions);
+  if (given.parcel != 0 && net_ && to_worker != worker && given.num_positions < s->num_tokens()) {
+    s->lease = std::make_shared<RemotePages>(worker, given.generation, given.parcel, given.num_positions);
+  } else if (given.parcel != 0 && net_) {
+    net_->end_parcel(worker, given.generation, given.parcel);
+  }
   for (const auto& b : blocked) ledger_.move(given.group, b->sample, worker, to_worker);
   ledger_.move(given.group, given.sample, worker, to_worker);
   if (!blocked.empty()) s->group->blocked = std::move(blocked);  // else others of the group may be on their way to processes
@@ -303,6 +368,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
     last_loss_ = why.message();
     placement_.lost(worker, comes_back);
     relink(worker, comes_back);
+    if (net_) net_->lost(worker, comes_back);
     worker_restarts_ += comes_back;
     stats_[w].kv_pages_in_use = 0;
     counted_before_[w] = stats_[w];

@@ -104,7 +104,7 @@ void Engine::plan_roles() {
     WorkerStats seen;
     for (const WorkerStats& s : stats_) seen.add(s);
     const size_t model = speculator.number_of(draft_model_);
-    const CostModel& cost = speculator.costs()[model];
+    const CostModel& cost = costs_[model];
     const double samples = static_cast<double>(seen.finished_samples);
     PlanQuestion q;
     q.unit = "workers";

@@ -18,6 +18,7 @@
 #include "runtime/history_store.h"
 #include "runtime/ledger.h"
 #include "runtime/link_wire.h"
+#include "runtime/net_account.h"
 #include "runtime/process_worker.h"
 #include "runtime/trace.h"
 #include "runtime/worker.h"
@@ -38,11 +39,6 @@ class EngineState {
     int32_t rest = 0;     // times to go without asking: there was nothing to lend
     int32_t rung = 0;     // of those that it has
   };
-  struct CaptureFacts {  // of all workers' captured programs
-    int32_t captures = 0;
-    int64_t target_bytes = 0, draft_bytes = 0;
-    double seconds = 0;
-  };
 
   EngineState(const EngineOptions& options, std::string unavailable_paths)
       : options_(options),
@@ -61,7 +57,7 @@ class EngineState {
   std::unique_ptr<PaceClock> pace_clock_;         // may be null
   std::unique_ptr<HistoryStore> history_;         // may be null; shared by workers and callers
   std::unique_ptr<Trace> trace_;                  // may be null; shared by workers
-  // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest, where they are processes.
+  // Those of one GPU, or of the CPU, on the first one's weights there; one, at rest and on the CPU, where they are processes.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ProcessWorker>> processes_;
   bool drafts_history_ = false;  // processes do; set by create()
@@ -82,9 +78,11 @@ class EngineState {
   std::vector<WorkerStats> counted_before_;  // by worker: what its lost processes had counted
   std::vector<bool> losing_;                 // by worker: its process is lost, and not all of its samples are queued again
   std::vector<WorkerFacts> facts_;           // by worker
+  std::vector<CostModel> costs_;             // of passes, by drafter; none where the policy needs none
   Ledger ledger_;                            // empty unless workers are processes or checkpoints are kept
   std::shared_ptr<const HistoryIndex> shared_history_;  // what processes draft from
   std::vector<LinkAccount> accounts_;        // by worker: the links between processes; none if nobody drafts for others
+  std::optional<NetAccount> net_;            // none: pages between processes go by file
   Status ledger_status_;                     // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
   std::string last_loss_;  // why the last process was given up; "": none was

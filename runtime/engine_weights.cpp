@@ -30,8 +30,16 @@ Status Engine::begin_weights(uint64_t version) {
 Status Engine::put_weight(const HostTensor& tensor) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
+  HostTensor here = tensor;
+  std::vector<std::byte> copy;
+  if (on_gpu_processes()) {  // which take it from the host's memory
+    size_t bytes = static_cast<size_t>(dtype_size(tensor.dtype));
+    for (const int64_t size : tensor.shape) bytes *= static_cast<size_t>(size);
+    OTR_RETURN_IF_ERROR(fetch_from_gpu(tensor.data, bytes, &copy));
+    if (!copy.empty()) here.data = copy.data();
+  }
   for (const auto& worker : workers_) {
-    if (worker->target().owns_weights()) OTR_RETURN_IF_ERROR(worker->target().put_weight(tensor));
+    if (worker->target().owns_weights()) OTR_RETURN_IF_ERROR(worker->target().put_weight(here));
   }
   return {};
 }

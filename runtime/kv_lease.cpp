@@ -23,6 +23,12 @@ void LentPages::revoke() {
   over_ = true;
 }
 
+bool LentPages::hold(const std::function<void()>& read) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!over_) read();
+  return !over_;
+}
+
 bool LentPages::over() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return over_;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -38,6 +39,8 @@ class KvLease {
   virtual bool over() const = 0;
   // The giver's.
   virtual TickSpeed speed() const { return {}; }
+  // The pages of another process' GPU (page_net.h), if that is what they are.
+  virtual const class RemotePages* remote() const { return nullptr; }
 };
 
 class LentPages final : public KvLease {
@@ -55,6 +58,8 @@ class LentPages final : public KvLease {
 
   // The lender's: from its return on nobody reads the pages.
   void revoke();
+  // Calls `read`; the pages do not go meanwhile. False, and it is not called: they are gone.
+  bool hold(const std::function<void()>& read);
   bool over() const override;  // the pages are the lender's again
 
  private:

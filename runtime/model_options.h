@@ -32,7 +32,8 @@ struct ModelOptions {
   ProgramBucket bucket;
   const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
   bool shared_memory = false;            // weights go where other processes can attach them
-  const SharedModel* attach = nullptr;   // instead of loading `path`: another process' model; its files are taken
+  // Instead of loading `path`: another process' model; its files are taken. On a device it is copied there.
+  const SharedModel* attach = nullptr;
   const ModelRunner* share_weights = nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses
 };
 

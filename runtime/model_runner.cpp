@@ -65,6 +65,9 @@ Status ModelRunner::create_device_parts() {
   OTR_ASSIGN_OR_RETURN(DeviceDraws draws, DeviceDraws::create(kernels_, context(), config().vocab_size));
   device_draws_ = std::make_unique<DeviceDraws>(std::move(draws));
   OTR_ASSIGN_OR_RETURN(page_ids_, Mirror::create(kMaxPageIds * static_cast<int64_t>(sizeof(PageId)), "page ids", accelerator_.get()));
+  constexpr int64_t kTransferBytes = 16 << 20;  // from pinned memory: less than a millisecond of PCIe, which hides the waits between
+  const int64_t most = std::clamp<int64_t>(kTransferBytes / page_bytes(), 1, std::min(kMaxPageIds, page_pool_->num_pages()));
+  OTR_ASSIGN_OR_RETURN(page_transfer_, Mirror::create(most * page_bytes(), "pages to transfer", accelerator_.get()));
   return {};
 }
 
@@ -81,15 +84,7 @@ Status ModelRunner::load_weights(const ModelOptions& options) {
     return {};
   }
   weights_ = std::make_shared<Weights>();
-  if (const SharedModel* shared = options.attach; shared != nullptr) {
-    owns_weights_ = false;
-    weights_->converted_tensors = shared->converted_tensors;
-    OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::attach(shared->config, shared->files));
-    if (shared->quantized < 0) return {};
-    OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::attach(weights_->model, kernels_, shared->quantized));
-    weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
-    return {};
-  }
+  if (options.attach != nullptr) return attach_weights(*options.attach);
   weights_->accelerator = accelerator_;
   shared_memory_ = options.shared_memory;
   OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
@@ -103,6 +98,23 @@ Status ModelRunner::put_weight(const HostTensor& tensor) {
   OTR_RETURN_IF_ERROR(weights_->model.put(tensor, pool_));
   const size_t element = tensor.shape.size() == 1 ? sizeof(float) : sizeof(Element);  // where it lies now
   weights_->written_bytes += static_cast<int64_t>(element) * std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  return {};
+}
+
+// A device has a copy, which is its own, and makes those in 4 bits itself: theirs are laid out for its kernels.
+Status ModelRunner::attach_weights(const SharedModel& shared) {
+  weights_->converted_tensors = shared.converted_tensors;
+  if (accelerator_ != nullptr) {
+    weights_->accelerator = accelerator_;
+    OTR_ASSIGN_OR_RETURN(weights_->source, AttachedWeights::attach(shared.config, shared.files, shared.converted_tensors));
+    OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(shared.config, *weights_->source, context(), kernels_.device));
+    return {};
+  }
+  owns_weights_ = false;
+  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::attach(shared.config, shared.files));
+  if (shared.quantized < 0) return {};
+  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::attach(weights_->model, kernels_, shared.quantized));
+  weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
   return {};
 }
 
@@ -176,6 +188,7 @@ void ModelRunner::quantize() {
 }
 
 void ModelRunner::weights_changed() {
+  if (weights_->source && owns_weights_) throw_failure(weights_->model.reload(*weights_->source, context(), *kernels_.device));
   if (owns_weights_ && weights_->quantized != nullptr) quantize();
   prefix_cache_->clear();
 }
@@ -220,29 +233,30 @@ void ModelRunner::prepare(const PageWork& work) {
                        .num_ids = static_cast<int32_t>(work.zero.size())}, pool_);
 }
 
-// On a device: move(its page ids there, their number, the first one's place, room for them there), as many as are worth a copy at a time.
-template <typename Move>
-Status ModelRunner::each_transfer(std::span<const PageId> ids, const Move& move) {
-  constexpr int64_t kBytes = 64 << 20;
-  const int64_t most = std::clamp<int64_t>(kBytes / page_bytes(), 1, kMaxPageIds);
-  const int64_t room = std::min<int64_t>(most, static_cast<int64_t>(ids.size()));
-  OTR_ASSIGN_OR_RETURN(Buffer<Element> buffer, Buffer<Element>::create(room * layout_.page_elements(), "pages to transfer", accelerator_.get()));
+// On a device: visit(its page ids there, their number, the first one's place, room for them there), as many as there is room for at a time.
+template <typename Visit>
+Status ModelRunner::each_transfer(std::span<const PageId> ids, const Visit& visit) {
+  const size_t room = static_cast<size_t>(page_transfer_.bytes() / page_bytes());
   for (size_t first = 0, count; first < ids.size(); first += count) {
-    count = std::min(ids.size() - first, static_cast<size_t>(room));
+    count = std::min(ids.size() - first, room);
     OTR_RETURN_IF_ERROR(page_ids_.begin());
+    OTR_RETURN_IF_ERROR(page_transfer_.begin());
     std::copy_n(ids.data() + first, count, page_ids_.host<PageId>());
     page_ids_.down(0, static_cast<int64_t>(count * sizeof(PageId)));
-    move(page_ids_.device<const PageId>(), static_cast<int32_t>(count), static_cast<int64_t>(first) * layout_.page_elements(), buffer.data());
-    OTR_RETURN_IF_ERROR(accelerator_->wait());
+    OTR_RETURN_IF_ERROR(visit(page_ids_.device<const PageId>(), static_cast<int32_t>(count), static_cast<int64_t>(first) * layout_.page_elements()));
   }
   return {};
 }
 
 Status ModelRunner::read_pages(std::span<const PageId> ids, Element* transfer) {
   if (accelerator_ != nullptr) {
-    return each_transfer(ids, [&](const PageId* on_device, int32_t count, int64_t at, Element* room) {
-      kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = room}, context());
-      accelerator_->copy(transfer + at, room, static_cast<size_t>(count) * static_cast<size_t>(layout_.page_bytes()));
+    return each_transfer(ids, [&](const PageId* on_device, int32_t count, int64_t at) -> Status {
+      const int64_t bytes = count * page_bytes();
+      kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = page_transfer_.device<Element>()}, context());
+      page_transfer_.up(0, bytes);
+      OTR_RETURN_IF_ERROR(accelerator_->wait());
+      std::memcpy(transfer + at, page_transfer_.host<std::byte>(), static_cast<size_t>(bytes));
+      return {};
     });
   }
   kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
@@ -252,9 +266,12 @@ Status ModelRunner::read_pages(std::span<const PageId> ids, Element* transfer) {
 
 Status ModelRunner::write_pages(std::span<const PageId> ids, const Element* transfer) {
   if (accelerator_ != nullptr) {
-    return each_transfer(ids, [&](const PageId* on_device, int32_t count, int64_t at, Element* room) {
-      accelerator_->copy(room, transfer + at, static_cast<size_t>(count) * static_cast<size_t>(layout_.page_bytes()));
-      kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = room}, context());
+    return each_transfer(ids, [&](const PageId* on_device, int32_t count, int64_t at) -> Status {
+      const int64_t bytes = count * page_bytes();
+      std::memcpy(page_transfer_.host<std::byte>(), transfer + at, static_cast<size_t>(bytes));
+      page_transfer_.down(0, bytes);
+      kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = page_transfer_.device<Element>()}, context());
+      return accelerator_->wait();
     });
   }
   kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),

@@ -11,9 +11,11 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "graph/attached_weights.h"
 #include "graph/forward_program.h"
 #include "graph/model_weights.h"
 #include "kernels/base/thread_pool.h"
@@ -68,7 +70,7 @@ class ModelRunner {
   bool owns_weights() const { return owns_weights_; }
   // Since it was made, by it: what was loaded, put and quantised. Any thread. Nothing else moves weights.
   int64_t weight_bytes_written() const { return owns_weights_ ? weights_->written_bytes.load(std::memory_order_relaxed) : 0; }
-  // What was made of the old weights is made again, or forgotten.
+  // What was made of the old weights is made again, or forgotten. A device's copy of another process' weights is one of those.
   void weights_changed();
   // Memory goes back at addresses that stay (Buffer::sleep); no rows run until it is awake. Weights that it owns are lost, to be put again, and
   // so are those in 4 bits, which weights_changed() makes. Pages and programs' buffers come back empty, and so does the prefix cache.
@@ -79,10 +81,11 @@ class ModelRunner {
 
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
-  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. On a device they go through memory that is allocated there
-  // for the call. Errors: kOutOfMemory; as Accelerator::wait.
+  // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. On a device they go through pinned memory
+  // of the host. Errors: as Accelerator::wait.
   Status read_pages(std::span<const PageId> ids, Element* transfer);
   Status write_pages(std::span<const PageId> ids, const Element* transfer);
+  std::byte* page_address(PageId page) { return reinterpret_cast<std::byte*>(pages_.data() + page * layout_.page_elements()); }
   // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
   // writes to those pages.
   void copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to);
@@ -101,11 +104,13 @@ class ModelRunner {
     int64_t converted_tensors = 0;
     std::unique_ptr<QuantizedWeights> quantized;
     std::atomic<int64_t> written_bytes = 0;
+    std::optional<AttachedWeights> source;  // what a device's are a copy of
   };
   ModelRunner(const KernelTable& kernels, ThreadPool& pool, std::shared_ptr<Accelerator> accelerator, ProgramPool* programs)
       : kernels_(kernels), pool_(pool), accelerator_(std::move(accelerator)), programs_(programs) {}
   LaunchContext context() const { return {pool_, accelerator_.get()}; }
   Status load_weights(const ModelOptions& options);
+  Status attach_weights(const SharedModel& shared);
   Status make_quantized();
   Result<uint64_t> kv_bytes(const ModelOptions& options) const;
   Status create_pages(const ModelOptions& options);
@@ -113,8 +118,8 @@ class ModelRunner {
   ProgramOptions program_options(ProgramRole role) const;
   void quantize();
   void prepare_on_device(const PageWork& work);
-  template <typename Move>
-  Status each_transfer(std::span<const PageId> ids, const Move& move);
+  template <typename Visit>
+  Status each_transfer(std::span<const PageId> ids, const Visit& visit);
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
@@ -134,6 +139,7 @@ class ModelRunner {
   // On a device.
   std::unique_ptr<DeviceDraws> device_draws_;
   Mirror page_ids_;  // [kMaxPageIds]
+  Mirror page_transfer_;  // pages on their way, in their canonical form
 };
 
 }  // namespace otr

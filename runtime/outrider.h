@@ -151,7 +151,7 @@ typedef struct otr_engine_options {
                               num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's samples start
                               at one worker, whose share of the pages must hold each of them; samples move to workers that have run
                               dry. Samples are the same for any number of workers. prefill_chunk is a worker's */
-  int32_t worker_processes; /* 1: each worker is a process: see Worker processes; not on GPUs; default 0 */
+  int32_t worker_processes; /* 1: each worker is a process: see Worker processes; on GPUs each has one of its own; default 0 */
   const char* worker_executable; /* the program that serves a worker process; required with worker_processes */
   int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung: longer than
                               the longest tick; default 300000 */
@@ -164,6 +164,14 @@ typedef struct otr_engine_options {
                               decoupled, plan); if not, these workers decode like the others.
                               "fixed:<drafter>[+<drafter>…]:<window>:decoupled" always does. Other policies must have 0 */
   int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's limit; default 0 */
+  /* Of worker processes on GPUs: see there. */
+  const char* nccl_library;    /* by which pages of samples that move go from GPU to GPU: "libnccl.so.2", or a path; NULL or "" (default): they
+                              go through the host's memory */
+  const void* nccl_unique_id;  /* an ncclUniqueId of yours, used once; NULL (default): the engine makes its own */
+  size_t nccl_unique_id_bytes; /* sizeof(ncclUniqueId), which is 128 */
+  int32_t nccl_num_ranks;      /* of the communicator with that id; 0 (default): num_workers */
+  int32_t nccl_first_rank;     /* worker i is rank nccl_first_rank + i; default 0 */
+  int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; default 10000 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -191,8 +199,18 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  * SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room, and are the
  * same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
  * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit and otr_score return
- * OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: GPUs,
- * otr_sleep, otr_kv_export and otr_kv_import.
+ * OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep, otr_kv_export and otr_kv_import.
+ *
+ * On GPUs (device "cuda:0,1,…") each process has a GPU of its own; more workers than GPUs are OTR_UNSUPPORTED. The engine's own process
+ * runs nothing there: it keeps the weights in the host's memory, for otr_weights_put and for processes that come anew, and each process
+ * has a copy on its GPU and makes the one in 4 bits itself. A tensor of otr_weights_put may still lie on a GPU.
+ *
+ * With options.nccl_library the processes join in a communicator, and keys and values of a sample that moves go from GPU to GPU. A death, an
+ * error or a transfer that takes longer than nccl_timeout_ms ends the communicator: it is aborted, what was under way is computed anew,
+ * and the processes that are there join in a new one, with an id that the engine makes. After three failures without a death, and
+ * meanwhile, pages go through the host's memory. otr_stats says how it stands (nccl). OTR_UNSUPPORTED: the library cannot be loaded, is
+ * older than 2.14, or the build had no nccl.h. OTR_INVALID_ARGUMENT: an id of another size; ranks that do not fit. With an id of yours and
+ * nccl_num_ranks above num_workers the other ranks are yours to join: none of theirs is sent anything.
  *
  * The library runs `<worker_executable> worker 3`, with the engine's end of things at file descriptor 3, standard streams and
  * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such a

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/kv_file.h"
+#include "runtime/page_net.h"
 
 namespace otr {
 namespace {
@@ -20,9 +21,24 @@ constexpr std::chrono::milliseconds kRetry{100};
 constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{2000};
 constexpr std::chrono::minutes kLongLife{1};
 
+// What goes with a sequence; without a file that was to go it is computed anew.
+StartPages start_pages(const Sequence& s, std::vector<OwnedFd>* files) {
+  if (s.lease == nullptr) return {};
+  StartPages pages{.num_positions = s.lease->num_positions()};
+  if (const RemotePages* const remote = s.lease->remote(); remote != nullptr) {
+    pages.worker = remote->worker(), pages.generation = remote->generation(), pages.parcel = remote->parcel();
+    return pages;
+  }
+  OwnedFd file = static_cast<const KvFile&>(*s.lease).duplicate();
+  if (file.get() < 0) return {};
+  files->push_back(std::move(file));
+  return pages;
+}
+
 }  // namespace
 
-ProcessWorker::ProcessWorker(const ProcessOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+ProcessWorker::ProcessWorker(const ProcessOptions& options)
+    : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), num_pages_(options.setup.num_pages), costs_(options.setup.costs) {
   orders_.relinks.reserve(static_cast<size_t>(options.setup.num_workers));
 }
 
@@ -41,6 +57,12 @@ Status ProcessWorker::wait_ready() {
   std::unique_lock<std::mutex> lock(mutex_);
   first_.wait(lock, [this] { return first_over_; });  // the thread gives each process start_timeout_ms
   return first_failure_;
+}
+
+void ProcessWorker::settle(int32_t num_pages, const std::vector<CostModel>& costs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  num_pages_ = num_pages;
+  costs_ = costs;
 }
 
 void ProcessWorker::join() {
@@ -257,6 +279,11 @@ Status ProcessWorker::live() {
 Status ProcessWorker::set_up(WorkerChannel* channel) {
   WorkerSetup setup = options_.setup;
   setup.life = life_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    setup.num_pages = num_pages_;
+    setup.costs = costs_;
+  }
   std::vector<int> files;
   bytes_.clear();
   encode_setup(setup, &bytes_, &files);
@@ -357,9 +384,7 @@ bool ProcessWorker::send_orders(WorkerChannel* channel) {
     const std::optional<WireType> type = take_order(&s, &files);
     if (!type) return true;
     if (s != nullptr) {
-      if (s->lease != nullptr) files.push_back(static_cast<const KvFile&>(*s->lease).duplicate());
-      if (!files.empty() && files.front().get() < 0) files.clear();  // it is computed anew
-      encode_start(*s, &bytes_, files.empty() ? 0 : s->lease->num_positions());
+      encode_start(*s, &bytes_, start_pages(*s, &files));
       if (s->num_waiting() > 0) s->group->disband();
     }
     channel->queue(*type, bytes_, std::move(files));
@@ -400,7 +425,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
       OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
       if (!report_.finished.empty()) failures_ = 0;
       if (!report_.finished.empty() || !report_.progress.segments.empty()) idle_lives_ = 0;
-      const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.num_positions > 0; });
+      const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.has_file(); });
       OTR_ASSIGN_OR_RETURN(report_.files, channel->take_files(static_cast<size_t>(num_files)));
       const Status taken = pass_on_report();
       heard_ = turned_ = Clock::now();  // it may have taken long
@@ -425,6 +450,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
     }
     case WireType::kLinks: return options_.host->process_links(worker, frame.payload);
     case WireType::kTrace: return options_.host->process_trace(worker, frame.payload);
+    case WireType::kNetNews: return options_.host->process_net(worker, frame.payload);
     case WireType::kFailed: return decode_failed(frame.payload);
     default: return bad_input("it sends an order");
   }

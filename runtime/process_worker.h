@@ -39,6 +39,7 @@ class ProcessHost {
   // A message for the other end of a link (link_wire.h). kBadInput likewise.
   virtual Status process_links(int32_t worker, WireView payload) = 0;
   virtual Status process_trace(int32_t worker, WireView payload) = 0;
+  virtual Status process_net(int32_t worker, WireView payload) = 0;
   virtual void process_rested() = 0;
   // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the worker before
   // it gives it new ones.
@@ -62,6 +63,7 @@ class ProcessWorker final : public WorkerPort {
   // Starts the first process; wait_ready() returns once it is ready, or with what kept it from that.
   Status begin();
   Status wait_ready();
+  void settle(int32_t num_pages, const std::vector<CostModel>& costs);  // of processes to come: see WorkerSetup
   // After stop(). Returns when process and thread have ended.
   void join();
 
@@ -76,10 +78,9 @@ class ProcessWorker final : public WorkerPort {
   void stop() override;
   bool at_rest() const override;
   void weights_changed();  // REQUIRES: at rest, and paused
-  // A file of what processes draft from: this one's, and its successors'.
-  void set_history(OwnedFd file);
+  void set_history(OwnedFd file);  // what processes draft from: this one, and its successors
   void relink(const Relink& relink);
-  // An order that came from elsewhere, as it is: kLinked, kDrop or kLeap.
+  // An order that came from elsewhere, as it is: kLinked, kDrop, kLeap or kNetOrder. They come in the order in which they are given.
   void hand_on(WireType type, WireView payload);
   // Forgets the orders that no process has got, but for pause().
   void discard_orders();
@@ -122,7 +123,6 @@ class ProcessWorker final : public WorkerPort {
   const ProcessOptions options_;
   const OwnedFd wake_;  // an eventfd
   std::thread thread_;
-
   // The thread's own.
   ChildProcess process_;
   ProcessReport report_;
@@ -137,6 +137,8 @@ class ProcessWorker final : public WorkerPort {
   std::condition_variable first_, stopped_;
   // Guarded by mutex_.
   Orders orders_;
+  int32_t num_pages_;
+  std::vector<CostModel> costs_;
   OwnedFd history_;
   bool history_due_ = false;  // the process has not got it
   State state_ = State::kStarting;

@@ -65,6 +65,11 @@ void encode_ready(const ReadyMessage& ready, WireBytes* out) {
   w.put(ready.facts.num_threads);
   w.put(ready.facts.num_pages);
   w.put(ready.facts.activation_bytes);
+  w.put(ready.facts.captures.captures);
+  w.put(ready.facts.captures.target_bytes);
+  w.put(ready.facts.captures.draft_bytes);
+  w.put(ready.facts.captures.seconds);
+  put_costs(ready.costs, &w);
   put_load(ready.load, &w);
 }
 
@@ -74,6 +79,11 @@ Result<ReadyMessage> decode_ready(WireView in) {
   ready.facts.num_threads = r.integer("num_threads", 1, kMaxInt);
   ready.facts.num_pages = r.integer("num_pages", 1, kMaxInt);
   ready.facts.activation_bytes = r.integer<int64_t>("activation_bytes", 0, kMaxCount);
+  CaptureFacts& c = ready.facts.captures;
+  c.captures = r.integer("captures", 0, kMaxInt);
+  for (int64_t* bytes : {&c.target_bytes, &c.draft_bytes}) *bytes = r.integer<int64_t>("capture_bytes", 0, kMaxCount);
+  c.seconds = r.number("capture_seconds", 0.0, kMaxSeconds);
+  ready.costs = read_costs(&r);
   ready.load = read_load(&r);
   OTR_RETURN_IF_ERROR(r.finish("ready"));
   return ready;
@@ -186,6 +196,8 @@ void encode_report(const ProcessReport& report, WireBytes* out) {
     w.put(g.to);
     w.put(g.num_blocked);
     w.put(g.num_positions);
+    w.put(g.generation);
+    w.put(g.parcel);
   }
   w.put(static_cast<uint8_t>(report.answered.has_value()));
   if (report.answered) put_move(*report.answered, &w);
@@ -200,7 +212,7 @@ Status decode_report(WireView in, int32_t num_workers, ProcessReport* report) {
   WireReader r(in);
   report->load = read_load(&r);
   if (r.flag("has_stats")) for_each_count(report->stats.emplace(), ReadCount{r});
-  constexpr size_t kEndBytes = 20, kGivenBytes = 24;
+  constexpr size_t kEndBytes = 20, kGivenBytes = 40;
   read_progress(&r, &report->progress);
   report->finished.resize(r.count("finished", kEndBytes));
   for (SampleEnd& e : report->finished) {
@@ -216,6 +228,8 @@ Status decode_report(WireView in, int32_t num_workers, ProcessReport* report) {
     g.to = r.integer("to", 0, num_workers - 1);
     g.num_blocked = r.integer("num_blocked", 0, kMaxInt);
     g.num_positions = r.integer("num_positions", 0, kMaxInt);
+    g.generation = r.integer<uint64_t>("generation", 0, UINT64_MAX);
+    g.parcel = r.integer<uint64_t>("parcel", 0, g.num_positions == 0 ? 0 : UINT64_MAX);
   }
   if (r.flag("has_answer")) report->answered = read_move(num_workers, &r);
   if (r.flag("has_lent")) report->lent = read_lend(num_workers, &r);

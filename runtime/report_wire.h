@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device.h"
 #include "runtime/trace.h"
 #include "runtime/worker_channel.h"
 #include "runtime/worker_stats.h"
@@ -20,9 +21,11 @@ namespace otr {
 struct WorkerFacts {
   int32_t num_threads = 0, num_pages = 0;
   int64_t activation_bytes = 0;  // of the target's and the drafters' programs
+  CaptureFacts captures = {};    // none on the CPU
 };
 struct ReadyMessage {
   WorkerFacts facts;
+  std::vector<CostModel> costs = {};  // by drafter: those that it was given, or has found
   WorkerLoad load;
 };
 void encode_ready(const ReadyMessage& ready, WireBytes* out);
@@ -40,7 +43,10 @@ struct SampleGiven {
   uint32_t sample = 0;
   int32_t to = 0;
   int32_t num_blocked = 0;  // that go with it
-  int32_t num_positions = 0;  // whose keys and values go too: a file beside the report (kv_file.h); 0: none do
+  int32_t num_positions = 0;  // whose keys and values go too: a file beside the report (kv_file.h), or a parcel; 0: none do
+  uint64_t generation = 0, parcel = 0;  // of page_net.h; 0: it is a file
+
+  bool has_file() const { return num_positions > 0 && parcel == 0; }
 };
 // Of samples that race: what the ledger has got of them.
 void encode_progress(const Progress& progress, WireBytes* out);

@@ -96,6 +96,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   }
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
   if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));
+  if (name == "self" && options_.idle) return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));  // it has no model
   if (name == "self") {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, device.target(), live));
     drafter_weight_bytes_ += device.target().quantized_bytes();
@@ -105,7 +106,9 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
   if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
   if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
     const ModelRunner* share = options_.share != nullptr ? options_.share->programs_[drafters_.size()]->model : nullptr;
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, *m, device, live, share));
+    DrafterModel made = *m;
+    made.in_4_bits = m->in_4_bits && !options_.idle;
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelDrafter> model, ModelDrafter::create(tree, made, device, live, share));
     drafter_weight_bytes_ += model->model().weight_bytes() + model->model().quantized_bytes();
     drafter_activation_bytes_ += model->model().activation_bytes();
     programs_.emplace_back(model->timed_program());
@@ -120,13 +123,15 @@ Result<std::vector<CostModel>> Speculator::find_costs(Device& device) const {
   if (options_.costs_of != nullptr) return options_.costs_of->costs_;
   if (!options_.costs.empty()) return options_.costs;
   if (options_.pace_options != nullptr) return paced_costs();
+  const std::vector<CostModel> nominal(std::max<size_t>(1, drafters_.size()), nominal_costs());
+  if (options_.idle) return needs_costs(options_.policy) ? nominal : std::vector<CostModel>();
   if (options_.profile.empty()) {
     if (!needs_costs(options_.policy)) return std::vector<CostModel>();
     PassTimer timer;
     Result<std::vector<CostModel>> measured =
         calibrate_costs({&device.target(), &device.target().program()}, programs_, {.max_batch = options_.max_batch}, &timer);
     if (measured.ok() || measured.status().code() != StatusCode::kNeverFits) return measured;
-    return std::vector<CostModel>(std::max<size_t>(1, drafters_.size()), nominal_costs());  // a pool of a page or two
+    return nominal;  // a pool of a page or two
   }
   OTR_ASSIGN_OR_RETURN(const Profile profile, load_profile(options_.profile));
   ProfileSubject subject = subject_of(device);

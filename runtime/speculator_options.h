@@ -32,6 +32,7 @@ struct SpeculatorOptions {
   HistorySource history;   // of drafter "history"
   std::string profile;     // a file of measured costs; empty: none
   std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
+  bool idle = false;  // it stands for others' and never drafts: nothing is measured, and nothing made in 4 bits
   // For create(): other workers', whose costs, and whose drafters' weights, are this one's too; null: measured, and loaded.
   const class Speculator* costs_of = nullptr;
   const class Speculator* share = nullptr;

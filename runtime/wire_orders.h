@@ -10,10 +10,12 @@
 #include "runtime/wire_fields.h"
 #include "runtime/worker_port.h"
 #include "sched/placement.h"
+#include "spec/cost_model.h"
 
 namespace otr {
 
-inline constexpr int32_t kMaxMoved = 1 << 30, kMaxRung = 1 << 16;
+inline constexpr int32_t kMaxMoved = 1 << 30, kMaxRung = 1 << 16, kMaxCosts = 64;
+inline constexpr double kMaxMs = 1e12;
 
 inline void put_move(const Move& m, WireWriter* w) {
   w->put(m.from);
@@ -45,6 +47,26 @@ inline Lend read_lend(int32_t num_workers, WireReader* r) {
   l.most = r->integer("most", 0, kMaxMoved);
   l.leaps = r->flag("leaps");
   return l;
+}
+
+// One list of a model's costs for both directions.
+template <typename Costs, typename Visit>
+void for_each_cost(Costs& c, const Visit& visit) {
+  for (auto& role : c.roles) {
+    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms, &role.overlap, &role.pass_ms}) visit(*x);
+  }
+  visit(c.comm_ms);
+}
+
+inline void put_costs(const std::vector<CostModel>& costs, WireWriter* w) {
+  w->put(static_cast<uint32_t>(costs.size()));
+  for (const CostModel& c : costs) for_each_cost(c, [w](double x) { w->put(x); });
+}
+
+inline std::vector<CostModel> read_costs(WireReader* r) {
+  std::vector<CostModel> costs(std::min<uint32_t>(r->count("costs", sizeof(double)), kMaxCosts));
+  for (CostModel& c : costs) for_each_cost(c, [r](double& x) { x = r->number("costs", 0.0, kMaxMs); });
+  return costs;
 }
 
 inline void check_tokens(const char* field, const std::vector<int32_t>& tokens, int32_t vocab_size, WireReader* r) {

@@ -37,8 +37,9 @@ enum class ProtocolStep : uint8_t {
   kLinked,  // a message of the worker at the other end of a link
   kLink,    // about to be sent there
   kTrace,   // likewise
+  kNetOrder,  // about pages between GPUs
 };
-inline constexpr int kNumProtocolSteps = 25;
+inline constexpr int kNumProtocolSteps = 26;
 
 enum class FaultKind : uint8_t {
   kDie,      // SIGKILL

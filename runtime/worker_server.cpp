@@ -40,6 +40,7 @@ Status WorkerServer::run() {
     encode_failed(status, &bytes_);
     (void)send(WireType::kFailed, bytes_);  // whoever would hear it may be gone
   }
+  if (net_ != nullptr) net_->stop();  // the worker may wait for pages
   give_up();
   return status;
 }
@@ -89,7 +90,7 @@ Status WorkerServer::make_worker() {
                    .models = setup_.models,
                    .custom = {},
                    .history = [this] { return history_ == nullptr ? nullptr : history_->index(); },
-                   .profile = {},
+                   .profile = setup_.profile,
                    .costs = setup_.costs,
                    .max_batch = setup_.max_batch,
                    .prefill_chunk = setup_.prefill_chunk,
@@ -108,12 +109,18 @@ Status WorkerServer::make_worker() {
   d.num_threads = setup_.num_threads;
   d.pin_threads = setup_.pin_threads;
   d.first_cpu = setup_.first_cpu;
+  d.ordinal = std::max(setup_.gpu, 0);
   d.target.num_pages = setup_.num_pages;
+  d.target.kv_bytes = setup_.kv_bytes;
   d.target.bucket = w.bucket();
   d.target.attach = &setup_.target;
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
   const ModelRunner& target = worker_->target();
+  if (!setup_.nccl_library.empty()) {
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<PagePort> port, open_nccl_port(setup_.nccl_library, setup_.gpu, setup_.nccl_patience_ms));
+    net_ = std::make_unique<PageNet>(std::move(port), &worker_->target(), static_cast<NetHost*>(this), setup_.nccl_patience_ms);
+  }
   if (links_ != nullptr) {
     links_->set_limits(start_limits());
     links_->connect(&worker_->mailbox());
@@ -121,7 +128,9 @@ Status WorkerServer::make_worker() {
   const ReadyMessage ready{
       .facts = {.num_threads = worker_->device().num_threads(),
                 .num_pages = target.page_pool().num_pages(),
-                .activation_bytes = target.activation_bytes() + worker_->speculator().drafter_activation_bytes()},
+                .activation_bytes = target.activation_bytes() + worker_->speculator().drafter_activation_bytes(),
+                .captures = worker_->device().captures()},
+      .costs = worker_->speculator().costs(),
       .load = worker_->load()};
   pass(ProtocolStep::kReady);
   const std::lock_guard<std::recursive_mutex> lock(mutex_);

@@ -17,6 +17,7 @@
 
 #include "runtime/history_store.h"
 #include "runtime/link_relay.h"
+#include "runtime/page_net.h"
 #include "runtime/race.h"
 #include "runtime/report_wire.h"
 #include "runtime/worker.h"
@@ -24,11 +25,12 @@
 
 namespace otr {
 
-class WorkerServer final : private WorkerHost, private TraceSink {
+class WorkerServer final : private WorkerHost, private TraceSink, private NetHost {
  public:
   explicit WorkerServer(OwnedFd fd) : channel_(std::move(fd)) {}
   ~WorkerServer() override {
     if (loader_.joinable()) loader_.join();
+    if (net_ != nullptr) net_->stop();
   }
   Status run();
 
@@ -45,7 +47,7 @@ class WorkerServer final : private WorkerHost, private TraceSink {
   StartLimits start_limits() const;
   Status start(WireView payload);
   void load_history(OwnedFd file);
-  Status take_pages(int32_t num_positions, Sequence* s);
+  Status take_pages(const StartPages& pages, Sequence* s);
   void cancel(uint64_t group);
   std::shared_ptr<Race> race_of(uint64_t group, uint32_t sample);
   void drop(const SampleName& name);
@@ -63,11 +65,13 @@ class WorkerServer final : private WorkerHost, private TraceSink {
   void flush() override {}                     // so do ticks
   int error() const override { return 0; }
 
+  void tell(const NetNews& news) override;  // any thread's
+
   // ---- Under mutex_ ----
   void take(WorkerReport* report);
   void send_report();
   void send_ticks();
-  int32_t give_pages(Sequence* s);
+  void give_pages(Sequence* s, SampleGiven* given);
   Status send(WireType type, const WireBytes& payload, std::vector<OwnedFd> files = {});
 
   void pass(ProtocolStep step);
@@ -79,6 +83,7 @@ class WorkerServer final : private WorkerHost, private TraceSink {
   std::unique_ptr<HistoryStore> history_;  // null: nobody drafts from it
   std::thread loader_;
   std::unique_ptr<LinkRelay> links_;  // null: nobody drafts for others
+  std::unique_ptr<PageNet> net_;  // null: pages go by file; outlives the worker, whose sequences use it
   std::unique_ptr<Worker> worker_;
   std::unordered_multimap<uint64_t, std::weak_ptr<Group>> groups_;  // by id; the serving thread's
   size_t groups_after_sweep_ = 64;

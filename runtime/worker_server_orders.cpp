@@ -64,6 +64,13 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
     case WireType::kLinked:
       pass(ProtocolStep::kLinked);
       return links_ == nullptr ? bad_input("there are no links") : links_->receive(frame.payload);
+    case WireType::kNetOrder: {
+      pass(ProtocolStep::kNetOrder);
+      OTR_ASSIGN_OR_RETURN(const NetOrder order, decode_net_order(frame.payload, setup_.num_workers));
+      if (net_ == nullptr) return bad_input("there is no net");
+      net_->follow(order);
+      return {};
+    }
     default: return bad_input("the engine sends no order");
   }
 }
@@ -85,9 +92,9 @@ StartLimits WorkerServer::start_limits() const {
 }
 
 Status WorkerServer::start(WireView payload) {
-  int32_t num_positions = 0;
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> s, decode_start(payload, start_limits(), &num_positions));
-  if (num_positions > 0) OTR_RETURN_IF_ERROR(take_pages(num_positions, s.get()));
+  StartPages pages;
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> s, decode_start(payload, start_limits(), &pages));
+  if (pages.num_positions > 0) OTR_RETURN_IF_ERROR(take_pages(pages, s.get()));
   if (groups_.size() >= groups_after_sweep_) {
     std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
     groups_after_sweep_ = 2 * groups_.size() + 64;
@@ -110,10 +117,15 @@ void WorkerServer::cancel(uint64_t group) {
 }
 
 // Whatever is wrong with the file, the sequence is not: it is computed anew then.
-Status WorkerServer::take_pages(int32_t num_positions, Sequence* s) {
+Status WorkerServer::take_pages(const StartPages& pages, Sequence* s) {
+  if (pages.parcel != 0) {
+    const RemotePages passed(pages.worker, pages.generation, pages.parcel, pages.num_positions);
+    if (net_ != nullptr) (void)KvRebuild::take(std::make_shared<RemotePages>(net_.get(), passed), s);
+    return {};
+  }
   OTR_ASSIGN_OR_RETURN(std::vector<OwnedFd> file, channel_.take_files(1));
   Result<std::shared_ptr<KvFile>> opened =
-      KvFile::open(std::move(file.front()), kv_file_name(s->group->id, s->sample), num_positions, worker_->target().kv_layout());
+      KvFile::open(std::move(file.front()), kv_file_name(s->group->id, s->sample), pages.num_positions, worker_->target().kv_layout());
   if (opened.ok()) (void)KvRebuild::take(std::move(opened.value()), s);
   return {};
 }

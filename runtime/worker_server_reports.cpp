@@ -52,28 +52,39 @@ void WorkerServer::take(WorkerReport* report) {
     pending_.given.push_back({.group = s->group->id,
                               .sample = s->sample,
                               .to = s->goes_to,
-                              .num_blocked = static_cast<int32_t>(s->group->blocked.size()),
-                              .num_positions = give_pages(s.get())});
+                              .num_blocked = static_cast<int32_t>(s->group->blocked.size())});
+    give_pages(s.get(), &pending_.given.back());
     s->group->disband();
   }
   if (report->answered) pending_.answered = report->answered;
 }
 
-// What the sequence has computed goes along in a file; how many positions that are. None where the pages were taken back meanwhile, or
-// where the report has as many files as may go with it: then it is computed anew.
-int32_t WorkerServer::give_pages(Sequence* s) {
+// What the sequence has computed goes along in a file, or stays here as a parcel. Nothing does where the pages were taken back meanwhile,
+// or where the report has as many files as may go with it: then it is computed anew.
+void WorkerServer::give_pages(Sequence* s, SampleGiven* given) {
   constexpr size_t kMostFiles = 64;
-  if (s->lease == nullptr) return 0;
-  const LentPages& lent = static_cast<const LentPages&>(*s->lease);
-  OwnedFd file;
-  if (!lent.over() && files_.size() < kMostFiles) {
-    file = write_kv_file(kv_file_name(s->group->id, s->sample), lent.pages(), lent.num_positions(), &worker_->target());
+  if (s->lease == nullptr) return;
+  const std::shared_ptr<LentPages> lent = std::static_pointer_cast<LentPages>(std::exchange(s->lease, nullptr));
+  if (lent->over()) return lent->end();
+  if (net_ != nullptr) given->generation = net_->generation();
+  if (given->generation != 0) given->parcel = net_->offer(lent);
+  if (given->parcel != 0) {
+    given->num_positions = lent->num_positions();
+    return;  // it ends when nobody pulls from it any more
   }
-  const int32_t positions = file.get() < 0 ? 0 : lent.num_positions();
-  if (positions > 0) files_.push_back(std::move(file));
-  s->lease->end();
-  s->lease.reset();
-  return positions;
+  OwnedFd file;
+  if (files_.size() < kMostFiles) file = write_kv_file(kv_file_name(s->group->id, s->sample), lent->pages(), lent->num_positions(), &worker_->target());
+  lent->end();
+  if (file.get() < 0) return;
+  given->num_positions = lent->num_positions();
+  files_.push_back(std::move(file));
+}
+
+void WorkerServer::tell(const NetNews& news) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  WireBytes bytes;
+  encode_net_news(news, &bytes);
+  if (!send(WireType::kNetNews, bytes).ok()) worker_->mailbox().stop();
 }
 
 void WorkerServer::tick(const TraceTick& tick) {

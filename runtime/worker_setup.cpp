@@ -2,13 +2,13 @@
 #include <algorithm>
 
 #include "runtime/wire_fields.h"
+#include "runtime/wire_orders.h"
 #include "runtime/worker_wire.h"
 
 namespace otr {
 namespace {
 
-constexpr int32_t kMaxModels = 64, kMaxCosts = 64;
-constexpr double kMaxMs = 1e12;
+constexpr int32_t kMaxModels = 64;
 
 void put_config(const ModelConfig& c, WireWriter* w) {
   w->put(static_cast<int32_t>(c.architecture));
@@ -92,15 +92,6 @@ SharedModel read_model(WireReader* r, std::span<const int>* files) {
   return m;
 }
 
-// One list of a model's costs for both directions.
-template <typename Costs, typename Visit>
-void for_each_cost(Costs& c, const Visit& visit) {
-  for (auto& role : c.roles) {
-    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms, &role.overlap, &role.pass_ms}) visit(*x);
-  }
-  visit(c.comm_ms);
-}
-
 void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.preempt_at_tick);
   w->put(p.migrate_every);
@@ -154,9 +145,13 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
   w.put(static_cast<uint32_t>(s.drafters.size()));
   for (const std::string& name : s.drafters) w.put(name);
   w.put(s.isa);
+  w.put(s.gpu);
+  w.put(s.kv_bytes);
+  w.put(s.profile);
+  w.put(s.nccl_library);
+  w.put(s.nccl_patience_ms);
   put_proofs(s.proofs, &w);
-  w.put(static_cast<uint32_t>(s.costs.size()));
-  for (const CostModel& c : s.costs) for_each_cost(c, [&w](double x) { w.put(x); });
+  put_costs(s.costs, &w);
   put_model(s.target, &w, files);
   w.put(static_cast<uint32_t>(s.models.size()));
   for (const DrafterModel& m : s.models) {
@@ -184,7 +179,7 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.max_draft_rows = r.integer("max_draft_rows", 0, 1 << 16);
   s.num_threads = r.integer("num_threads", 1, 1 << 12);
   s.first_cpu = r.integer("first_cpu", -1, kMaxInt);
-  s.num_pages = r.integer("num_pages", 1, kMaxInt / 2);
+  s.num_pages = r.integer("num_pages", 0, kMaxInt / 2);
   s.life = r.integer("life", 0, kMaxInt);
   s.timeout_ms = r.integer("timeout_ms", 1, kMaxInt);
   s.pin_threads = r.flag("pin_threads");
@@ -192,9 +187,13 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.drafters.resize(r.count("drafters", sizeof(uint32_t)));
   for (std::string& name : s.drafters) name = r.text("drafter");
   s.isa = r.text("isa");
+  s.gpu = r.integer("gpu", -1, kMaxInt);
+  s.kv_bytes = r.integer<uint64_t>("kv_bytes", 0, UINT64_MAX);
+  s.profile = r.text("profile");
+  s.nccl_library = r.text("nccl_library");
+  s.nccl_patience_ms = r.integer("nccl_patience_ms", 1, kMaxInt / 8);
   s.proofs = read_proofs(&r);
-  s.costs.resize(std::min<uint32_t>(r.count("costs", sizeof(double)), kMaxCosts));
-  for (CostModel& c : s.costs) for_each_cost(c, [&r](double& x) { x = r.number("costs", 0.0, kMaxMs); });
+  s.costs = read_costs(&r);
   s.target = read_model(&r, &files);
   s.models.resize(std::min<uint32_t>(r.count("models", sizeof(uint32_t)), kMaxModels));
   for (DrafterModel& m : s.models) {
@@ -203,6 +202,7 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
     m.in_4_bits = r.flag("in_4_bits");
     m.shared = read_model(&r, &files);
   }
+  if (s.num_pages == 0 && s.gpu < 0) r.fail("num_pages", "is 0 on the CPU");
   s.num_draft_workers = r.integer("num_draft_workers", 0, s.num_workers / 2);
   s.decoupled = r.text("decoupled");
   s.draft_model = r.text("draft_model");

@@ -76,13 +76,13 @@ void furnish(int32_t num_accepted, Sequence* s) {
 }  // namespace
 
 bool is_wire_type(uint16_t type) {
-  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kLinked)) ||
-         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kTrace));
+  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kNetOrder)) ||
+         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kNetNews));
 }
 
 namespace {
 
-void put_start(const Sequence& s, int32_t num_accepted, int32_t num_positions, WireBytes* out) {
+void put_start(const Sequence& s, int32_t num_accepted, const StartPages& pages, WireBytes* out) {
   const Group& g = *s.group;
   WireWriter w(out);
   w.put(g.id);
@@ -97,7 +97,10 @@ void put_start(const Sequence& s, int32_t num_accepted, int32_t num_positions, W
   w.put(s.spec_draft_tokens);
   w.put(s.spec_accepted_tokens);
   w.put(s.spec_verify_steps);
-  w.put(num_positions);
+  w.put(pages.num_positions);
+  w.put(pages.parcel);
+  w.put(pages.generation);
+  w.put(pages.worker);
   w.put(s.rung);
   w.put(static_cast<uint8_t>(s.race == nullptr ? 0 : s.race->leaps() ? 2 : 1));
   const bool leads = !g.is_score && num_accepted == 0;  // else whoever the group has blocked waits for another sample
@@ -107,13 +110,13 @@ void put_start(const Sequence& s, int32_t num_accepted, int32_t num_positions, W
 
 }  // namespace
 
-void encode_start(const Sequence& s, WireBytes* out, int32_t num_positions) {
-  put_start(s, static_cast<int32_t>(s.raw_logprobs.size()), num_positions, out);
+void encode_start(const Sequence& s, WireBytes* out, const StartPages& pages) {
+  put_start(s, static_cast<int32_t>(s.raw_logprobs.size()), pages, out);
 }
 
-void encode_draft_request(const Sequence& s, WireBytes* out) { put_start(s, s.num_tokens() - s.num_prompt(), 0, out); }
+void encode_draft_request(const Sequence& s, WireBytes* out) { put_start(s, s.num_tokens() - s.num_prompt(), {}, out); }
 
-Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits, int32_t* num_positions) {
+Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits, StartPages* pages) {
   WireReader r(in);
   auto g = std::make_shared<Group>();
   auto s = std::make_unique<Sequence>();
@@ -139,8 +142,12 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
   s->spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
   s->spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
   s->spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
-  const int32_t positions = r.integer("num_positions", 0, num_positions == nullptr ? 0 : std::max(0, size - 1));
-  if (num_positions != nullptr) *num_positions = positions;
+  StartPages found;
+  found.num_positions = r.integer("num_positions", 0, pages == nullptr ? 0 : std::max(0, size - 1));
+  found.parcel = r.integer<uint64_t>("parcel", 0, found.num_positions == 0 ? 0 : UINT64_MAX);
+  found.generation = r.integer<uint64_t>("generation", 0, found.parcel == 0 ? 0 : UINT64_MAX);
+  found.worker = r.integer("worker", 0, found.parcel == 0 ? 0 : kMaxWorkers - 1);
+  if (pages != nullptr) *pages = found;
   s->rung = r.integer("rung", 0, kMaxRung);
   const uint8_t races = r.integer<uint8_t>("races", 0, 2);
   if (races > 0 && (g->is_score || s->rung == 0 || num_accepted == 0)) r.fail("races", "is no replica's");

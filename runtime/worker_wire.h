@@ -42,6 +42,7 @@ enum class WireType : uint16_t {
   kDrop,  // u64 group, u64 sample: another replica of it was first
   kLeap,  // what replicas elsewhere have found
   kLinked,  // from the other end of a link: see link_wire.h
+  kNetOrder,  // about pages between GPUs: see page_net_wire.h
   // From it.
   kReady = 32,
   kReport,
@@ -50,6 +51,7 @@ enum class WireType : uint16_t {
   kFailed,
   kLinks,  // to the other end of a link
   kTrace,  // ticks that have ended
+  kNetNews,  // as kNetOrder
 };
 bool is_wire_type(uint16_t type);
 
@@ -65,7 +67,13 @@ struct WorkerSetup {
   std::string policy;
   std::vector<std::string> drafters;  // of the policy
   std::string isa;
+  int32_t gpu = -1;      // its number; -1: the CPU
+  // On a GPU 0 pages are as many as kv_bytes hold (0: ModelOptions::kv_bytes), and no costs are measured ones, or `profile`'s.
   int32_t num_threads = 1, first_cpu = -1, num_pages = 1;
+  uint64_t kv_bytes = 0;
+  std::string profile;
+  std::string nccl_library;  // by which pages go from GPU to GPU; "": they do not
+  int32_t nccl_patience_ms = 1;
   bool pin_threads = false;
   int32_t life = 0;        // the worker's how manieth process
   int32_t timeout_ms = 0;  // the engine hears of the worker more often than that
@@ -82,15 +90,20 @@ struct WorkerSetup {
 void encode_setup(const WorkerSetup& setup, WireBytes* out, std::vector<int>* files);
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files);
 
-// A sequence and those that its group has blocked. Log-probs that it has stay behind: the ledger has them. `num_positions`: whose keys
-// and values go with it, in a file beside the message.
-void encode_start(const Sequence& s, WireBytes* out, int32_t num_positions = 0);
+// Keys and values that go with a sequence: in a file beside the message, or they are in a parcel (page_net.h).
+struct StartPages {
+  int32_t num_positions = 0;  // 0: none go with it
+  int32_t worker = 0;         // who has the parcel
+  uint64_t generation = 0, parcel = 0;  // 0: it is a file
+};
+// A sequence and those that its group has blocked. Log-probs that it has stay behind: the ledger has them.
+void encode_start(const Sequence& s, WireBytes* out, const StartPages& pages = {});
 struct StartLimits {
   int32_t vocab_size;
   int64_t context_limit;
   int64_t num_pages;
 };
-Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits, int32_t* num_positions = nullptr);
+Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& limits, StartPages* pages = nullptr);
 // As encode_start, of what a drafter knows of a sequence, which has tokens and no log-probs.
 void encode_draft_request(const Sequence& s, WireBytes* out);
 

@@ -40,6 +40,13 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal, std::span<cons
   return device;
 }
 
+Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>* to) {
+  cudaPointerAttributes attributes = {};
+  if (!succeeded(cudaPointerGetAttributes(&attributes, from)) || attributes.type != cudaMemoryTypeDevice) return {};
+  to->resize(bytes);
+  return cuda_status("copy", cudaMemcpy(to->data(), from, bytes, cudaMemcpyDeviceToHost));
+}
+
 CudaDevice::~CudaDevice() {
   if (stream_ == nullptr) return;
   (void)wait();

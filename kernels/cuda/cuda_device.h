@@ -26,6 +26,8 @@ class CudaDevice final : public Accelerator {
   // Device number `ordinal`, whose memory the devices `peers` may read directly where the machine has a way. Errors: kUnsupported, with
   // the reason, where there is no such device of compute capability 9.0.
   static Result<std::shared_ptr<CudaDevice>> open(int ordinal, std::span<const int> peers = {});
+  // What lies on any device, to the host; *to stays empty if `from` is the host's memory. Waits for the device's work so far.
+  static Status fetch(const void* from, size_t bytes, std::vector<std::byte>* to);
   ~CudaDevice() override;
 
   // Of the launches. Makes the device the calling thread's.

@@ -22,6 +22,7 @@ struct CUstream_st {
   int device = 0;
   Work pending;
   Work* capture = nullptr;
+  int held = 0;  // by work of others: emulated_hold
 };
 struct CUgraph_st {
   Work work;
@@ -261,13 +262,18 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 
 // ---- Streams ----
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return *stream = new CUstream_st{current_device, {}, nullptr}, cudaSuccess;
+  return *stream = new CUstream_st{current_device, {}, nullptr, 0}, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const std::lock_guard lock(mutex);
   if (stream->capture != nullptr) otr::emulator::fail("a stream is waited for while it is captured");
+  if (stream->held > 0) return cudaErrorNotReady;
   return drain(stream), cudaSuccess;
+}
+void emulated_hold(cudaStream_t stream, int change) {
+  const std::lock_guard lock(mutex);
+  stream->held += change;
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
   otr::emulator::enqueue(stream, [=] { std::memset(p, value, bytes); });

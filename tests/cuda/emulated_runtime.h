@@ -13,3 +13,6 @@ namespace otr::emulator {
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace otr::emulator
+
+// A library's work is on the stream: +1; it is done: -1. The stream is not ready meanwhile.
+extern "C" void emulated_hold(cudaStream_t stream, int change);

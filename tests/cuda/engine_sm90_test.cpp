@@ -29,7 +29,7 @@ struct Trial {
   const TinyModel* drafter = nullptr;  // "other"
   bool drafter_in_4_bits = false;
   int32_t num_draft_workers = 0;
-  int32_t worker_processes = 0, keep_checkpoints = 0;
+  int32_t keep_checkpoints = 0;
 };
 
 class EngineSm90 : public testing::Test {
@@ -48,8 +48,6 @@ class EngineSm90 : public testing::Test {
     options.num_threads = 1;
     options.num_workers = s.num_workers;
     options.num_draft_workers = s.num_draft_workers;
-    options.worker_processes = s.worker_processes;
-    options.worker_executable = "/bin/true";
     options.keep_checkpoints = s.keep_checkpoints;
     options.kv_bytes = model_.kv_bytes(s.num_pages * s.num_workers);
     const std::string drafter = s.drafter != nullptr ? std::string("other=") + (s.drafter_in_4_bits ? "w4:" : "model:") + s.drafter->path() : "";
@@ -308,12 +306,6 @@ TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
   EXPECT_NE(std::string(otr_last_error(nullptr)).find(" CUDA devices"), std::string::npos);
   EXPECT_EQ(create({.num_pages = int64_t{1} << 26}), nullptr);
   EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
-}
-
-TEST_F(EngineSm90, WorkerProcessesAreRefused) {
-  EXPECT_EQ(create({.worker_processes = 1}), nullptr);
-  EXPECT_EQ(status_, OTR_UNSUPPORTED) << otr_last_error(nullptr);
-  EXPECT_NE(std::string(otr_last_error(nullptr)).find(" on GPUs: "), std::string::npos) << otr_last_error(nullptr);
 }
 
 // Pages leave one engine and come into another, which does not compute their prompt again.

@@ -150,7 +150,7 @@ def wire_start(tokens, num_prompt, num_accepted, is_score=0, blocked=()):
     return (struct.pack("<Qfi5fQi", 7, 1, 0, 1, 0, 1.5, 0, 0, 5, 20) + struct.pack("<I2i", 2, 3, 9)
             + struct.pack("<iBB", num_prompt, is_score, 0)
             + struct.pack(key, 2, 40, len(tokens) if is_score else 24, 1, 2, 3, 4)
-            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i3q2iBI", num_accepted, 12, 3, 1, 0, 0, 0, len(blocked))
+            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i3qi2Q2iBI", num_accepted, 12, 3, 1, 0, 0, 0, 0, 0, 0, len(blocked))
             + b"".join(struct.pack(key, sample, 41, 24, 5, 6, 7, 8) for sample in blocked))
 
 
@@ -161,11 +161,11 @@ def wire_seeds():
     save("worker_wire", "score", b"\0" + wire_start([5, 6, 7, 5], 2, 1, is_score=1))
     save("worker_wire", "report", b"\1" + load + b"\0" + struct.pack("<IQI2i3q", 1, 7, 2, 3, 2, 5, 1, 1)
          + struct.pack("<I2i", 2, 8, 9) + 2 * struct.pack("<I2f", 2, -1, -2)
-         + struct.pack("<IQIiI", 1, 7, 2, 3, 3) + b"why" + struct.pack("<IQIiii", 1, 7, 3, 3, 1, 70) + b"\1" + move
+         + struct.pack("<IQIiI", 1, 7, 2, 3, 3) + b"why" + struct.pack("<IQIiii2Q", 1, 7, 3, 3, 1, 70, 2, 5) + b"\1" + move
          + struct.pack("<B3iB", 1, 2, 1, 1, 1) + 2 * struct.pack("<IQI", 1, 7, 2))
     save("worker_wire", "move", b"\3" + move)
     save("worker_wire", "number", b"\4" + bytes(8))
-    save("worker_wire", "ready", b"\5" + struct.pack("<iiq", 2, 3, 4) + load)
+    save("worker_wire", "ready", b"\5" + struct.pack("<iiqiqqdI", 2, 3, 4, 5, 6, 7, 0.5, 0) + load)
     save("worker_wire", "heartbeat", b"\6" + struct.pack("<QB", 7, 1))
     request = wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3)
     save("worker_wire", "link", b"\x08" + struct.pack("<iI3I", 2, 1, 1, 0, 2) + struct.pack("<II", 1, len(request)) + request
@@ -177,6 +177,9 @@ def wire_seeds():
     save("worker_wire", "roles", b"\x0c" + struct.pack("<BiB", 1, 4, 1))
     save("worker_wire", "relink", b"\x0d" + struct.pack("<iI", 2, 1))
     save("worker_wire", "name", b"\x0e" + struct.pack("<QI", 7, 2))
+    pull = struct.pack("<2Q3i", 5, 6, 1, 7, 8)
+    save("worker_wire", "net_order", b"\x0f" + struct.pack("<BQ128s2i", 2, 3, b"id", 4, 2) + pull + struct.pack("<iB", 3, 1))
+    save("worker_wire", "net_news", b"\x0f" + struct.pack("<BQI", 2, 3, 2) + b"so" + pull)
     save("worker_wire", "failed", b"\7" + struct.pack("<iI", 6, 7) + b"no room")
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/link_wire.h"
+#include "runtime/page_net_wire.h"
 #include "runtime/report_wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -78,6 +79,20 @@ void check_ticks(WireView in) {
   if (const Status status = decode_ticks(in, 1, int64_t{1} << 60, check); !status.ok()) check_refusal(status);
 }
 
+void check_net(WireView in) {
+  WireBytes again;
+  if (const auto order = decode_net_order(in, 4); order.ok()) {
+    require(order.value().rank < order.value().size && order.value().pull.from < 4, "ranks and workers are there");
+    encode_net_order(order.value(), &again);
+  } else if (const auto news = decode_net_news(in, 4); news.ok()) {
+    encode_net_news(news.value(), &again);
+  } else {
+    check_refusal(order.status());
+    return check_refusal(news.status());
+  }
+  require(std::ranges::equal(again, in), "what is written is what was read");
+}
+
 template <typename Decoded>
 void check_small(const Decoded& decoded) {
   if (!decoded.ok()) check_refusal(decoded.status());
@@ -88,7 +103,7 @@ void check_small(const Decoded& decoded) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const WireView in(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
-  switch (data[0] % 15) {
+  switch (data[0] % 16) {
     case 0: check_start(in); break;
     case 1: check_report(in); break;
     case 2: check_setup(in); break;
@@ -104,6 +119,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 12: check_small(decode_roles(in)); break;
     case 13: check_small(decode_relink(in, 4)); break;
     case 14: check_small(decode_name(in)); break;
+    case 15: check_net(in); break;
   }
   return 0;
 }

@@ -32,6 +32,10 @@ inline WorkerSetup sample_setup() {
   s.policy = "fixed:small:3";
   s.drafters = {"small"};
   s.isa = "cpu-scalar";
+  s.gpu = 3;
+  s.kv_bytes = 1 << 20;
+  s.profile = "/profiles/gpu";
+  s.nccl_library = "libnccl.so.2";
   s.num_pages = 11;
   s.timeout_ms = 500;
   s.proofs.faults = {{.worker = 1, .life = 2, .step = ProtocolStep::kGive, .occurrence = 3, .kind = FaultKind::kLie}};

@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "runtime/page_net_wire.h"
 #include "runtime/race.h"
 #include "tests/runtime/wire_samples.h"
 
@@ -109,11 +110,11 @@ TEST(WorkerWire, AReplicaIsOne) {
   s->rung = 3;
   s->race = std::make_shared<Race>(*s, true);
   WireBytes bytes;
-  encode_start(*s, &bytes, 6);
-  int32_t positions = 0;
-  const auto read = decode_start(bytes, kSampleLimits, &positions);
+  encode_start(*s, &bytes, {.num_positions = 6, .worker = 2, .generation = 3, .parcel = 4});
+  StartPages pages;
+  const auto read = decode_start(bytes, kSampleLimits, &pages);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(positions, 6);
+  EXPECT_EQ(std::tie(pages.num_positions, pages.worker, pages.generation, pages.parcel), std::tuple(6, 2, 3u, 4u));
   EXPECT_EQ(read.value()->rung, 3);
   EXPECT_TRUE(read.value()->race->leaps());
   EXPECT_FALSE(decode_start(bytes, kSampleLimits).ok());  // where no file can come
@@ -178,6 +179,21 @@ TEST(WorkerWire, SmallOnes) {
   encode_name({.group = 7, .sample = 3}, &bytes);
   EXPECT_EQ(decode_name(bytes).value().sample, 3u);
   expect_no_part_is_whole(bytes, [](WireView in) { return decode_name(in).ok(); });
+  bytes.clear();
+  const NetOrder order{.kind = NetOrder::Kind::kMove, .generation = 3, .id = {std::byte{7}}, .size = 4, .rank = 2, .pull = {.number = 5, .parcel = 6, .from = 1, .first = 7, .count = 8}, .peer = 3, .sends = true};
+  encode_net_order(order, &bytes);
+  EXPECT_EQ(decode_net_order(bytes, 2).value().pull.count, 8);
+  EXPECT_TRUE(decode_net_order(bytes, 2).value().sends);
+  EXPECT_FALSE(decode_net_order(bytes, 1).ok());
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_net_order(in, 2).ok(); });
+  bytes.clear();
+  encode_net_news({.kind = NetNews::Kind::kPull, .generation = 3, .why = "so", .pull = order.pull}, &bytes);
+  EXPECT_EQ(decode_net_news(bytes, 2).value().why, "so");
+  EXPECT_FALSE(decode_net_news(bytes, 1).ok());
+  expect_no_part_is_whole(bytes, [](WireView in) { return decode_net_news(in, 2).ok(); });
+  bytes.clear();
+  encode_net_news({.kind = NetNews::Kind::kPull, .generation = 3, .why = "", .pull = {}}, &bytes);
+  EXPECT_FALSE(decode_net_news(bytes, 2).ok());  // of nothing
   bytes.clear();
   encode_failed(Status(StatusCode::kOutOfMemory, "no room"), &bytes);
   EXPECT_EQ(decode_failed(bytes).code(), StatusCode::kOutOfMemory);

@@ -47,7 +47,7 @@ std::vector<Flag> flag_table() {
   for (const Flag& flag : kEngineFlagTable) {
     const std::string name = flag.name;
     if (name == "profile") table.push_back({"profile", "FILE.json", "what passes of the target and of drafters take (required)"});
-    else if (name != "worker-processes" && name != "worker-timeout" && name != "device") table.push_back(flag);
+    else if (name != "worker-processes" && name != "worker-timeout" && name != "nccl" && name != "device") table.push_back(flag);
   }
   const Flag own[] = {
       {"prompts", "FILE|-", "JSON lines, as rollout reads them (required)"},

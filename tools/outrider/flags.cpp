@@ -187,6 +187,7 @@ const std::vector<Flag> kEngineFlagTable = {
     {"workers", "N", "threads that decode on their own, with shares of batch, pages and threads (default 1)"},
     {"worker-processes", nullptr, "each worker is a process; one that dies or hangs is replaced, and its samples go on"},
     {"worker-timeout", "SECONDS", "a worker process that comes no further for so long has hung (default 300)"},
+    {"nccl", "LIBRARY", "samples that move between processes on GPUs take pages along by it: libnccl.so.2, or a path"},
     {"draft-workers", "N", "of the workers, how many may draft for the others (default 0)"},
     {"device", "NAME", "auto, cpu, cuda or cuda:N,…: the GPUs that workers go round (default auto)"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2, cpu-scalar or cuda-sm90a (default auto: the device's best)"},
@@ -216,6 +217,8 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
     if (seconds > kMostSeconds) bad_flag("worker-timeout", text, "must be at most " + std::to_string(kMostSeconds));
     options.worker_timeout_ms = 1000 * seconds;
   }
+  nccl = flags.text("nccl", "");
+  options.nccl_library = nccl.c_str();
   policy = flags.text("policy", default_policy);
   drafters = flags.all("drafter");
   for (const std::string& drafter : drafters) drafter_pointers.push_back(drafter.c_str());

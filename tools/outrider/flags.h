@@ -59,7 +59,7 @@ void sampling_flag(const std::string& name, const std::string& text, SamplingSet
 // The flags that rollout and score have in common, and what the engine makes of them.
 extern const std::vector<Flag> kEngineFlagTable;
 struct EngineFlags {
-  std::string model, device, isa, policy, profile, trace, executable;
+  std::string model, device, isa, policy, profile, trace, executable, nccl;
   std::vector<std::string> drafters;
   std::vector<const char*> drafter_pointers;
   otr_engine_options options;  // borrows the strings above

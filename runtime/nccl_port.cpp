@@ -1,0 +1,108 @@
+#include "runtime/nccl_port.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "kernels/base/launch_status.h"
+
+namespace otr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+static_assert(sizeof(NetId) == sizeof(ncclUniqueId));
+
+}  // namespace
+
+Result<std::unique_ptr<PagePort>> NcclPort::open(const std::string& library, int32_t gpu, int32_t patience_ms) {
+  OTR_ASSIGN_OR_RETURN(const NcclApi api, NcclApi::load(library));
+  std::unique_ptr<NcclPort> port(new NcclPort(api, gpu, patience_ms));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu)));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's stream", cudaStreamCreateWithFlags(&port->stream_, cudaStreamNonBlocking)));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's word", cudaMalloc(reinterpret_cast<void**>(&port->word_), sizeof *port->word_)));
+  return std::unique_ptr<PagePort>(std::move(port));
+}
+
+NcclPort::~NcclPort() {
+  leave();
+  (void)cudaSetDevice(gpu_);
+  if (word_ != nullptr) (void)cudaFree(word_);
+  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+}
+
+Status NcclPort::failure(const char* what, ncclResult_t result) const {
+  return Status(StatusCode::kInternal, std::string("NCCL ") + what + ": " + api_.error_text(result));
+}
+
+Status NcclPort::wait(const char* what, int32_t limit_ms, bool for_stream, const GivenUp& given_up) const {
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(limit_ms);
+  for (;;) {
+    ncclResult_t state = ncclSuccess;
+    if (const ncclResult_t asked = api_.async_error(comm_, &state); asked != ncclSuccess) return failure(what, asked);
+    if (state != ncclSuccess && state != ncclInProgress) return failure(what, state);
+    if (state == ncclSuccess) {
+      const cudaError_t done = for_stream ? cudaStreamQuery(stream_) : cudaSuccess;
+      if (done == cudaSuccess) return {};
+      if (done != cudaErrorNotReady) return cuda_status(what, done);
+    }
+    if (given_up()) return Status(StatusCode::kLost, std::string("NCCL ") + what + ": another end is lost");
+    if (Clock::now() >= limit) return Status(StatusCode::kTimeout, std::string("NCCL ") + what + ": not done within " + std::to_string(limit_ms) + " ms");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+Status NcclPort::join(const NetId& id, int32_t size, int32_t rank, const GivenUp& given_up) {
+  constexpr int32_t kPatiences = 3;  // whose processes begin at different times
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu_)));
+  ncclUniqueId unique;
+  std::memcpy(&unique, id.data(), id.size());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const ncclResult_t begun = api_.init_rank(&comm_, size, unique, rank, &config);
+  if (begun != ncclSuccess && begun != ncclInProgress) return failure("join", begun);
+  return wait("join", kPatiences * patience_ms_, false, given_up);
+}
+
+// One group: what is sent and what comes in it goes side by side.
+Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu_)));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's word", cudaMemcpy(word_, &move->word, sizeof *word_, cudaMemcpyHostToDevice)));
+  ncclResult_t result = api_.group_start();
+  const auto add = [&](void* data, size_t bytes) {
+    if (result != ncclSuccess && result != ncclInProgress) return;
+    result = move->sends ? api_.send(data, bytes, ncclUint8, move->peer, comm_, stream_)
+                         : api_.receive(data, bytes, ncclUint8, move->peer, comm_, stream_);
+  };
+  for (std::byte* page : move->pages) add(page, move->page_bytes);
+  add(word_, sizeof *word_);
+  const ncclResult_t ended = api_.group_end();
+  for (const ncclResult_t r : {result, ended}) {
+    if (r != ncclSuccess && r != ncclInProgress) return failure("move", r);
+  }
+  OTR_RETURN_IF_ERROR(wait("move", patience_ms_, true, given_up));
+  return cuda_status("NCCL's word", cudaMemcpy(&move->word, word_, sizeof *word_, cudaMemcpyDeviceToHost));
+}
+
+void NcclPort::leave() {
+  (void)cudaSetDevice(gpu_);
+  if (comm_ != nullptr) (void)api_.abort(comm_);
+  comm_ = nullptr;
+}
+
+Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string& library, int32_t gpu, int32_t patience_ms) {
+  return NcclPort::open(library, gpu, patience_ms);
+}
+
+Result<NetId> make_nccl_id(const std::string& library) {
+  OTR_ASSIGN_OR_RETURN(const NcclApi api, NcclApi::load(library));
+  ncclUniqueId unique;
+  if (const ncclResult_t made = api.get_unique_id(&unique); made != ncclSuccess) {
+    return Status(StatusCode::kInternal, std::string("NCCL makes no id: ") + api.error_text(made));
+  }
+  NetId id;
+  std::memcpy(id.data(), &unique, id.size());
+  return id;
+}
+
+}  // namespace otr

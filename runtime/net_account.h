@@ -1,0 +1,69 @@
+// NetAccount: who of an engine's worker processes is joined to whom, GPU to GPU (page_net.h), as the engine sees it.
+//
+// All processes that are there join once every one is ready or gone for ever. Whoever is lost, or fails, ends the generation for all; then
+// all that are there join anew, with a new id. After kMostFailures that no death explains pages go by file for good.
+//
+// Thread safety: none needed; the engine's lock guards it. Orders are given while it is held.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/page_net_wire.h"
+
+namespace otr {
+
+struct NetOptions {
+  std::function<Result<NetId>()> make_id;
+  // The trainer's, for the first generation that has all workers: they are ranks first_rank … of num_ranks.
+  std::optional<NetId> first_id = {};
+  int32_t num_ranks = 0, first_rank = 0;
+};
+
+class NetAccount {
+ public:
+  using Order = std::function<void(int32_t worker, const NetOrder& order)>;
+  static constexpr int32_t kMostFailures = 3;
+
+  NetAccount(int32_t num_workers, NetOptions options, Order order)
+      : options_(std::move(options)), order_(std::move(order)), ends_(static_cast<size_t>(num_workers)) {}
+
+  void ready(int32_t worker);
+  void lost(int32_t worker, bool comes_back);
+  // kBadInput: the process may not say that.
+  Status news(int32_t worker, const NetNews& news);
+  // A parcel that nobody will pull from.
+  void end_parcel(int32_t worker, uint64_t generation, uint64_t parcel);
+
+  bool is_up() const;  // all that are there have joined
+  // {"up":true,"generation":1,"moves":12,"failures":0,"last_failure":""}
+  std::string json() const;
+
+ private:
+  enum class State : uint8_t { kStarting, kReady, kGone };
+  struct End {
+    State state = State::kStarting;
+    bool up = false;
+    int32_t rank = -1;  // -1: no member of the generation
+  };
+
+  void begin();
+  void end(const std::string& why);
+  Status pull(int32_t worker, const NetNews& news);
+  End& at(int32_t worker) { return ends_[static_cast<size_t>(worker)]; }
+
+  NetOptions options_;
+  const Order order_;
+  std::vector<End> ends_;  // by worker
+  uint64_t generation_ = 0;
+  bool joined_ = false;  // the generation has begun, and is not over
+  bool given_up_ = false;
+  int32_t failures_ = 0;
+  int64_t moves_ = 0;
+  std::string last_failure_;
+};
+
+}  // namespace otr

@@ -1,0 +1,220 @@
+#include "runtime/page_net.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace otr {
+
+PageNet::PageNet(std::unique_ptr<PagePort> port, ModelRunner* target, NetHost* host, int32_t patience_ms)
+    : port_(std::move(port)), target_(target), host_(host), patience_ms_(patience_ms) {
+  pull_.to.reserve(kMostPages);  // a tick fills it
+  thread_ = std::thread([this] { run(); });
+}
+
+void PageNet::stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  drop_parcels();
+}
+
+std::byte* PageNet::address(PageId page) const { return target_->page_address(page); }
+
+PagePort::GivenUp PageNet::given_up(uint64_t generation) const {
+  return [this, generation] { return stop_ || left_ >= generation; };
+}
+
+// ---- What the engine orders ----------------------------------------------------------------------------------------------
+
+void PageNet::follow(const NetOrder& order) {
+  switch (order.kind) {
+    case NetOrder::Kind::kLeave: return leave(order.generation);
+    case NetOrder::Kind::kEndParcel: {
+      std::shared_ptr<LentPages> lease;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (const auto at = parcels_.find(order.pull.parcel); at != parcels_.end()) lease = parcels_.extract(at).mapped();
+      }
+      if (lease != nullptr) lease->end();
+      return;
+    }
+    case NetOrder::Kind::kRefuse: {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (pull_.number == order.pull.number && pull_.state == State::kAsked) pull_.state = State::kFailed;
+      break;
+    }
+    case NetOrder::Kind::kJoin:
+    case NetOrder::Kind::kMove: {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      orders_.push_back(order);
+      break;
+    }
+  }
+  changed_.notify_all();
+}
+
+// Whatever is under way gives up; the thread leaves the port before it joins again.
+void PageNet::leave(uint64_t generation) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    left_ = std::max<uint64_t>(left_, generation);
+    if (up_ <= left_) up_ = 0;
+    if (pull_.state == State::kAsked) pull_.state = State::kFailed;
+  }
+  changed_.notify_all();
+  drop_parcels();
+}
+
+void PageNet::drop_parcels() {
+  std::unordered_map<uint64_t, std::shared_ptr<LentPages>> dropped;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    dropped.swap(parcels_);
+  }
+  for (const auto& [number, lease] : dropped) lease->end();  // waits for a move, which gives up
+}
+
+// ---- The thread ----------------------------------------------------------------------------------------------------------
+
+void PageNet::run() {
+  bool joined = false;
+  for (;;) {
+    NetOrder order;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || !orders_.empty() || (joined && up_ == 0); });
+      if (stop_) break;
+      if (orders_.empty()) {  // the generation is over
+        joined = false;
+        lock.unlock();
+        port_->leave();
+        continue;
+      }
+      order = orders_.front();
+      orders_.pop_front();
+    }
+    if (order.generation <= left_) continue;
+    if (order.kind == NetOrder::Kind::kJoin) {
+      if (std::exchange(joined, true)) port_->leave();
+      join(order);
+    } else if (order.generation == up_) {
+      order.sends ? send(order) : receive(order);
+    }
+  }
+  port_->leave();
+}
+
+void PageNet::join(const NetOrder& order) {
+  const Status status = port_->join(order.id, order.size, order.rank, given_up(order.generation));
+  if (!status.ok()) return fail(order.generation, status);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (order.generation <= left_) return;
+    up_ = order.generation;
+  }
+  host_->tell({.kind = NetNews::Kind::kUp, .generation = order.generation, .why = {}, .pull = {}});
+}
+
+void PageNet::fail(uint64_t generation, const Status& why) {
+  leave(generation);
+  port_->leave();
+  host_->tell({.kind = NetNews::Kind::kFailed, .generation = generation, .why = why.message(), .pull = {}});
+}
+
+// Something goes in any case: the other end waits for it. Pages that are not there any more go as what is there now, with the word 0.
+void PageNet::send(const NetOrder& order) {
+  std::shared_ptr<LentPages> lease;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto at = parcels_.find(order.pull.parcel); at != parcels_.end()) lease = at->second;
+  }
+  std::vector<std::byte*> pages(static_cast<size_t>(order.pull.count), address(0));
+  PageMove move{.sends = true, .peer = order.peer, .pages = pages, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
+  Status status;
+  const auto go = [&] { status = port_->move(&move, given_up(order.generation)); };
+  const auto whole = [&] {
+    for (size_t i = 0; i < pages.size(); ++i) pages[i] = address(lease->pages()[static_cast<size_t>(order.pull.first) + i]);
+    move.word = order.pull.parcel;
+    go();
+  };
+  const bool has_them = lease != nullptr && order.pull.first + order.pull.count <= lease->num_pages();
+  if (!has_them || !lease->hold(whole)) go();
+  if (!status.ok()) fail(order.generation, status);
+}
+
+// Nobody waits any more only where the generation is over, or this end was too slow: then it ends it.
+void PageNet::receive(const NetOrder& order) {
+  std::vector<std::byte*> to;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (pull_.number == order.pull.number && pull_.state == State::kAsked) {
+      pull_.state = State::kMoving;
+      to = pull_.to;
+    }
+  }
+  if (to.size() != static_cast<size_t>(order.pull.count)) return fail(order.generation, Status(StatusCode::kTimeout, "pages come too late"));
+  PageMove move{.sends = false, .peer = order.peer, .pages = to, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
+  const Status status = port_->move(&move, given_up(order.generation));
+  if (!status.ok()) fail(order.generation, status);  // first: from then on nobody writes to the pages
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pull_.state = status.ok() && move.word == order.pull.parcel ? State::kCame : State::kFailed;
+  }
+  changed_.notify_all();
+}
+
+// ---- The worker's --------------------------------------------------------------------------------------------------------
+
+uint64_t PageNet::offer(std::shared_ptr<LentPages> lease) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (up_ == 0) return 0;
+  parcels_.emplace(++last_parcel_, std::move(lease));
+  return last_parcel_;
+}
+
+bool PageNet::pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t first, std::span<const PageId> to) {
+  for (size_t at = 0; at < to.size(); at += kMostPages) {
+    const size_t count = std::min<size_t>(kMostPages, to.size() - at);
+    const PagePull some{.number = 0, .parcel = parcel, .from = from, .first = first + static_cast<int32_t>(at), .count = static_cast<int32_t>(count)};
+    if (!pull_some(generation, some, to.subspan(at, count))) return false;
+  }
+  return true;
+}
+
+// A move that has begun is waited for as long as it takes: it writes to the pages, and its own patience is limited.
+bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (generation == 0 || generation != up_) return false;
+    pull.number = ++pull_.number;
+    pull_.state = State::kAsked;
+    pull_.to.clear();
+    for (const PageId page : to) pull_.to.push_back(address(page));
+  }
+  host_->tell({.kind = NetNews::Kind::kPull, .generation = generation, .why = {}, .pull = pull});
+  constexpr int32_t kMovesBefore = 4;  // of others, that may have to be waited for
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto decided = [this] { return stop_ || pull_.state != State::kAsked; };
+  if (!changed_.wait_for(lock, std::chrono::milliseconds(kMovesBefore * patience_ms_), decided)) pull_.state = State::kNone;
+  changed_.wait(lock, [this] { return pull_.state != State::kMoving; });
+  return std::exchange(pull_.state, State::kNone) == State::kCame;
+}
+
+void PageNet::end(uint64_t generation, int32_t from, uint64_t parcel) {
+  if (stop_ || generation != up_) return;
+  host_->tell({.kind = NetNews::Kind::kEndParcel, .generation = generation, .why = {}, .pull = {.number = 0, .parcel = parcel, .from = from}});
+}
+
+bool RemotePages::copy(int32_t first, std::span<const PageId> to, ModelRunner*) {
+  return net_ != nullptr && net_->pull(generation_, worker_, parcel_, first, to);
+}
+
+void RemotePages::end() {
+  if (PageNet* const net = std::exchange(net_, nullptr); net != nullptr) net->end(generation_, worker_, parcel_);
+}
+
+}  // namespace otr

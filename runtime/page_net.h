@@ -1,0 +1,129 @@
+// PageNet: pages of moved sequences straight from one worker process' GPU to another's, where KvFile takes them through the host's memory.
+//
+//   who gives a sequence         the engine                 who goes on with it
+//   offer(): keeps the pages ──▸ the sample, its parcel ──▸ RemotePages, a lease
+//                                            ◂── kPull ──── copy(): waits
+//   kMove: sends ◂────────────── one order for all ───────▸ kMove: receives
+//                ◂── kEndParcel ─────────────────────────── end()
+//
+// A thread does what the engine orders, one move after the other. Every process has them in the same order, so none waits for another in a
+// circle. A word goes with the pages: the parcel's number, or 0 where the lender has taken them back; what comes with another word is not
+// used. A move that fails or takes too long ends the generation: nothing is offered until the engine has all join again, and what was under
+// way is computed anew, or goes by file.
+//
+// Thread safety: follow() and stop() by the serving thread, offer() and pull() by the worker's, end() by any. The host is called without a
+// lock held.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/kv_lease.h"
+#include "runtime/page_port.h"
+
+namespace otr {
+
+class NetHost {
+ public:
+  virtual ~NetHost() = default;
+  virtual void tell(const NetNews& news) = 0;  // to the engine
+};
+
+class PageNet {
+ public:
+  static constexpr int32_t kMostPages = 256;  // of a move
+
+  // All outlive it. `patience_ms`: as the port's.
+  PageNet(std::unique_ptr<PagePort> port, ModelRunner* target, NetHost* host, int32_t patience_ms);
+  ~PageNet() { stop(); }
+  PageNet(const PageNet&) = delete;
+  PageNet& operator=(const PageNet&) = delete;
+
+  void follow(const NetOrder& order);
+  // Ends the thread, and all leases that are kept for others. Nobody is told anything any more.
+  void stop();
+
+  // Keeps what was lent until whoever goes on with it has it; its number, or 0: nobody is joined.
+  uint64_t offer(std::shared_ptr<LentPages> lease);
+  // Of the generation that is joined; 0: none.
+  uint64_t generation() const { return up_; }
+  // Pages number `first` on of a parcel, into these. False: they have not come.
+  bool pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t first, std::span<const PageId> to);
+  // Nobody reads the parcel any more: its process is told.
+  void end(uint64_t generation, int32_t from, uint64_t parcel);
+
+ private:
+  enum class State { kNone, kAsked, kMoving, kCame, kFailed };
+  struct Pull {
+    uint64_t number = 0;
+    State state = State::kNone;
+    std::vector<std::byte*> to;
+  };
+
+  void run();
+  void join(const NetOrder& order);
+  void send(const NetOrder& order);
+  void receive(const NetOrder& order);
+  void fail(uint64_t generation, const Status& why);
+  void leave(uint64_t generation);
+  void drop_parcels();
+  bool pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to);
+  PagePort::GivenUp given_up(uint64_t generation) const;
+  std::byte* address(PageId page) const;
+
+  const std::unique_ptr<PagePort> port_;
+  ModelRunner* const target_;
+  NetHost* const host_;
+  const int32_t patience_ms_;
+  std::atomic<uint64_t> up_ = 0, left_ = 0;  // the generation that is joined; up to which all are over
+  std::atomic<bool> stop_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<NetOrder> orders_;
+  std::unordered_map<uint64_t, std::shared_ptr<LentPages>> parcels_;  // by number
+  uint64_t last_parcel_ = 0;
+  Pull pull_;
+
+  std::thread thread_;
+};
+
+// Pages of a parcel, as a lease.
+class RemotePages final : public KvLease {
+ public:
+  // As the engine passes it on: it copies nothing. `worker` has it.
+  RemotePages(int32_t worker, uint64_t generation, uint64_t parcel, int32_t num_positions)
+      : worker_(worker), generation_(generation), parcel_(parcel), num_positions_(num_positions) {}
+  // For who goes on with the sequence; the net outlives it.
+  RemotePages(PageNet* net, const RemotePages& passed)
+      : RemotePages(passed.worker_, passed.generation_, passed.parcel_, passed.num_positions_) {
+    net_ = net;
+  }
+  ~RemotePages() override { end(); }
+
+  int32_t worker() const { return worker_; }
+  uint64_t generation() const { return generation_; }
+  uint64_t parcel() const { return parcel_; }
+
+  const RemotePages* remote() const override { return this; }
+  int32_t num_pages() const override { return (num_positions_ + kPageTokens - 1) / kPageTokens; }
+  int32_t num_positions() const override { return num_positions_; }
+  bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) override;
+  void end() override;
+  bool over() const override { return net_ == nullptr || net_->generation() != generation_; }
+
+ private:
+  const int32_t worker_;
+  const uint64_t generation_, parcel_;
+  const int32_t num_positions_;
+  PageNet* net_ = nullptr;
+};
+
+}  // namespace otr
