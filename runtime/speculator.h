@@ -116,6 +116,7 @@ class Speculator {
   Result<std::vector<CostModel>> paced_costs() const;
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Device& device, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
+  void share_out(int32_t max_nodes);
   bool is_model(const std::string& name) const;
   bool is_remote(const std::string& name) const { return options_.link != nullptr && name == options_.decoupled; }
   DraftSequence view(const Sequence& s) const;
@@ -134,6 +135,12 @@ class Speculator {
   std::vector<Forest> forests_;   // by run of the tick
   std::vector<int32_t> depths_;   // by run: what the plan says
   std::vector<DraftRow> rows_, model_rows_;
+  struct Ask {  // of a drafter, in this tick
+    Drafter* drafter;
+    const std::vector<DraftRow>* rows;
+    DraftLimits limits;
+  };
+  std::vector<Ask> asked_;
   // The tick as the chooser sees it.
   TickView view_;
   TickPlan plan_;

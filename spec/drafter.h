@@ -65,6 +65,9 @@ class Drafter {
   virtual ~Drafter() = default;
   // A sequence will be decoded. One that comes from another worker has a part of its response already.
   virtual void join(const DraftSequence& sequence) = 0;
+  // What its device can work at while other drafters propose; where there is none, nothing. The propose() that follows has these rows and
+  // limits.
+  virtual void begin(std::span<const DraftRow>, const DraftLimits&) {}
   // Adds nodes to the rows' forests, under its own number.
   virtual DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) = 0;
   virtual void observe(const DraftVerdict& verdict) = 0;

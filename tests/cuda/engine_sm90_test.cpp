@@ -163,6 +163,59 @@ TEST_F(EngineSm90, TheHostWaitsOnceForAChain) {
   EXPECT_GT(waits_per_tick("fixed:self:6", 1.1f), 2.0);
 }
 
+// ---- What the host does while a device drafts -------------------------------------------------------------------------------
+
+struct Watch {
+  const Accelerator* device = nullptr;  // of the newest launch of candidates; null: none since the last look-up
+  uint64_t waits = 0;                   // that the host had made then
+  int64_t during = 0, after = 0;        // look-ups behind such a launch: before the host's wait for it, and after
+} watch;
+
+void watched_candidates(const CandidateParams& p, const LaunchContext& on) {
+  watch.device = on.accelerator;
+  watch.waits = on.accelerator->num_waits();
+  cuda_kernels().candidates(p, on);
+}
+
+// In the place of `ngram` and `history`: it notes when it is asked.
+class LookUp final : public Drafter {
+ public:
+  void join(const DraftSequence&) override {}
+  DraftWork propose(std::span<const DraftRow>, const DraftLimits&) override {
+    if (watch.device != nullptr) ++(watch.device->num_waits() == watch.waits ? watch.during : watch.after);
+    watch.device = nullptr;
+    return {};
+  }
+  void observe(const DraftVerdict&) override {}
+  void leave(int32_t) override {}
+};
+
+// A chain is launched, then the host looks up, then it waits for the chain. A tree's levels want the host, which looks up behind the last.
+TEST_F(EngineSm90, TheHostLooksUpWhileAChainGrows) {
+  std::vector<Request> requests(2, Request({5, 6, 7}));
+  for (Request& r : requests) r.stream = static_cast<uint64_t>(&r - requests.data()), r.sampling.max_new_tokens = 9, r.sampling.ignore_eos = 1;
+  const Outputs expected = TestEngine(create({})).run(requests);
+  KernelTable watched = cuda_kernels();
+  watched.candidates = watched_candidates;
+  for (const char* policy : {"fixed:self+lookup:3", "fixed:lookup+self:3", "fixed:self+lookup:3:2:8"}) {
+    watch = {};
+    EngineOptions o;
+    o.device = {.isa = kCudaPath, .kernels = &watched, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(24), .bucket = {}}};
+    o.gpus = {0};
+    o.policy = policy;
+    o.custom_drafters = {{"lookup", [](int) { return std::make_unique<LookUp>(); }}};
+    o.max_batch = 8;
+    o.prefill_chunk = 64;
+    const Result<std::unique_ptr<Engine>> engine = Engine::create(o);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    for (size_t i = 0; i < requests.size(); ++i) submit(engine.value().get(), requests[i], i);
+    EXPECT_EQ(difference(expected, collect(engine.value().get())), "") << policy;
+    const bool tree = std::string_view(policy).ends_with(":8");
+    EXPECT_GT(tree ? watch.after : watch.during, 1) << policy;
+    EXPECT_EQ(tree ? watch.during : watch.after, 0) << policy;
+  }
+}
+
 TEST_F(EngineSm90, TheDrafterThatIsTheModelIsKept) {
   nlohmann::json stats;
   run({.policy = "fixed:self:3"}, &stats);
@@ -254,6 +307,34 @@ TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
   ASSERT_EQ(otr_wake(engine.get(), OTR_MEMORY_KV), OTR_OK) << otr_last_error(engine.get());
   EXPECT_EQ(free_memory(), before);
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+}
+
+// Pages before weights, weights that only wake in the middle, and one of the two asleep or awake already: each order gives the same bits, and
+// nothing runs before both are there.
+TEST_F(EngineSm90, SleepsAndWakesComeInAnyOrder) {
+  const TestEngine engine(create({.policy = "fixed:self:2"}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  std::vector<Request> requests(1, Request({5, 6, 7}));
+  requests[0].sampling.max_new_tokens = 4, requests[0].sampling.ignore_eos = 1;
+  const Outputs expected = engine.run(requests);
+  const size_t before = free_memory();
+  constexpr otr_memory kKv = OTR_MEMORY_KV, kWeights = OTR_MEMORY_WEIGHTS, kAll = OTR_MEMORY_ALL;
+  const std::vector<std::pair<std::vector<otr_memory>, std::vector<otr_memory>>> orders = {
+      {{kAll}, {kKv, kWeights}}, {{kWeights, kKv}, {kKv, kKv, kWeights}}, {{kKv, kAll}, {kWeights, kWeights, kAll}}, {{kWeights}, {kAll}}, {{kKv}, {kWeights, kKv}}};
+  for (const auto& [sleeps, wakes] : orders) {
+    const bool weights = sleeps != std::vector{kKv};
+    for (const otr_memory what : sleeps) ASSERT_EQ(otr_sleep(engine.get(), what), OTR_OK) << otr_last_error(engine.get());
+    EXPECT_GT(free_memory(), before);
+    bool put = false;
+    for (const otr_memory what : wakes) {
+      uint64_t group;
+      EXPECT_EQ(engine.try_submit(requests[0], 0, &group), OTR_BUSY);
+      ASSERT_EQ(otr_wake(engine.get(), what), OTR_OK) << otr_last_error(engine.get());
+      if (weights && !put && what != kKv) put_weights_of(model_, engine), put = true;
+    }
+    EXPECT_EQ(free_memory(), before);
+    EXPECT_EQ(difference(expected, engine.run(requests)), "");
+  }
 }
 
 // ---- That the comparison finds kernels which are not row-invariant ---------------------------------------------------------
