@@ -258,15 +258,18 @@ void Speculator::share_out(int32_t max_nodes) {
   }
 }
 
-// What runs on a device is asked for first: drafters that look up do so on the host meanwhile.
+// What runs on a device is asked for first and waited for last: drafters that look up do so on the host meanwhile.
 void Speculator::draft(int32_t max_nodes) {
   if (offered_.empty()) return;
   share_out(max_nodes);
-  for (const Ask& ask : asked_) ask.drafter->begin(*ask.rows, ask.limits);
-  for (const Ask& ask : asked_) {
-    const DraftWork work = ask.drafter->propose(*ask.rows, ask.limits);
-    work_.passes += work.passes;
-    work_.rows += work.rows;
+  for (Ask& ask : asked_) ask.begun = ask.drafter->begin(*ask.rows, ask.limits);
+  for (const bool begun : {false, true}) {
+    for (const Ask& ask : asked_) {
+      if (ask.begun != begun) continue;
+      const DraftWork work = ask.drafter->propose(*ask.rows, ask.limits);
+      work_.passes += work.passes;
+      work_.rows += work.rows;
+    }
   }
   forest_of_.clear();
   for (const size_t run : run_of_) forest_of_.push_back(&forests_[run]);

@@ -139,6 +139,7 @@ class Speculator {
     Drafter* drafter;
     const std::vector<DraftRow>* rows;
     DraftLimits limits;
+    bool begun = false;  // a device works at it
   };
   std::vector<Ask> asked_;
   // The tick as the chooser sees it.

@@ -81,11 +81,12 @@ void TreeDrafter::join(const DraftSequence& s) {
   ++num_joined_;
 }
 
-void TreeDrafter::begin(std::span<const DraftRow> rows, const DraftLimits& limits) {
+bool TreeDrafter::begin(std::span<const DraftRow> rows, const DraftLimits& limits) {
   begun_ = false;  // a propose() that should have followed may have been given up
-  if (chain_ == nullptr) return;
+  if (chain_ == nullptr) return false;
   start(rows, limits);
   begun_ = true;
+  return chains_;
 }
 
 DraftWork TreeDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {

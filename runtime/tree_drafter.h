@@ -44,7 +44,7 @@ struct TreeDrafterOptions {
 class TreeDrafter : public Drafter {
  public:
   void join(const DraftSequence& sequence) override;
-  void begin(std::span<const DraftRow> rows, const DraftLimits& limits) override;
+  bool begin(std::span<const DraftRow> rows, const DraftLimits& limits) override;
   DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override;
   void observe(const DraftVerdict& verdict) override;
   void leave(int32_t slot) override;

@@ -65,9 +65,9 @@ class Drafter {
   virtual ~Drafter() = default;
   // A sequence will be decoded. One that comes from another worker has a part of its response already.
   virtual void join(const DraftSequence& sequence) = 0;
-  // What its device can work at while other drafters propose; where there is none, nothing. The propose() that follows has these rows and
-  // limits.
-  virtual void begin(std::span<const DraftRow>, const DraftLimits&) {}
+  // Asks a device for what it can do by itself while other drafters propose. True: it has, and the propose() of these rows and limits, which
+  // follows, waits for it.
+  virtual bool begin(std::span<const DraftRow>, const DraftLimits&) { return false; }
   // Adds nodes to the rows' forests, under its own number.
   virtual DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) = 0;
   virtual void observe(const DraftVerdict& verdict) = 0;
