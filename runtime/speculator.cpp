@@ -208,6 +208,7 @@ void Speculator::begin_tick(size_t num_runs) {
   outcomes_.clear();
   kept_.clear();
   work_ = {};
+  asked_.clear();
 }
 
 void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
@@ -242,7 +243,6 @@ void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
 
 // Whom to ask for how many nodes. Equal shares: no row's draft depends on its place in the batch.
 void Speculator::share_out(int32_t max_nodes) {
-  asked_.clear();
   const int32_t room = max_nodes / std::max(1, static_cast<int32_t>(rows_.size())), num_drafters = std::popcount(plan_.drafters);
   const int32_t nodes = std::min(plan_.verify_tokens, room);
   const std::vector<DraftRow>& model_rows = plan_.model_depth.empty() ? rows_ : rows_for_models();
@@ -289,6 +289,10 @@ const std::vector<DraftRow>& Speculator::rows_for_models() {
     model_rows_.back().max_depth = std::min(rows_[i].max_depth, plan_.model_depth[row]);
   }
   return model_rows_;
+}
+
+void Speculator::look_ahead() {
+  for (const Ask& ask : asked_) ask.drafter->look_ahead(*ask.rows);
 }
 
 void Speculator::drop_drafts() {

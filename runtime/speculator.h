@@ -97,6 +97,8 @@ class Speculator {
   void plan(size_t run, const Sequence& s, int32_t depth);
   // Fills the forests of the planned runs with at most `max_nodes` nodes in all, ordered by path.
   void draft(int32_t max_nodes);
+  // The forests are being verified, on a device: what drafters look up on the host for the next tick.
+  void look_ahead();
   // Forgets what draft() has proposed: it ran out of memory on the way.
   void drop_drafts();
   const Forest& forest(size_t run) const { return forests_[run]; }

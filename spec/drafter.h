@@ -70,6 +70,8 @@ class Drafter {
   virtual bool begin(std::span<const DraftRow>, const DraftLimits&) { return false; }
   // Adds nodes to the rows' forests, under its own number.
   virtual DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) = 0;
+  // These rows' forests are being verified, on a device: time to prepare for what will probably be drawn.
+  virtual void look_ahead(std::span<const DraftRow>) {}
   virtual void observe(const DraftVerdict& verdict) = 0;
   // The sequence has ended, or goes to another worker.
   virtual void leave(int32_t slot) = 0;

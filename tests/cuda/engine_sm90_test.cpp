@@ -169,12 +169,27 @@ struct Watch {
   const Accelerator* device = nullptr;  // of the newest launch of candidates; null: none since the last look-up
   uint64_t waits = 0;                   // that the host had made then
   int64_t during = 0, after = 0;        // look-ups behind such a launch: before the host's wait for it, and after
+  const Accelerator* pass = nullptr;    // of the newest pass, until its draws are launched
+  uint64_t waits_at_pass = 0;
+  int64_t ahead = 0, other = 0;         // look-ups for the next tick: between a pass's launch and its draws', without a wait, and others
 } watch;
 
 void watched_candidates(const CandidateParams& p, const LaunchContext& on) {
   watch.device = on.accelerator;
   watch.waits = on.accelerator->num_waits();
   cuda_kernels().candidates(p, on);
+}
+
+// A pass's last norm is launched behind its graph.
+void watched_rmsnorm(const RmsNormParams& p, const LaunchContext& on) {
+  watch.pass = on.accelerator;
+  watch.waits_at_pass = on.accelerator->num_waits();
+  cuda_kernels().rmsnorm(p, on);
+}
+
+void watched_sample(const SampleParams& p, const LaunchContext& on) {
+  watch.pass = nullptr;
+  cuda_kernels().sample(p, on);
 }
 
 // In the place of `ngram` and `history`: it notes when it is asked.
@@ -186,33 +201,46 @@ class LookUp final : public Drafter {
     watch.device = nullptr;
     return {};
   }
+  void look_ahead(std::span<const DraftRow>) override {
+    ++(watch.pass != nullptr && watch.pass->num_waits() == watch.waits_at_pass ? watch.ahead : watch.other);
+  }
   void observe(const DraftVerdict&) override {}
   void leave(int32_t) override {}
 };
 
 // A chain is launched, then the host looks up, then it waits for the chain. A tree's levels want the host, which looks up behind the last.
-TEST_F(EngineSm90, TheHostLooksUpWhileAChainGrows) {
+// The target's pass is launched, then the host looks up for the next tick, then it launches the draws and waits. A CPU has no such time.
+TEST_F(EngineSm90, TheHostLooksUpWhileTheDeviceWorks) {
   std::vector<Request> requests(2, Request({5, 6, 7}));
   for (Request& r : requests) r.stream = static_cast<uint64_t>(&r - requests.data()), r.sampling.max_new_tokens = 9, r.sampling.ignore_eos = 1;
   const Outputs expected = TestEngine(create({})).run(requests);
   KernelTable watched = cuda_kernels();
   watched.candidates = watched_candidates;
-  for (const char* policy : {"fixed:self+lookup:3", "fixed:lookup+self:3", "fixed:self+lookup:3:2:8"}) {
+  watched.rmsnorm = watched_rmsnorm;
+  watched.sample = watched_sample;
+  for (const char* policy : {"fixed:self+lookup:3", "fixed:lookup+self:3", "fixed:self+lookup:3:2:8", "fixed:lookup:3", "cpu"}) {
     watch = {};
     EngineOptions o;
-    o.device = {.isa = kCudaPath, .kernels = &watched, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(24), .bucket = {}}};
-    o.gpus = {0};
-    o.policy = policy;
+    const bool on_cpu = std::string_view(policy) == "cpu";
+    o.device = {.num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(24), .bucket = {}}};
+    if (!on_cpu) o.device.isa = kCudaPath, o.device.kernels = &watched, o.gpus = {0};
+    o.policy = on_cpu ? "fixed:lookup:3" : policy;
     o.custom_drafters = {{"lookup", [](int) { return std::make_unique<LookUp>(); }}};
     o.max_batch = 8;
     o.prefill_chunk = 64;
     const Result<std::unique_ptr<Engine>> engine = Engine::create(o);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     for (size_t i = 0; i < requests.size(); ++i) submit(engine.value().get(), requests[i], i);
-    EXPECT_EQ(difference(expected, collect(engine.value().get())), "") << policy;
-    const bool tree = std::string_view(policy).ends_with(":8");
-    EXPECT_GT(tree ? watch.after : watch.during, 1) << policy;
-    EXPECT_EQ(tree ? watch.during : watch.after, 0) << policy;
+    const Outputs outputs = collect(engine.value().get());
+    if (!on_cpu) EXPECT_EQ(difference(expected, outputs), "") << policy;
+    EXPECT_EQ(watch.other, 0) << policy;
+    if (on_cpu) EXPECT_EQ(watch.ahead, 0);
+    else EXPECT_GT(watch.ahead, 1) << policy;
+    const bool tree = std::string_view(policy).ends_with(":8"), chain = !tree && std::string_view(policy).find("self") != std::string_view::npos;
+    if (chain) EXPECT_GT(watch.during, 1) << policy;
+    else EXPECT_EQ(watch.during, 0) << policy;
+    if (tree) EXPECT_GT(watch.after, 0) << policy;
+    else EXPECT_EQ(watch.after, 0) << policy;
   }
 }
 
