@@ -5,7 +5,7 @@
     bench/gpu_gaps.py PROFILE.sqlite
 
 Of the middle half of the run, by kernels: the share of the time in which neither a kernel nor a copy runs, in gaps within a tick (shorter than
---tick-gap-us) and between ticks. Standard output: Markdown. Exit code 1: the profile has no kernels.
+--tick-gap-us) and between ticks. Standard output: Markdown. Exit code 1: no profile, or one without kernels.
 """
 
 import argparse
@@ -44,7 +44,11 @@ def main():
     parser.add_argument("profile")
     parser.add_argument("--tick-gap-us", type=float, default=10, help="shortest gap that is the host's, between two ticks")
     args = parser.parse_args()
-    intervals = read_intervals(args.profile)
+    try:
+        intervals = read_intervals(args.profile)
+    except sqlite3.Error as error:
+        print(f"gpu_gaps: {args.profile}: {error}", file=sys.stderr)
+        return 1
     if not intervals:
         print(f"gpu_gaps: {args.profile} has no kernels", file=sys.stderr)
         return 1

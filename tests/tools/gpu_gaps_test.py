@@ -46,6 +46,13 @@ class Gaps(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("no kernels", text)
 
+    def test_what_is_no_profile_is_an_error(self):
+        self.path.write_text("no profile", encoding="utf-8")
+        done = subprocess.run([sys.executable, SCRIPT, self.path], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("gpu_gaps: ", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
