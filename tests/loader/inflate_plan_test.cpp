@@ -1,4 +1,4 @@
-#include "tools/outrider/inflate_plan.h"
+#include "loader/inflate_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "loader/weight_names.h"
 
-namespace otr::cli {
+namespace otr {
 namespace {
 
 // 3 heads of 4 on one KV head.
@@ -137,4 +137,4 @@ TEST(InflatePlan, DeadInputsAreZeroInAGroupWithLiveOnes) {
 }
 
 }  // namespace
-}  // namespace otr::cli
+}  // namespace otr
