@@ -1,4 +1,4 @@
-#include "loader/inflate_plan.h"
+#include "tools/outrider/inflate_shape.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "loader/weight_names.h"
 
-namespace otr {
+namespace otr::cli {
 namespace {
 
 // 3 heads of 4 on one KV head.
@@ -137,4 +137,4 @@ TEST(InflatePlan, DeadInputsAreZeroInAGroupWithLiveOnes) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::cli
