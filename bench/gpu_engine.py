@@ -10,7 +10,7 @@ PART  plain     batches 1 to 256 without drafts; at batch 1 against the model's 
       table     batches 1 to 64 by strategy, as TLT's Table 4, with the acceptance p measured a token
       captures  graphs, buffers and capture time of one strategy and of `tlt`, which has four and more
       exact     policies by batches of a few requests each, with little KV memory too: nothing but equality
-      tail      a rollout of 128 long-tail prompts under each fixed strategy: makespan
+      tail      a rollout of 128 long-tail prompts under each fixed strategy and `auto`: makespan, and a page with its timeline in --pages
 
 Every run is a process of its own, so each loads the model; loading is not timed. Prints Markdown. Exit code 1: an output differs.
 """
@@ -18,6 +18,7 @@ import argparse
 import filecmp
 import itertools
 import os
+import subprocess
 import sys
 import tempfile
 from types import SimpleNamespace
@@ -120,8 +121,10 @@ class Runs:
             print(f"- `{policy}`, batch {batch}, {' '.join(flags) or 'no pressure'}: {f['kept']:.2f} kept, {stats['preemptions']} preemptions", flush=True)
 
     def tail(self):
-        for policy in ("off", CHAINS[0], TREES[0], "auto"):
-            _, f = self.run(policy, 128, 1, 1024, "tail")
+        for policy in ("off", CHAINS[0], CHAINS[2], TREES[1], "auto"):
+            trace, page = os.path.join(self.folder, "trace.json"), os.path.join(self.args.pages or self.folder, f"timeline-{policy.replace(':', '-')}.html")
+            _, f = self.run(policy, 128, 1, 1024, "tail", ["--trace", trace])
+            subprocess.run([self.args.bin, "report", trace, "-o", page], check=True)
             print(f"- `{policy}`: makespan {f['seconds']:.2f} s, {f['tokens'] / f['seconds']:.0f} tok/s, {f['ticks']} ticks", flush=True)
 
 
@@ -133,6 +136,7 @@ def main():
     parser.add_argument("--prompts", required=True)
     parser.add_argument("--copy-gbps", type=float, default=0)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--pages", default="", help="a folder for timelines")
     parser.add_argument("--tokens", type=int, default=0, help="of a sample, instead of each part's own number: to try the script")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="outrider-gpu-") as folder:

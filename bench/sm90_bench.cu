@@ -2,7 +2,7 @@
 // measured in the same run (cuBLAS is looked for at run time and left out where it is missing). Every case is compared with
 // float64 at sampled places before it is timed; operands are random and rotate through 2 GB. Times are medians of CUDA events.
 //
-//     sm90_bench [linear|w4|attention|candidates]      (default: all)
+//     sm90_bench [linear|w4|attention|sample|candidates]      (default: all)
 //
 // Exit codes: 0, 1 a case is wrong.
 #include <dlfcn.h>
@@ -11,6 +11,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "bench/sm90_arena.h"
@@ -81,8 +83,11 @@ bool bench_linear(const Arena& arena, const ModelShape& model) {
   std::printf("| %s | rows | us | GB/s | of copy | TFLOP/s | cuBLAS us | speed |\n|---|---|---|---|---|---|---|---|\n",
               model.name);
   bool right = true;
-  double ratio_log = 0.0, worst = 1e9;
-  int ratios = 0;
+  struct {
+    const char* name;
+    double log = 0.0, least = 1e9;
+    int count = 0;
+  } against[] = {{"1 to 64 rows"}, {"128 to 1024 rows"}, {"4096 rows"}};
   for (int which = 0; which < kNumProjections - 1; ++which) {
     const Projection w = projection(model, which);
     const int64_t elements = int64_t{w.out_features} * w.in_features, x_at = kArena - int64_t{4096} * w.in_features;
@@ -109,15 +114,19 @@ bool bench_linear(const Arena& arena, const ModelShape& model) {
           cublas.run(rows, w.out_features, w.in_features, arena.elements.data() + i * elements, x, out.data());
         });
         std::printf(" %.1f | %.2f |\n", theirs, theirs / us);
-        ratio_log += std::log(theirs / us);
-        worst = std::min(worst, theirs / us);
-        ++ratios;
+        auto& ratios = against[rows <= 64 ? 0 : rows < 4096 ? 1 : 2];
+        ratios.log += std::log(theirs / us);
+        ratios.least = std::min(ratios.least, theirs / us);
+        ++ratios.count;
       } else {
         std::printf(" | |\n");
       }
     }
   }
-  if (ratios > 0) std::printf("\nagainst cuBLAS: geometric mean %.3f, least %.3f\n", std::exp(ratio_log / ratios), worst);
+  for (const auto& ratios : against) {
+    if (ratios.count > 0)
+      std::printf("\nagainst cuBLAS, %s: geometric mean %.3f, least %.3f\n", ratios.name, std::exp(ratios.log / ratios.count), ratios.least);
+  }
   std::printf("\n");
   return right;
 }
@@ -195,8 +204,9 @@ bool bench_attention(const Arena& arena, const ModelShape& m) {
     int batch, context, rows;
   } kCases[] = {{"decode", 1, 8192, 1},  {"decode", 16, 8192, 1},    {"decode", 64, 2048, 1},   {"verify", 1, 8192, 8},
                 {"verify", 16, 8192, 8}, {"prefill", 1, 2048, 2048}, {"prefill", 1, 8192, 8192}};
-  std::printf("| %s | batch | context | us | GB/s | of copy | TFLOP/s |\n|---|---|---|---|---|---|---|\n", m.name);
+  std::printf("| %s | batch | context | us | over its bytes' floor, us | of decode | GB/s | of copy | TFLOP/s |\n|---|---|---|---|---|---|---|---|---|\n", m.name);
   bool right = true;
+  std::map<std::pair<int, int>, double> decode_us;  // by batch and context
   const KvLayout layout = {1, m.num_kv_heads, m.head_dim};
   for (const auto& c : kCases) {
     const AttentionCase work(c.batch, c.context, c.rows, attention_sm90_tile_rows(m.num_heads, m.num_kv_heads));
@@ -240,8 +250,11 @@ bool bench_attention(const Arena& arena, const ModelShape& m) {
     const double us = time_us(c.rows > 64 ? 2 : places, run), bytes = 2.0 * static_cast<double>(pool);
     double pairs = 0.0;
     for (const int32_t position : work.positions) pairs += position + 1;
-    std::printf("| %s | %d | %d | %.1f | %.0f | %.0f %% | %.0f |\n", c.name, c.batch, c.context, us, bytes / us / 1e3,
-                100.0 * bytes / us / arena.copy_rate, 4.0 * m.head_dim * m.num_heads * pairs / us / 1e6);
+    if (c.rows == 1) decode_us[{c.batch, c.context}] = us;
+    const auto decode = decode_us.find({c.batch, c.context});
+    std::printf("| %s | %d | %d | %.1f | %.1f | %.2f | %.0f | %.0f %% | %.0f |\n", c.name, c.batch, c.context, us, us - bytes / arena.copy_rate,
+                c.rows <= 64 && decode != decode_us.end() ? us / decode->second : 0.0, bytes / us / 1e3, 100.0 * bytes / us / arena.copy_rate,
+                4.0 * m.head_dim * m.num_heads * pairs / us / 1e6);
   }
   std::printf("\n");
   return right;
@@ -276,6 +289,7 @@ int main(int argc, char** argv) {
     if (wanted("linear")) right = bench_linear(arena, model) && right;
     if (wanted("w4")) right = bench_w4(arena, model) && right;
     if (wanted("attention")) right = bench_attention(arena, model) && right;
+    if (wanted("sample")) right = bench_sample(arena, model) && right;
     if (wanted("candidates")) right = bench_candidates(arena, model) && right;
   }
   return right ? 0 : 1;

@@ -1,4 +1,4 @@
-// The part of sm90_bench about drafters: quantize_w4, linear_w4 and candidates.
+// The parts of sm90_bench about drafters and draws: quantize_w4, linear_w4, candidates and sample.
 #include <cmath>
 #include <cstring>
 
@@ -93,11 +93,42 @@ bool linear_w4_is_right(const std::vector<float>& out, const std::vector<Element
   return true;
 }
 
+// linear_w4's form for these rows, and around the change from one to the other both: "narrow, wide".
+bool bench_linear_w4(const Arena& arena, const Projection& w, int rows, const DeviceBuffer<uint8_t>& packed, int places) {
+  const int32_t width = w.gated ? w.out_features / 2 : w.out_features;
+  const int64_t x_at = kArena - int64_t{256} * w.in_features, packed_bytes = w4_sm90_packed_bytes(w.out_features, w.in_features);
+  const size_t outputs = static_cast<size_t>(rows) * static_cast<size_t>(width);
+  const DeviceBuffer<float> out(w.gated ? 0 : outputs);
+  const DeviceBuffer<Element> gated(w.gated ? outputs : 0);
+  bool right = true;
+  for (const bool wide : {false, true}) {
+    if (wide ? rows < 16 : rows > 64) continue;
+    const auto run = [&](int i) {
+      const LinearW4Weight weight = {w.in_features, w.out_features, packed.data() + i * packed_bytes, nullptr};
+      const LinearW4Params p = {rows, weight, arena.elements.data() + x_at, w.in_features, nullptr, out.data(), width,
+                                w.gated ? gated.data() : nullptr, width};
+      check_status(wide ? linear_w4_wide_sm90(p, nullptr) : linear_w4_narrow_sm90(p, nullptr));
+    };
+    run(0);
+    const char* form = wide ? "wide" : "narrow";
+    if (!linear_w4_is_right(out.read(), gated.read(), rows, w, x_at)) {
+      std::printf("| %s | %d | %s | WRONG |\n", w.name, rows, form);
+      right = false;
+      continue;
+    }
+    const double took = time_us(places, run), bytes = static_cast<double>(packed_bytes);
+    std::printf("| %s | %d | %s | %.1f | %.0f | %.0f %% | %.0f |\n", w.name, rows, form, took, bytes / took / 1e3,
+                100.0 * bytes / took / arena.copy_rate, 2.0 * rows * w.out_features * w.in_features / took / 1e6);
+  }
+  return right;
+}
+
 }  // namespace
 
 bool bench_w4(const Arena& arena, const ModelShape& model) {
-  std::printf("| %s, 4 bits | rows | us | GB/s | of copy | TFLOP/s |\n|---|---|---|---|---|---|\n", model.name);
+  std::printf("| %s, 4 bits | rows | form | us | GB/s | of copy | TFLOP/s |\n|---|---|---|---|---|---|---|\n", model.name);
   bool right = true;
+  double layers_us = 0.0;
   for (int which = 0; which < kNumProjections; ++which) {
     const Projection w = projection(model, which);
     const int64_t elements = int64_t{w.out_features} * w.in_features, x_at = kArena - int64_t{256} * w.in_features;
@@ -113,50 +144,90 @@ bool bench_w4(const Arena& arena, const ModelShape& model) {
     right = quantize_is_right(packed, w) && right;
     const double us = time_us(places, quantize),
                  moved = 2.0 * static_cast<double>(elements) + static_cast<double>(packed_bytes);
-    std::printf("| %s, quantise | | %.1f | %.0f | %.0f %% | |\n", w.name, us, moved / us / 1e3,
+    std::printf("| %s, quantise | | | %.1f | %.0f | %.0f %% | |\n", w.name, us, moved / us / 1e3,
                 100.0 * moved / us / arena.copy_rate);
-    const int32_t width = w.gated ? w.out_features / 2 : w.out_features;
-    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) {
+    if (w.out_features != model.vocab_size) layers_us += us * model.num_layers;
+    for (const int rows : {1, 2, 4, 8, 16, 32, 48, 64, 128, 256}) {
       if (rows > 64 && w.out_features == model.vocab_size) continue;
-      const size_t outputs = static_cast<size_t>(rows) * static_cast<size_t>(width);
-      const DeviceBuffer<float> out(w.gated ? 0 : outputs);
-      const DeviceBuffer<Element> gated(w.gated ? outputs : 0);
-      const auto run = [&](int i) {
-        const LinearW4Weight weight = {w.in_features, w.out_features, packed.data() + i * packed_bytes, nullptr};
-        check_status(linear_w4_sm90({rows, weight, arena.elements.data() + x_at, w.in_features, nullptr, out.data(), width,
-                                     w.gated ? gated.data() : nullptr, width},
-                                    nullptr));
-      };
-      run(0);
-      if (!linear_w4_is_right(out.read(), gated.read(), rows, w, x_at)) {
-        std::printf("| %s | %d | WRONG |\n", w.name, rows);
-        right = false;
-        continue;
-      }
-      const double took = time_us(places, run), bytes = static_cast<double>(packed_bytes);
-      std::printf("| %s | %d | %.1f | %.0f | %.0f %% | %.0f |\n", w.name, rows, took, bytes / took / 1e3,
-                  100.0 * bytes / took / arena.copy_rate, 2.0 * rows * static_cast<double>(elements) / took / 1e6);
+      right = bench_linear_w4(arena, w, rows, packed, places) && right;
     }
   }
-  std::printf("\n");
+  std::printf("\nall %d layers quantised, without the lm_head: %.2f ms\n\n", model.num_layers, layers_us / 1e3);
   return right;
 }
 
 // ---- Draws
 // ----------------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Draws of one kind, at most 64.
+std::vector<SampleDraw> random_draws(int count, float top_p) {
+  std::vector<SampleDraw> draws;
+  for (int i = 0; i < count; ++i) {
+    SampleDraw d = {};
+    d.logits_row = i, d.position = 100 + i, d.noise = noise_stream({1, static_cast<uint64_t>(i), 0}), d.forced_token = -1;
+    d.temperature = 1.0f, d.top_p = top_p, d.repetition_penalty = 1.0f;
+    draws.push_back(d);
+  }
+  return draws;
+}
+
+std::vector<float> random_logits(int rows, int32_t vocab) {
+  std::vector<float> start(static_cast<size_t>(vocab)), logits(static_cast<size_t>(rows) * static_cast<size_t>(vocab));
+  for (int32_t v = 0; v < vocab; ++v) start[static_cast<size_t>(v)] = 8.0f * to_float(arena_value(v));
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = start[(i * 7 + i / static_cast<size_t>(vocab)) % start.size()];
+  return logits;
+}
+
+}  // namespace
+
+// The target's draws of random logits: the first rows have the scalar definition's bits.
+bool bench_sample(const Arena& arena, const ModelShape& m) {
+  const int32_t vocab = m.vocab_size;
+  bool right = true;
+  std::printf("| %s, sample | rows | us | GB/s | of copy |\n|---|---|---|---|---|\n", m.name);
+  for (const int rows : {1, 16, 64}) {
+    const std::vector<float> logits = random_logits(rows, vocab);
+    const DeviceBuffer<float> on_device(logits);
+    const size_t entries = static_cast<size_t>(rows) * static_cast<size_t>(sample_workspace_stride(vocab)),
+                 chunks_size = static_cast<size_t>(rows) * static_cast<size_t>(sample_num_chunks(vocab));
+    const DeviceBuffer<float> scaled(entries);
+    const DeviceBuffer<int32_t> order(entries), spare(entries);
+    const DeviceBuffer<SampleChunk> chunks(chunks_size);
+    const DeviceBuffer<SampleResult> results(static_cast<size_t>(rows));
+    for (const float top_p : {1.0f, 0.95f}) {
+      const std::vector<SampleDraw> draws = random_draws(rows, top_p);
+      const DeviceBuffer<SampleDraw> device_draws(draws);
+      const auto run = [&](int) {
+        check_status(sample_sm90({rows, vocab, on_device.data(), vocab, device_draws.data(), results.data(), scaled.data(), order.data()},
+                                 {chunks.data(), spare.data()}, nullptr));
+      };
+      run(0);
+      const int compared = std::min(rows, 8);
+      const std::vector<SampleResult> found = results.read();
+      std::vector<SampleResult> expected(static_cast<size_t>(compared));
+      std::vector<float> host_scaled(static_cast<size_t>(sample_workspace_stride(vocab)));
+      std::vector<int32_t> host_order(host_scaled.size());
+      ThreadPool pool(1);
+      sample_scalar({compared, vocab, logits.data(), vocab, draws.data(), expected.data(), host_scaled.data(), host_order.data()}, pool);
+      bool same = true;
+      for (size_t i = 0; i < expected.size(); ++i) same = same && found[i].token == expected[i].token && found[i].logprob == expected[i].logprob;
+      right = right && same;
+      const double us = time_us(4, run), bytes = 4.0 * static_cast<double>(logits.size());
+      std::printf("| %s | %d | %s%.1f | %.0f | %.0f %% |\n", top_p == 1.0f ? "no filter" : "top-p 0.95", rows, same ? "" : "WRONG ", us,
+                  bytes / us / 1e3, 100.0 * bytes / us / arena.copy_rate);
+    }
+  }
+  std::printf("\n");
+  return right;
+}
+
 // A drafter's candidates of random logits, compared with the scalar definition's.
 bool bench_candidates(const Arena& arena, const ModelShape& m) {
   constexpr int kDraws = 64, kPerPlace = 4;
   const int32_t vocab = m.vocab_size;
-  const std::vector<Element> start = [&] {
-    std::vector<Element> values(static_cast<size_t>(vocab));
-    for (int32_t v = 0; v < vocab; ++v) values[static_cast<size_t>(v)] = arena_value(v);
-    return values;
-  }();
-  std::vector<float> logits(static_cast<size_t>(kDraws) * static_cast<size_t>(vocab));
-  for (size_t i = 0; i < logits.size(); ++i)
-    logits[i] = 8.0f * to_float(start[(i * 7 + i / static_cast<size_t>(vocab)) % start.size()]);
+  const std::vector<float> logits = random_logits(kDraws, vocab);
   const DeviceBuffer<float> on_device(logits);
   const size_t entries = kDraws * static_cast<size_t>(sample_workspace_stride(vocab)),
                lists = kDraws * static_cast<size_t>(sample_num_chunks(vocab));
@@ -169,12 +240,7 @@ bool bench_candidates(const Arena& arena, const ModelShape& m) {
   bool right = true;
   for (const float top_p : {1.0f, 0.95f}) {
     std::vector<CandidateDraw> draws;
-    for (int i = 0; i < kDraws; ++i) {
-      SampleDraw d = {};
-      d.logits_row = i, d.position = 100 + i, d.noise = noise_stream({1, static_cast<uint64_t>(i), 0}), d.forced_token = -1;
-      d.temperature = 1.0f, d.top_p = top_p, d.repetition_penalty = 1.0f;
-      draws.push_back({d, 1.0f});
-    }
+    for (const SampleDraw& d : random_draws(kDraws, top_p)) draws.push_back({d, 1.0f});
     const DeviceBuffer<CandidateDraw> device_draws(draws);
     const auto run = [&](int) {
       check_status(candidates_sm90(

@@ -11,6 +11,7 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/linear/linear.h"
 #include "loader/checkpoint.h"
+#include "loader/inflated_tensors.h"
 #include "loader/item_status.h"
 #include "loader/otr_file.h"
 #include "loader/parallel_status.h"
@@ -23,9 +24,19 @@ namespace {
 // two threads seldom first touch one huge page together, which both would clear.
 constexpr int64_t kStepBytes = 256 << 10, kTaskBytes = 2 << 20;
 
-class CheckpointSource final : public WeightSource {
+using Place = std::pair<std::string_view, uint64_t>;  // file, and bytes into it
+
+Place place_of(const Checkpoint& checkpoint, const std::string& tensor) {
+  const TensorInfo* info = checkpoint.find(tensor);
+  return {checkpoint.file_of(tensor), info != nullptr ? info->begin : 0};
+}
+Place place_of(const InflatedTensors&, const std::string& tensor) { return {tensor, 0}; }
+
+// Of tensors that are read by rows: Checkpoint, InflatedTensors.
+template <typename Tensors>
+class RowsSource final : public WeightSource {
  public:
-  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  explicit RowsSource(Tensors tensors) : tensors_(std::move(tensors)) {}
 
   Status read(std::span<const WeightTarget> targets, ThreadPool& pool) override {
     std::vector<RowTask> tasks;
@@ -44,14 +55,14 @@ class CheckpointSource final : public WeightSource {
     });
   }
 
-  int64_t converted_tensors() const override { return checkpoint_.converted_tensors(); }
+  int64_t converted_tensors() const override { return tensors_.converted_tensors(); }
 
  private:
   // Rows of a target, whole blocks of a linear one.
   struct RowTask {
     const WeightTarget* target;
     int32_t first_row, num_rows;
-    std::pair<std::string_view, uint64_t> place;  // file, and bytes into it
+    Place place;
   };
 
   // Whole blocks, at least one.
@@ -64,13 +75,12 @@ class CheckpointSource final : public WeightSource {
   void add_tasks(const WeightTarget& target, std::vector<RowTask>* tasks) const {
     const WeightPiece& piece = *target.piece;
     const std::string& tensor = piece.parts.front().tensor;
-    const TensorInfo* info = checkpoint_.find(tensor);
-    const uint64_t begin = info != nullptr ? info->begin : 0;
+    const auto [file, begin] = place_of(tensors_, tensor);
     const int32_t rows = piece.kind == PieceKind::kVector ? piece.out_features : rows_of(piece, kTaskBytes);
     for (int64_t row = 0; row < piece.out_features; row += rows) {
       const uint64_t offset = static_cast<uint64_t>(row * piece.in_features) * sizeof(Element);
       const int32_t first = static_cast<int32_t>(row);
-      tasks->push_back({&target, first, std::min(rows, piece.out_features - first), {checkpoint_.file_of(tensor), begin + offset}});
+      tasks->push_back({&target, first, std::min(rows, piece.out_features - first), {file, begin + offset}});
     }
   }
 
@@ -102,7 +112,7 @@ class CheckpointSource final : public WeightSource {
     const int32_t size = piece.parts[0].out_features, begin = std::min(first / 2, size), end = std::min((first + count) / 2, size);
     const int64_t width = piece.in_features;
     for (size_t part = 0; part < 2 && begin < end; ++part) {
-      OTR_RETURN_IF_ERROR(checkpoint_.read_rows(piece.parts[part].tensor, std::array<int64_t, 2>{size, width}, begin, end - begin,
+      OTR_RETURN_IF_ERROR(tensors_.read_rows(piece.parts[part].tensor, std::array<int64_t, 2>{size, width}, begin, end - begin,
                                                 rows + static_cast<int64_t>(part) * count / 2 * width));
     }
     for (int32_t block = 0; block < count / kLinearBlockN; ++block) {
@@ -119,7 +129,7 @@ class CheckpointSource final : public WeightSource {
     for (const PiecePart& part : piece.parts) {
       const int32_t begin = std::max(first, part_begin), end = std::min(first + count, part_begin + part.out_features);
       if (begin < end) {
-        OTR_RETURN_IF_ERROR(checkpoint_.read_rows(part.tensor, std::array<int64_t, 2>{part.out_features, piece.in_features},
+        OTR_RETURN_IF_ERROR(tensors_.read_rows(part.tensor, std::array<int64_t, 2>{part.out_features, piece.in_features},
                                                   begin - part_begin, end - begin, out));
         out += int64_t{end - begin} * piece.in_features;
       }
@@ -130,13 +140,13 @@ class CheckpointSource final : public WeightSource {
 
   Status read_vector(const WeightPiece& piece, float* out) const {
     for (const PiecePart& part : piece.parts) {
-      OTR_RETURN_IF_ERROR(checkpoint_.read_as_float(part.tensor, std::array<int64_t, 1>{part.out_features}, out));
+      OTR_RETURN_IF_ERROR(tensors_.read_as_float(part.tensor, std::array<int64_t, 1>{part.out_features}, out));
       out += part.out_features;
     }
     return {};
   }
 
-  Checkpoint checkpoint_;
+  Tensors tensors_;
 };
 
 uint64_t piece_bytes(const WeightPiece& piece) {
@@ -189,9 +199,13 @@ Result<OpenModel> open_model(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode)) return open_otr(path);
   OTR_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(path));
+  if (InflatedTensors::is_there(path)) {
+    OTR_ASSIGN_OR_RETURN(InflatedTensors tensors, InflatedTensors::open(path, config));
+    return OpenModel{std::move(config), std::make_unique<RowsSource<InflatedTensors>>(std::move(tensors))};
+  }
   OTR_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(path));
   OTR_RETURN_IF_ERROR(validate_tensors(config, checkpoint));
-  return OpenModel{std::move(config), std::make_unique<CheckpointSource>(std::move(checkpoint))};
+  return OpenModel{std::move(config), std::make_unique<RowsSource<Checkpoint>>(std::move(checkpoint))};
 }
 
 }  // namespace otr

@@ -1,4 +1,5 @@
-// WeightSource: where a model's weights come from: a Hugging Face folder or an .otr file. Both open with open_model().
+// WeightSource: where a model's weights come from: a Hugging Face folder, an .otr file, or a folder that says of which small model they are made
+// (inflated_tensors.h). All open with open_model().
 //
 // Pieces are filled in parallel, in steps that fit a core's cache, in the order of the file: read, unpacked or packed straight to
 // where they belong. There is no copy of a whole tensor in between.

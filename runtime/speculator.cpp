@@ -68,6 +68,7 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   const size_t batch = static_cast<size_t>(options.max_batch);
   s->rows_.reserve(batch);
   s->model_rows_.reserve(batch);
+  s->asked_.reserve(s->drafters_.size());
   s->depths_.reserve(batch);
   s->offered_.reserve(batch);
   s->run_of_.reserve(batch);
@@ -212,6 +213,7 @@ void Speculator::begin_tick(size_t num_runs) {
   outcomes_.clear();
   kept_.clear();
   work_ = {};
+  asked_.clear();
 }
 
 void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
@@ -244,22 +246,35 @@ void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
   rows_.push_back({.sequence = view(s), .max_depth = depth, .forest = &forests_[run]});
 }
 
-void Speculator::draft(int32_t max_nodes) {
-  if (offered_.empty()) return;
-  // Equal shares: no row's draft depends on its place in the batch.
+// Whom to ask for how many nodes. Equal shares: no row's draft depends on its place in the batch.
+void Speculator::share_out(int32_t max_nodes) {
   const int32_t room = max_nodes / std::max(1, static_cast<int32_t>(rows_.size())), num_drafters = std::popcount(plan_.drafters);
   const int32_t nodes = std::min(plan_.verify_tokens, room);
+  const std::vector<DraftRow>& model_rows = plan_.model_depth.empty() ? rows_ : rows_for_models();
   int32_t asked = 0;
   for (size_t d = 0; d < drafters_.size(); ++d) {
     if (rows_.empty() || (plan_.drafters >> d & 1) == 0) continue;
     const int32_t share = plan_.drafter_nodes > 0 ? std::min(plan_.drafter_nodes, traits_[d].has_model ? room : kMaxDraftNodes)
                                                   : nodes / num_drafters + (asked < nodes % num_drafters ? 1 : 0);
     ++asked;
-    const std::vector<DraftRow>& rows = traits_[d].has_model && !plan_.model_depth.empty() ? rows_for_models() : rows_;
+    const std::vector<DraftRow>& rows = traits_[d].has_model ? model_rows : rows_;
     if (share == 0 || rows.empty()) continue;
-    const DraftWork work = drafters_[d]->propose(rows, {.top_k = plan_.top_k, .max_nodes = share, .gate = chooser_->gate()});
-    work_.passes += work.passes;
-    work_.rows += work.rows;
+    asked_.push_back({drafters_[d].get(), &rows, {.top_k = plan_.top_k, .max_nodes = share, .gate = chooser_->gate()}});
+  }
+}
+
+// What runs on a device is asked for first and waited for last: drafters that look up do so on the host meanwhile.
+void Speculator::draft(int32_t max_nodes) {
+  if (offered_.empty()) return;
+  share_out(max_nodes);
+  for (Ask& ask : asked_) ask.begun = ask.drafter->begin(*ask.rows, ask.limits);
+  for (const bool begun : {false, true}) {
+    for (const Ask& ask : asked_) {
+      if (ask.begun != begun) continue;
+      const DraftWork work = ask.drafter->propose(*ask.rows, ask.limits);
+      work_.passes += work.passes;
+      work_.rows += work.rows;
+    }
   }
   forest_of_.clear();
   for (const size_t run : run_of_) forest_of_.push_back(&forests_[run]);
@@ -279,6 +294,10 @@ const std::vector<DraftRow>& Speculator::rows_for_models() {
     model_rows_.back().max_depth = std::min(rows_[i].max_depth, plan_.model_depth[row]);
   }
   return model_rows_;
+}
+
+void Speculator::look_ahead() {
+  for (const Ask& ask : asked_) ask.drafter->look_ahead(*ask.rows);
 }
 
 void Speculator::drop_drafts() {

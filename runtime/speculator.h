@@ -68,6 +68,8 @@ class Speculator {
   void plan(size_t run, const Sequence& s, int32_t depth);
   // Fills the forests of the planned runs with at most `max_nodes` nodes in all, ordered by path.
   void draft(int32_t max_nodes);
+  // The forests are being verified, on a device: what drafters look up on the host for the next tick.
+  void look_ahead();
   // Forgets what draft() has proposed: it ran out of memory on the way.
   void drop_drafts();
   const Forest& forest(size_t run) const { return forests_[run]; }
@@ -87,6 +89,7 @@ class Speculator {
   Result<std::vector<CostModel>> paced_costs() const;
   Result<std::unique_ptr<Drafter>> make_drafter(const std::string& name, Device& device, const std::vector<std::unique_ptr<Sequence>>& live);
   const std::vector<DraftRow>& rows_for_models();
+  void share_out(int32_t max_nodes);
   bool is_model(const std::string& name) const;
   bool is_remote(const std::string& name) const { return options_.link != nullptr && name == options_.decoupled; }
   DraftSequence view(const Sequence& s) const;
@@ -105,6 +108,13 @@ class Speculator {
   std::vector<Forest> forests_;   // by run of the tick
   std::vector<int32_t> depths_;   // by run: what the plan says
   std::vector<DraftRow> rows_, model_rows_;
+  struct Ask {  // of a drafter, in this tick
+    Drafter* drafter;
+    const std::vector<DraftRow>* rows;
+    DraftLimits limits;
+    bool begun = false;  // a device works at it
+  };
+  std::vector<Ask> asked_;
   // The tick as the chooser sees it.
   TickView view_;
   TickPlan plan_;

@@ -1,6 +1,7 @@
 #include "runtime/tree_drafter.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace otr {
 namespace {
@@ -80,16 +81,35 @@ void TreeDrafter::join(const DraftSequence& s) {
   ++num_joined_;
 }
 
+bool TreeDrafter::begin(std::span<const DraftRow> rows, const DraftLimits& limits) {
+  begun_ = false;  // a propose() that should have followed may have been given up
+  if (chain_ == nullptr) return false;
+  start(rows, limits);
+  begun_ = true;
+  return chains_;
+}
+
 DraftWork TreeDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
+  const PathsOfOneCall paths_end_here(&paths_, &model_.page_pool());
+  if (!std::exchange(begun_, false)) start(rows, limits);
+  if (chains_) collect_chains(rows);
+  for (int32_t level = 1, last = chains_ ? 0 : deepest(rows); level <= last; ++level) {
+    if (level > 1 && limits.gate != nullptr) pass_gate(rows, level, limits.gate);
+    run_level(rows, level, limits.top_k);
+  }
+  for (const DraftRow& row : rows) member(row.sequence.slot).tree.export_to(row.forest, options_.number);
+  return work_;
+}
+
+// Finds who drafts, runs what they lack, and asks for chains that can grow by themselves.
+void TreeDrafter::start(std::span<const DraftRow> rows, const DraftLimits& limits) {
   page_work_.clear();
   work_ = {};
-  const PathsOfOneCall paths_end_here(&paths_, &model_.page_pool());
   for (int32_t& row : row_of_) row = std::min(row, kNoRow);
   for (size_t i = 0; i < rows.size(); ++i) {
     row_of_[static_cast<size_t>(rows[i].sequence.slot)] = static_cast<int32_t>(i);
     members_[i].drafts = true;
   }
-  int32_t deepest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     Member& m = member(rows[i].sequence.slot);
     const int32_t depth = std::min(rows[i].max_depth, limits.max_nodes);
@@ -99,18 +119,17 @@ DraftWork TreeDrafter::propose(std::span<const DraftRow> rows, const DraftLimits
     m.tree.reset(limits.max_nodes);
     m.depth = depth;
     m.drafts = admit(rows[i], rows.first(i), depth, &page_work_);
-    if (m.drafts) deepest = std::max(deepest, depth);
   }
   model_.prepare(page_work_);
   catch_up(rows);
-  const bool chains = may_chain(rows, limits);
-  if (chains) grow_chains(rows, deepest);
-  for (int32_t level = 1; level <= deepest && !chains; ++level) {
-    if (level > 1 && limits.gate != nullptr) pass_gate(rows, level, limits.gate);
-    run_level(rows, level, limits.top_k);
-  }
-  for (const DraftRow& row : rows) member(row.sequence.slot).tree.export_to(row.forest, options_.number);
-  return work_;
+  chains_ = may_chain(rows, limits) && deepest(rows) > 0;
+  if (chains_) launch_chains(rows);
+}
+
+int32_t TreeDrafter::deepest(std::span<const DraftRow> rows) const {
+  int32_t most = 0;
+  for (const DraftRow& row : rows) most = drafts(row.sequence.slot) ? std::max(most, member_of(row.sequence.slot)->depth) : most;
+  return most;
 }
 
 // Drops what is not worth a row from the frontiers.
@@ -197,13 +216,17 @@ bool TreeDrafter::may_chain(std::span<const DraftRow> rows, const DraftLimits& l
 }
 
 // All levels are asked for one behind the other. Sequences whose chain ends early, at a stop, run on: nobody reads that.
-void TreeDrafter::grow_chains(std::span<const DraftRow> rows, int32_t deepest) {
-  if (deepest == 0) return;
+void TreeDrafter::launch_chains(std::span<const DraftRow> rows) {
   chain_->begin();
-  for (int32_t level = 1; level <= deepest; ++level) run_chain_level(rows, level);
+  for (int32_t level = 1, last = deepest(rows); level <= last; ++level) run_chain_level(rows, level);
+}
+
+// Waits for them. Who drafts is still as it was asked for: nothing has been hung since.
+void TreeDrafter::collect_chains(std::span<const DraftRow> rows) {
+  const int32_t last = deepest(rows);
   chain_->finish(candidates_.data());
   const Candidates* found = candidates_.data();
-  for (int32_t level = 1; level <= deepest; ++level) {
+  for (int32_t level = 1; level <= last; ++level) {
     for (const DraftRow& row : rows) {
       Member& m = member(row.sequence.slot);
       if (m.newest_draw < 0 || level > m.depth) continue;

@@ -2,8 +2,9 @@
 // every sequence's frontier, the best candidates with the target's own noise become the next nodes, and so on (spec/draft_tree.h).
 // A chain is the tree with one candidate a place.
 //
-// On a device chains grow there: a level's draws are the next level's tokens, and the host waits once a propose(). Not where a gate decides
-// level by level, nor where penalties depend on what was drafted.
+// On a device chains grow there: a level's draws are the next level's tokens, and the host waits once a propose(). They are asked for in
+// begin(), so that retrieval drafters look up on the host meanwhile. Not where a gate decides level by level, nor where penalties depend on
+// what was drafted.
 //
 // Sibling nodes share a position, so every path of a tree but the first has pages of its own (memory/draft_paths.h) for the length of
 // the propose(). Derived classes say where the committed tokens' keys are.
@@ -43,6 +44,7 @@ struct TreeDrafterOptions {
 class TreeDrafter : public Drafter {
  public:
   void join(const DraftSequence& sequence) override;
+  bool begin(std::span<const DraftRow> rows, const DraftLimits& limits) override;
   DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) override;
   void observe(const DraftVerdict& verdict) override;
   void leave(int32_t slot) override;
@@ -98,6 +100,8 @@ class TreeDrafter : public Drafter {
   }
   Member& member(int32_t slot) { return members_[static_cast<size_t>(row_of_[static_cast<size_t>(slot)])]; }
   const Calibration& calibration(const Sequence& s) const { return calibrations_[s.group->sampling.temperature == 0.0f]; }
+  void start(std::span<const DraftRow> rows, const DraftLimits& limits);
+  int32_t deepest(std::span<const DraftRow> rows) const;  // of those that draft
   void pass_gate(std::span<const DraftRow> rows, int32_t level, DraftGate* gate);
   void run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k);
   void spoil_candidates();
@@ -105,7 +109,8 @@ class TreeDrafter : public Drafter {
   void add_draw(const DraftSequence& s, int32_t depth);
   void hang(Member* m, const Sequence& s, int32_t node, const Candidates& c);
   bool may_chain(std::span<const DraftRow> rows, const DraftLimits& limits) const;
-  void grow_chains(std::span<const DraftRow> rows, int32_t deepest);
+  void launch_chains(std::span<const DraftRow> rows);
+  void collect_chains(std::span<const DraftRow> rows);
   void run_chain_level(std::span<const DraftRow> rows, int32_t level);
   bool place(const DraftSequence& s, Member* m, int32_t node, bool first_child, int32_t max_depth);
 
@@ -126,6 +131,8 @@ class TreeDrafter : public Drafter {
   std::vector<int32_t> from_;           // by row of a chain's level: the draw that gives its token
   std::vector<float> frontier_;  // A of all frontiers' nodes
   DraftWork work_;               // of the propose() that runs
+  bool begun_ = false;           // begin() has started it
+  bool chains_ = false;          // its chains grow on the device
   std::array<float, kMaxCandidates> growth_;  // of one place's candidates: what the tree is grown by
   Calibration calibrations_[2];  // of sampled and of greedy sequences
 };

@@ -33,7 +33,8 @@ bool Worker::step() {
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
-  target().run(rows_.batch());      // run: the forward program
+  target().run(rows_.batch());      // run: the forward program …
+  if (device_->accelerator() != nullptr) speculator_->look_ahead();  // … beside which, on a device, drafters look up for the next tick
   draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
   hold_pass(runs.size());
   const double verifying = marks_.clock.seconds() - marks_.verify_at;

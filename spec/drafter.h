@@ -65,8 +65,13 @@ class Drafter {
   virtual ~Drafter() = default;
   // A sequence will be decoded. One that comes from another worker has a part of its response already.
   virtual void join(const DraftSequence& sequence) = 0;
+  // Asks a device for what it can do by itself while other drafters propose. True: it has, and the propose() of these rows and limits, which
+  // follows, waits for it.
+  virtual bool begin(std::span<const DraftRow>, const DraftLimits&) { return false; }
   // Adds nodes to the rows' forests, under its own number.
   virtual DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) = 0;
+  // These rows' forests are being verified, on a device: time to prepare for what will probably be drawn.
+  virtual void look_ahead(std::span<const DraftRow>) {}
   virtual void observe(const DraftVerdict& verdict) = 0;
   // The sequence has ended, or goes to another worker.
   virtual void leave(int32_t slot) = 0;

@@ -13,6 +13,18 @@ int32_t ancestor(const Forest& forest, int32_t node, int32_t distance) {
 
 }  // namespace
 
+void NgramDrafter::Tail::push(int32_t token) {
+  if (size == tokens.size()) {
+    std::shift_left(tokens.begin(), tokens.end(), 1);
+    --size;
+  }
+  tokens[size++] = token;
+}
+
+bool NgramDrafter::Ahead::came(std::span<const int32_t> sequence) const {
+  return num_tokens != 0 && sequence.size() == num_tokens && std::ranges::equal(sequence.last(tail.size), tail.view());
+}
+
 void NgramDrafter::join(const DraftSequence& s) {
   if (members_.size() <= static_cast<size_t>(s.slot)) members_.resize(static_cast<size_t>(s.slot) + 1);
   auto [it, is_new] = groups_.try_emplace(s.group);
@@ -26,7 +38,7 @@ void NgramDrafter::join(const DraftSequence& s) {
   ++group->members;
   const int32_t stream = group->index.add_stream(prompt);
   for (const int32_t token : s.tokens.subspan(prompt.size())) group->index.append(stream, token);
-  member(s.slot) = {s.group, group, stream, 0};
+  member(s.slot) = {.group = s.group, .index = group, .stream = stream};
 }
 
 // What follows a match: in the sequence itself, to its end, where the match is in its prompt or response.
@@ -40,7 +52,7 @@ std::span<const int32_t> NgramDrafter::source_of(const DraftSequence& s, const M
 DraftWork NgramDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
   for (const DraftRow& row : rows) {
     Member& m = member(row.sequence.slot);
-    const NgramIndex::Match match = m.index->index.find(row.sequence.tokens);
+    const NgramIndex::Match match = m.ahead.came(row.sequence.tokens) ? m.ahead.match : m.index->index.find(row.sequence.tokens);
     m.match_length = match.length;
     if (match.length == 0) continue;
     const float keep = rates_[static_cast<size_t>(match.length)].value();
@@ -63,6 +75,26 @@ DraftWork NgramDrafter::propose(std::span<const DraftRow> rows, const DraftLimit
     }
   }
   return {};
+}
+
+void NgramDrafter::look_ahead(std::span<const DraftRow> rows) {
+  for (const DraftRow& row : rows) {
+    Member& m = member(row.sequence.slot);
+    m.ahead = {};
+    if (row.forest->empty()) continue;
+    const NgramIndex& index = m.index->index;
+    const std::span<const int32_t> tokens = row.sequence.tokens;
+    const int32_t path = row.forest->run_end(0);
+    Tail tail;
+    for (const int32_t token : tokens.last(std::min(tokens.size(), tail.tokens.size()))) tail.push(token);
+    for (int32_t node = 0; node < path; ++node) tail.push((*row.forest)[node].token);
+    const NgramIndex::Match next = index.find(tail.view());
+    if (next.length == 0) continue;
+    tail.push(index.stream(next.stream)[static_cast<size_t>(next.position)]);
+    if (const NgramIndex::Match match = index.find(tail.view()); match.length > 0) {
+      m.ahead = {.num_tokens = tokens.size() + static_cast<size_t>(path) + 1, .tail = tail, .match = match};
+    }
+  }
 }
 
 void NgramDrafter::observe(const DraftVerdict& v) {

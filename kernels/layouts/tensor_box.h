@@ -29,7 +29,7 @@ struct TensorBox {
   }
 };
 
-// Why the hardware would refuse it, or null.
+// Why the hardware would refuse it, or by its documentation may, or null.
 constexpr const char* tensor_box_error(const TensorBox& t, uint64_t base) {
   if (base % 16 != 0) return "the tensor is not aligned to 16 bytes";
   if (t.rank < 2 || t.rank > kMaxBoxRank) return "rank";
@@ -41,6 +41,7 @@ constexpr const char* tensor_box_error(const TensorBox& t, uint64_t base) {
     if (t.box[i] == 0 || t.box[i] > 256) return "a side of the box is not 1 to 256";
     if (i > 0 && (t.strides[i] % 16 != 0 || t.strides[i] >= uint64_t{1} << 40))
       return "a stride is not a multiple of 16 bytes below 2^40";
+    if (i > 0 && t.strides[i] < t.strides[i - 1] * t.dims[i - 1]) return "a dimension's stride does not cover the dimension before it";
   }
   return nullptr;
 }
@@ -63,16 +64,18 @@ constexpr TensorBox plain_box(int64_t num_rows, int64_t num_k, int64_t row_strid
   return t;
 }
 
-// Two matrices of half_rows rows each, one below the other (gate and up), read as one tile of box_rows rows in which 8 rows of
-// the first alternate with the same 8 rows of the second: accumulator registers i and i + 2 of a thread then hold row j of
-// both. REQUIRES: half_rows % 8 == 0, box_rows % 16 == 0. Coordinates: (k, 0, 0, row / 8).
-constexpr TensorBox paired_box(int64_t half_rows, int64_t num_k, int64_t row_stride, int box_rows) {
+// Two matrices of half_rows rows each, one below the other (gate and up): a box is 8 rows of the first, then the same 8 rows of the
+// second, so that accumulator registers i and i + 2 of a thread hold row j of both. A tile is several boxes: one box of all its rows would
+// have to count the halves before the rows / 8, and strides that do not ascend are none that CUDA documents. REQUIRES: half_rows % 8 == 0.
+// Coordinates: (k, 0, row / 8, 0).
+inline constexpr int kPairedBoxRows = 16;
+constexpr TensorBox paired_box(int64_t half_rows, int64_t num_k, int64_t row_stride) {
   TensorBox t;
   t.rank = 4;
   const uint64_t row_bytes = static_cast<uint64_t>(row_stride) * 2, half = static_cast<uint64_t>(half_rows);
-  t.dims[0] = static_cast<uint64_t>(num_k), t.dims[1] = 8, t.dims[2] = 2, t.dims[3] = half / 8;
-  t.strides[0] = 2, t.strides[1] = row_bytes, t.strides[2] = half * row_bytes, t.strides[3] = 8 * row_bytes;
-  t.box[0] = kOperandK, t.box[1] = 8, t.box[2] = 2, t.box[3] = static_cast<uint32_t>(box_rows / 16);
+  t.dims[0] = static_cast<uint64_t>(num_k), t.dims[1] = 8, t.dims[2] = half / 8, t.dims[3] = 2;
+  t.strides[0] = 2, t.strides[1] = row_bytes, t.strides[2] = 8 * row_bytes, t.strides[3] = half * row_bytes;
+  t.box[0] = kOperandK, t.box[1] = 8, t.box[2] = 1, t.box[3] = 2;
   return t;
 }
 

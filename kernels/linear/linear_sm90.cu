@@ -62,7 +62,9 @@ OTR_DEVICE void prefetch_weights(const KernelParams& p, const CUtensorMap& weigh
   const int32_t end = kSideBySide ? split_begin(static_cast<int>(rank) + 1, p.splits, p.num_blocks) : p.num_blocks;
   for (int32_t block = begin; block < end && block < begin + p.num_slots; ++block) {
     if constexpr (kEpilogue == LinearEpilogue::kSiluMul) {
-      ptx::tma_prefetch_4d(&weight_map, block * kOperandK, 0, 0, tile_m * (kTileM / 16));
+      for (int32_t box = 0; box < kTileM / kPairedBoxRows; ++box) {
+        ptx::tma_prefetch_4d(&weight_map, block * kOperandK, 0, tile_m * (kTileM / kPairedBoxRows) + box, 0);
+      }
     } else {
       ptx::tma_prefetch_2d(&weight_map, block * kOperandK, tile_m * kTileM);
     }
@@ -91,7 +93,11 @@ OTR_DEVICE void load_tiles(const KernelParams& p, const CUtensorMap& weight_map,
       ptx::mbarrier_wait_cluster(&barriers->empty[turn.slot], turn.phase ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, kSlotBytes);
       if constexpr (kEpilogue == LinearEpilogue::kSiluMul) {
-        ptx::tma_load_4d(weights, &weight_map, block * kOperandK, 0, 0, tile_m * (kTileM / 16), full, weight_policy);
+#pragma unroll
+        for (int32_t box = 0; box < kTileM / kPairedBoxRows; ++box) {
+          ptx::tma_load_4d(weights + box * kPairedBoxRows * kOperandRowBytes, &weight_map, block * kOperandK, 0,
+                           tile_m * (kTileM / kPairedBoxRows) + box, 0, full, weight_policy);
+        }
       } else {
         ptx::tma_load_2d(weights, &weight_map, block * kOperandK, tile_m * kTileM, full, weight_policy);
       }
@@ -319,7 +325,7 @@ Status run(const LinearSm90Config& c, int32_t num_rows, const LinearWeight& w, c
            const float* residual, void* out, int64_t out_stride, cudaStream_t stream) {
   const int64_t weight_stride = linear_sm90_stride(w.in_features);
   const TensorBox weight_box = kEpilogue == LinearEpilogue::kSiluMul
-                                   ? paired_box(w.out_features / 2, w.in_features, weight_stride, c.tile_m())
+                                   ? paired_box(w.out_features / 2, w.in_features, weight_stride)
                                    : matrix_box(w.out_features, w.in_features, weight_stride, c.tile_m());
   const TensorBox x_box = matrix_box(num_rows, w.in_features, x_stride, c.side_by_side ? c.tile_n : c.tile_n / 2);
   CUtensorMap weight_map, x_map;

@@ -1,4 +1,4 @@
-// linear_w4, sm_90a: out[r][n] = residual[r][n] + (sum_g scale[n][g] sum_{k in g} x[r][k] (q[n][k] - zero[n][g]) + bias[n]),
+// linear_w4, sm_90a, up to 32 rows (more: linear_w4_wide_sm90.cu): out[r][n] = residual[r][n] + (sum_g scale[n][g] sum_{k in g} x[r][k] (q[n][k] - zero[n][g]) + bias[n]),
 // and silu(gate) * up as its other epilogue.
 //
 // Shapes, order of sums: linear_w4_sm90.h; tiles, splits, grid: linear_w4_sm90_config.h; weight layout:
@@ -227,11 +227,13 @@ Kernel find_kernel(int tile_n) {
 }  // namespace
 
 Status linear_w4_sm90(const LinearW4Params& p, cudaStream_t stream) {
+  return p.num_rows <= kW4NarrowRows ? linear_w4_narrow_sm90(p, stream) : linear_w4_wide_sm90(p, stream);
+}
+
+Status linear_w4_narrow_sm90(const LinearW4Params& p, cudaStream_t stream) {
   const LinearW4Weight& w = p.weight;
   const bool gated = p.gated != nullptr;
-  if (gated && w.out_features % 16 != 0) return invalid_argument("linear_w4: the intermediate size is not a multiple of 8");
-  if (reinterpret_cast<uintptr_t>(w.packed) % 16 != 0)
-    return invalid_argument("linear_w4: the weight is not aligned to 16 bytes");
+  OTR_RETURN_IF_ERROR(check_linear_w4_sm90(p));
   if (p.num_rows == 0) return {};
   OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
   const LinearW4Sm90Config c = choose_linear_w4_sm90({p.num_rows, w.out_features, w.in_features, gated}, device);

@@ -254,6 +254,34 @@ TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
+// Pages before weights, weights that only wake in the middle, and one of the two asleep or awake already: each order gives the same bits, and
+// nothing runs before both are there.
+TEST_F(EngineSm90, SleepsAndWakesComeInAnyOrder) {
+  const TestEngine engine(create({.policy = "fixed:self:2"}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  std::vector<Request> requests(1, Request({5, 6, 7}));
+  requests[0].sampling.max_new_tokens = 4, requests[0].sampling.ignore_eos = 1;
+  const Outputs expected = engine.run(requests);
+  const size_t before = free_memory();
+  constexpr otr_memory kKv = OTR_MEMORY_KV, kWeights = OTR_MEMORY_WEIGHTS, kAll = OTR_MEMORY_ALL;
+  const std::vector<std::pair<std::vector<otr_memory>, std::vector<otr_memory>>> orders = {
+      {{kAll}, {kKv, kWeights}}, {{kWeights, kKv}, {kKv, kKv, kWeights}}, {{kKv, kAll}, {kWeights, kWeights, kAll}}, {{kWeights}, {kAll}}, {{kKv}, {kWeights, kKv}}};
+  for (const auto& [sleeps, wakes] : orders) {
+    const bool weights = sleeps != std::vector{kKv};
+    for (const otr_memory what : sleeps) ASSERT_EQ(otr_sleep(engine.get(), what), OTR_OK) << otr_last_error(engine.get());
+    EXPECT_GT(free_memory(), before);
+    bool put = false;
+    for (const otr_memory what : wakes) {
+      uint64_t group;
+      EXPECT_EQ(engine.try_submit(requests[0], 0, &group), OTR_BUSY);
+      ASSERT_EQ(otr_wake(engine.get(), what), OTR_OK) << otr_last_error(engine.get());
+      if (weights && !put && what != kKv) put_weights_of(model_, engine), put = true;
+    }
+    EXPECT_EQ(free_memory(), before);
+    EXPECT_EQ(difference(expected, engine.run(requests)), "");
+  }
+}
+
 // ---- That the comparison finds kernels which are not row-invariant ---------------------------------------------------------
 
 // The same product with other splits where rows are few, as engines do that choose by rows. Of a wider model: what is added up before an

@@ -85,7 +85,7 @@ struct Play {
   // Accumulators [warpgroup][m][n] of one block of a cluster over a range of blocks of inputs.
   std::vector<std::vector<float>> multiply(int tile_m, int tile_n, int begin, int end) const {
     const TensorBox weight_box = problem.silu_mul
-                                     ? paired_box(problem.out_features / 2, problem.in_features, stride, config.tile_m())
+                                     ? paired_box(problem.out_features / 2, problem.in_features, stride)
                                      : matrix_box(problem.out_features, problem.in_features, stride, config.tile_m());
     const int shares = config.side_by_side ? 1 : 2;
     const TensorBox x_box = matrix_box(problem.num_rows, problem.in_features, stride, config.tile_n / shares);
@@ -93,10 +93,13 @@ struct Play {
     std::vector<std::vector<float>> acc(static_cast<size_t>(config.consumers),
                                         std::vector<float>(static_cast<size_t>(64 * config.tile_n)));
     for (int block = begin; block < end; ++block) {
-      const int64_t plain[] = {block * kOperandK, tile_m * config.tile_m()},
-                    paired[] = {block * kOperandK, 0, 0, tile_m * (config.tile_m() / 16)};
+      const int64_t plain[] = {block * kOperandK, tile_m * config.tile_m()};
       const uint32_t tokens = static_cast<uint32_t>(config.tile_m()) * kOperandRowBytes;
-      uint32_t bytes = model_tma(w.data(), weight_box, problem.silu_mul ? paired : plain, &shared, 0);
+      uint32_t bytes = problem.silu_mul ? 0 : model_tma(w.data(), weight_box, plain, &shared, 0);
+      for (int box = 0; problem.silu_mul && box < config.tile_m() / 16; ++box) {
+        const int64_t paired[] = {block * kOperandK, 0, tile_m * (config.tile_m() / 16) + box, 0};
+        bytes += model_tma(w.data(), weight_box, paired, &shared, static_cast<uint32_t>(box * 16) * kOperandRowBytes);
+      }
       for (int share = 0; share < shares; ++share) {
         const int half = share * config.tile_n / 2;
         const int64_t at[] = {block * kOperandK, tile_n * config.tile_n + half};

@@ -1,5 +1,6 @@
 // linear_w4 on sm_90a: its weight's layout, its fragments played through mma's definition, and the choice of tiles.
 #include "kernels/linear_w4/linear_w4_sm90_config.h"
+#include "kernels/linear_w4/linear_w4_wide_sm90_config.h"
 
 #include "tests/kernels/kernel_test_util.h"
 
@@ -132,6 +133,90 @@ TEST(LinearW4Sm90Config, ReadsWell) {
   EXPECT_EQ(text(1, 37888, 3584), "tile 64 x 8, 8 warps with 4 slots of 6400 bytes, 132 clusters of 1 for 592 tiles");
   EXPECT_EQ(text(16, 3584, 18944), "tile 64 x 16, 8 warps with 3 slots of 8448 bytes, 56 clusters of 2 for 56 tiles");
   EXPECT_EQ(text(256, 37888, 3584), "tile 64 x 32, 8 warps with 2 slots of 12544 bytes, 132 clusters of 1 for 4736 tiles");
+}
+
+// ---- The wide form ----------------------------------------------------------------------------------------------------------
+
+// What the lanes of four warps write is the operand tile of both halves of a group: every place once, with the weight that belongs there.
+TEST(LinearW4WideLayout, ExpandsEveryWeightToItsPlace) {
+  std::mt19937 bits(5);
+  std::vector<uint8_t> packed(static_cast<size_t>(w4_sm90_packed_bytes(64, 128)));
+  for (uint8_t& byte : packed) byte = static_cast<uint8_t>(bits());
+  std::vector<int> tile(2 * kW4WideOperandBytes / 2, -1);
+  for (int fragment = 0; fragment < 4; ++fragment) {
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int h = 0; h < 2; ++h) {
+        uint32_t w[4];
+        std::memcpy(w, packed.data() + fragment * kW4Sm90FragmentBytes + w4_sm90_lane_offset(h, lane), sizeof w);
+        for (int turn = 0; turn < 2; ++turn) {
+          const int step = w4_wide_step(lane, turn);
+          for (const bool upper : {false, true}) {
+            const uint32_t word = w[step * 2 + (upper ? 1 : 0)], at = static_cast<uint32_t>(h * kW4WideOperandBytes) + w4_wide_offset(fragment, lane, step, upper);
+            ASSERT_EQ(at % 16, 0u);
+            for (int i = 0; i < 8; ++i) {
+              int& place = tile.at(at / 2 + static_cast<size_t>(i));
+              ASSERT_EQ(place, -1) << fragment << " " << lane;
+              place = static_cast<int>(w4_magic_pair(word, i / 2) >> (16 * (i % 2)) & 0x7f);
+            }
+          }
+        }
+      }
+    }
+  }
+  for (uint32_t row = 0; row < 64; ++row) {
+    for (uint32_t k = 0; k < 128; ++k) {
+      const int64_t nibble = w4_sm90_nibble_index(row, k, 128);
+      const size_t at = (k / 64 * kW4WideOperandBytes + operand_offset(row, k % 64)) / 2;
+      ASSERT_EQ(tile[at], packed[static_cast<size_t>(nibble / 2)] >> (nibble % 2 * 4) & 15) << row << " " << k;
+    }
+  }
+}
+
+// Eight lanes of a 128-bit store cover every bank once; without the odd lanes' other order they do not.
+TEST(LinearW4WideLayout, StoresHaveNoBankConflicts) {
+  const auto most = [](bool in_turns) {
+    int worst = 0;
+    for (int first = 0; first < 32; first += 8) {
+      for (int turn = 0; turn < 2; ++turn) {
+        std::vector<int> banks(32);
+        for (int lane = first; lane < first + 8; ++lane) {
+          const uint32_t at = w4_wide_offset(1, lane, in_turns ? w4_wide_step(lane, turn) : turn, true);
+          for (uint32_t word = 0; word < 4; ++word) worst = std::max(worst, ++banks[(at / 4 + word) % 32]);
+        }
+      }
+    }
+    return worst;
+  };
+  EXPECT_EQ(most(true), 1);
+  EXPECT_EQ(most(false), 2);
+}
+
+TEST(LinearW4WideConfig, EveryChoiceFitsTheDevice) {
+  for (const auto& [n, k] :
+       {std::pair(4608, 3584), {3584, 3584}, {37888, 3584}, {3584, 18944}, {152064, 3584}, {1152, 896}, {33, 1}}) {
+    for (const int rows : {33, 64, 65, 128, 129, 256, 1000}) {
+      const LinearW4WideSm90Config c = choose_linear_w4_wide_sm90({rows, n, k, false}, DeviceLimits{});
+      const std::string what = to_string(c) + " for " + std::to_string(rows) + " x " + std::to_string(n) + " x " + std::to_string(k);
+      EXPECT_LE(c.shared_bytes, DeviceLimits{}.shared_per_block) << what;
+      EXPECT_TRUE(c.num_slots >= 3 && c.num_slots <= kW4WideMaxSlots) << what;
+      EXPECT_EQ(c.splits, w4_wide_splits(n, k)) << what;  // whatever the rows
+      EXPECT_TRUE(c.splits == 1 || w4_sm90_groups(k) / c.splits >= 4) << what;
+      EXPECT_TRUE(c.num_clusters >= 1 && c.num_clusters <= c.tiles() && c.num_clusters * c.splits <= 132) << what;
+      EXPECT_TRUE(c.tiles_m * kW4WideBlockM >= n && c.tiles_n * c.tile_n >= rows) << what;
+      EXPECT_GE(c.num_slots * kW4WideConsumers * kW4Sm90GroupBytes, 25000) << what;  // weights on the way, as in the narrow form
+    }
+  }
+  for (const int splits : {1, 2, 4}) {
+    EXPECT_EQ(w4_wide_split_begin(0, splits, 33), 0);
+    EXPECT_EQ(w4_wide_split_begin(splits, splits, 33), 33);
+  }
+}
+
+TEST(LinearW4WideConfig, ReadsWell) {
+  const auto text = [](int rows, int n, int k) { return to_string(choose_linear_w4_wide_sm90({rows, n, k, false}, DeviceLimits{})); };
+  EXPECT_EQ(text(64, 4608, 3584), "tile 128 x 64, 5 slots of 25 KB, 36 clusters of 2 for 36 tiles");
+  EXPECT_EQ(text(256, 3584, 18944), "tile 128 x 128, 3 slots of 41 KB, 33 clusters of 4 for 56 tiles");
+  EXPECT_EQ(text(512, 37888, 3584), "tile 128 x 128, 3 slots of 41 KB, 132 clusters of 1 for 1184 tiles");
 }
 
 }  // namespace

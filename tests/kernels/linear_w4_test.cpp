@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/linear_w4/linear_w4_sm90_config.h"
+#include "kernels/linear_w4/linear_w4_wide_sm90_config.h"
 #include "tests/kernels/w4_test_util.h"
 
 namespace otr {
@@ -90,12 +91,13 @@ OTR_TEST_ALL_PATHS(LinearW4);
 struct Shape {
   int rows, k, n;
 };
-// The last four: more groups or tiles than a GPU's rings have slots.
+// The last ones: more groups or tiles than a GPU's rings have slots.
 constexpr Shape kShapes[] = {{1, 1, 1},      {1, 32, 32},    {2, 31, 33},    {3, 33, 16},     {4, 127, 48},
                              {5, 129, 31},   {6, 224, 17},   {7, 128, 96},   {8, 896, 40},    {12, 100, 5},
                              {13, 2, 130},   {16, 65, 64},   {17, 257, 9},   {31, 96, 70},    {32, 34, 15},
                              {33, 160, 65},  {64, 300, 32},  {1, 4864, 33},  {1, 3584, 1},    {193, 40, 33},
-                             {300, 150, 50}, {2, 20000, 16}, {1, 130, 1700}, {12, 130, 1100}, {100, 140, 300}};
+                             {300, 150, 50}, {2, 20000, 16}, {1, 130, 1700}, {12, 130, 1100}, {100, 140, 300}, {65, 1200, 70},
+                            {40, 4200, 48}};
 
 TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
   for (const Shape& s : kShapes) {
@@ -119,6 +121,14 @@ TEST_P(LinearW4, TheToleranceSeesOneStepOfOneWeight) {
   EXPECT_FALSE(within(problem.run(*kernels, 0, 2, true), value, tolerance));
 }
 
+// The split that takes group g on sm_90a: of linear_w4_sm90.h's narrow form, or of its wide one.
+int split_of(int g, const Shape& s, int num_splits) {
+  if (s.rows <= kW4NarrowRows) return g % num_splits;
+  int split = 0;
+  while (w4_wide_split_begin(split + 1, num_splits, w4_sm90_groups(s.k)) <= g) ++split;
+  return split;
+}
+
 // With small integers in x a group's partial sum is exact, so that every path must give the bits of the header's formula: one
 // fma a group, ascending; on sm_90a in splits, which are added.
 TEST_P(LinearW4, IntegersGiveTheBitsOfTheFormula) {
@@ -133,7 +143,8 @@ TEST_P(LinearW4, IntegersGiveTheBitsOfTheFormula) {
         const size_t at = static_cast<size_t>(r * problem.out_stride + o);
         float expected = 7e33f;
         if (o < s.n) {
-          std::vector<float> sums(kOnSm90 ? static_cast<size_t>(w4_sm90_splits(s.n, s.k)) : 1);
+          const int num_splits = !kOnSm90 ? 1 : s.rows <= kW4NarrowRows ? w4_sm90_splits(s.n, s.k) : w4_wide_splits(s.n, s.k);
+          std::vector<float> sums(static_cast<size_t>(num_splits));
           for (int64_t first = 0; first < s.k; first += kW4GroupK) {
             int partial = 0;
             for (int64_t i = first; i < s.k && i < first + kW4GroupK; ++i) {
@@ -141,7 +152,7 @@ TEST_P(LinearW4, IntegersGiveTheBitsOfTheFormula) {
               partial += static_cast<int>(to_float(integers[static_cast<size_t>(r * s.k + i)])) * difference;
             }
             const float scale = float_from_bits(w4_word(problem.packed.data(), o, first, s.k));
-            float& sum = sums[static_cast<size_t>(first / kW4GroupK) % sums.size()];
+            float& sum = sums[kOnSm90 ? static_cast<size_t>(split_of(static_cast<int>(first / kW4GroupK), s, num_splits)) : 0];
             sum = std::fma(scale, static_cast<float>(partial), sum);
           }
           expected = sums[0];
@@ -163,18 +174,23 @@ constexpr Shape kBatches[] = {{256, 231, 77}, {256, 608, 32}};
 TEST_P(LinearW4, ARowIsTheSameAloneAndInEveryBatchOnEveryThreadCount) {
   for (const Shape& s : kBatches) {
     const Problem problem(s.rows, s.k, s.n);
-    std::vector<float> alone;
-    for (int r = 0; r < s.rows; ++r) {
-      const std::vector<float> row = problem.run(*kernels, r, 1, true);
-      alone.insert(alone.end(), row.begin(), row.end());
-    }
+    const auto by = [&](int count) {  // at a time; the last ones may have been computed before
+      std::vector<float> rows(problem.residual.size());
+      for (int r = 0; r < s.rows; r += count) {
+        const int first = std::min(r, s.rows - count);
+        std::ranges::copy(problem.run(*kernels, first, count, true), rows.begin() + first * problem.out_stride);
+      }
+      return rows;
+    };
+    const std::vector<float> alone = by(1), few = kOnSm90 ? by(kW4NarrowRows + 1) : alone;
     int threads = 0;
     for (const int count :
          {2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 18, 25, 31, 32, 33, 47, 48, 49, 64, 100, 191, 192, 193, 255, 256}) {
       const int first = 131 * count % (s.rows - count + 1);  // in other places of the batch each time
       const std::vector<float> batch = problem.run(*kernels, first, count, true, 1 + threads++ % 3);
-      EXPECT_TRUE(same_bits(batch, std::vector<float>(alone.begin() + first * problem.out_stride,
-                                                      alone.begin() + (first + count) * problem.out_stride)))
+      const std::vector<float>& expected = count <= kW4NarrowRows ? alone : few;  // sm_90a's two forms
+      EXPECT_TRUE(same_bits(batch, std::vector<float>(expected.begin() + first * problem.out_stride,
+                                                      expected.begin() + (first + count) * problem.out_stride)))
           << count << " rows from " << first;
     }
   }

@@ -73,12 +73,14 @@ TEST(Sm90Layout, TheModelSeesAWrongSwizzleStrideOrStep) {
 TEST(Sm90Layout, APairedBoxAlternatesEightRowsOfBothHalves) {
   const int half = 48, k = 72;
   const std::vector<Element> w = random_elements(2 * half * k, 1.0f, 3);
-  const TensorBox box = paired_box(half, k, k, 64);
+  const TensorBox box = paired_box(half, k, k);
   ASSERT_EQ(tensor_box_error(box, 0), nullptr);
   std::vector<uint8_t> shared(8192);
   for (int tile = 0; tile < 2; ++tile) {
-    const int64_t at[] = {64, 0, 0, tile * 4};
-    ASSERT_EQ(model_tma(w.data(), box, at, &shared, 0), 8192u);
+    for (int part = 0; part < 4; ++part) {
+      const int64_t at[] = {64, 0, tile * 4 + part, 0};
+      ASSERT_EQ(model_tma(w.data(), box, at, &shared, static_cast<uint32_t>(part) * 2048), 2048u);
+    }
     for (int r = 0; r < 64; ++r) {
       const int j = tile * 32 + r / 16 * 8 + r % 8, row = j + (r % 16 >= 8 ? half : 0);
       for (int i = 0; i < kOperandK; ++i) {
@@ -97,6 +99,10 @@ TEST(Sm90Layout, BoxesThatTheHardwareRefusesAreNamed) {
   EXPECT_NE(tensor_box_error(matrix_box(10, 10, 16, 257), 0), nullptr);  // side
   EXPECT_NE(tensor_box_error(matrix_box(0, 10, 16, 64), 0), nullptr);    // empty
   EXPECT_NE(tensor_box_error(matrix_box(10, 10, int64_t{1} << 39, 64), 0), nullptr);
+  EXPECT_NE(tensor_box_error(matrix_box(10, 24, 16, 64), 0), nullptr);   // rows that overlap
+  TensorBox halves_first = paired_box(48, 64, 64);
+  std::swap(halves_first.dims[2], halves_first.dims[3]), std::swap(halves_first.strides[2], halves_first.strides[3]);
+  EXPECT_NE(tensor_box_error(halves_first, 0), nullptr);
   TensorBox wide = matrix_box(10, 10, 16, 64);
   wide.box[0] = 32;
   EXPECT_NE(tensor_box_error(wide, 0), nullptr);

@@ -60,6 +60,48 @@ TEST_F(NgramDrafterTest, LearnsFromTheOtherSamplesOfTheGroup) {
   EXPECT_TRUE(propose(1, 4).empty());
 }
 
+// What was prepared while the draft was verified is proposed if the draft was kept and its source went on: also where a look-up now would
+// find something newer, which shows that none was made.
+TEST_F(NgramDrafterTest, LooksAheadWhileADraftIsVerified) {
+  for (const bool ahead : {false, true}) {
+    join(0, {1, 2, 3, 4, 5, 6, 7, 8, 1, 2});
+    join(1, {1, 2, 3, 4, 5, 6, 7, 8, 1, 2});
+    ASSERT_EQ(propose(0, 2), (std::vector<int32_t>{3, 4}));
+    const DraftRow row = {view(0), 2, &forest_};
+    if (ahead) drafter_.look_ahead({&row, 1});
+    const Forest verified = forest_;
+    commit(1, {3, 4, 5, 60, 70});  // a sample of the group says something else behind 3, 4, 5
+    forest_ = verified;
+    commit(0, {3, 4, 5}, {0, 1});
+    EXPECT_EQ(propose(0, 2), (ahead ? std::vector<int32_t>{6, 7} : std::vector<int32_t>{60, 70}));
+    drafter_.leave(0);
+    drafter_.leave(1);
+  }
+}
+
+TEST_F(NgramDrafterTest, WhatWasLookedUpForOtherTokensIsNotProposed) {
+  join(0, {1, 2, 3, 4, 5, 6, 7, 8, 3, 9, 10, 1, 2});
+  for (const std::vector<int32_t>& drawn : std::vector<std::vector<int32_t>>{{3, 4, 6}, {3, 9}, {3, 4, 5, 6}}) {
+    const DraftSequence sequence = view(0);
+    ASSERT_EQ(propose(0, 2).size(), 2u);
+    const DraftRow row = {sequence, 2, &forest_};
+    drafter_.look_ahead({&row, 1});
+    NgramDrafter fresh(2);
+    fresh.join(sequence);
+    commit(0, drawn);
+    fresh.observe({view(0), static_cast<int32_t>(drawn.size()), &forest_, {}});
+    Forest expected;
+    const DraftRow again = {view(0), 2, &expected};
+    fresh.propose({&again, 1}, {.top_k = 1, .max_nodes = 64});
+    const std::vector<int32_t> chain = propose(0, 2);
+    ASSERT_EQ(chain.size(), static_cast<size_t>(expected.size()));
+    for (size_t i = 0; i < chain.size(); ++i) EXPECT_EQ(chain[i], expected[static_cast<int32_t>(i)].token);
+    fresh.leave(0);
+    drafter_.leave(0);
+    join(0, {1, 2, 3, 4, 5, 6, 7, 8, 3, 9, 10, 1, 2});
+  }
+}
+
 TEST_F(NgramDrafterTest, ALoopIsFollowedPastItsEnd) {
   join(0, {4, 5, 6, 4, 5, 6, 4, 5});
   commit(0, {6});

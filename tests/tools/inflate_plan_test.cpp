@@ -1,4 +1,4 @@
-#include "tools/outrider/inflate_plan.h"
+#include "tools/outrider/inflate_shape.h"
 
 #include <gtest/gtest.h>
 

@@ -81,6 +81,40 @@ class Inflated(InflateTest):
         self.assertEqual(max(self.errors(self.inflate("wide", shape()), isa="auto")), 0)
         self.assertLess(max(self.errors(self.inflate("apart", shape(head_dim=128)), isa="auto")), 0.02)
 
+    def test_a_recipe_is_the_folder(self):
+        """What an engine makes of the small model as it loads is what a written folder holds, to the last byte; no weight is on disk."""
+        sizes = shape(hidden=320, heads=10, head_dim=64, tied=0)
+        wide, recipe = self.inflate("wide", sizes), self.inflate("recipe", sizes, "--recipe")
+        self.assertEqual(list(recipe.glob("*.safetensors*")), [])
+        packed = [self.folder / "wide.otr", self.folder / "recipe.otr"]
+        for folder, out in zip((wide, recipe), packed):
+            self.run_ok("convert", folder, "-o", out)
+        self.assertEqual(packed[0].read_bytes(), packed[1].read_bytes())
+        rolled = [self.run_ok("rollout", "--model", model, "--prompts", "-", "--max-new-tokens", "8", "--policy", "fixed:self:2", stdin=to_lines(problems(4)))
+                  for model in (wide, recipe)]
+        self.assertTrue(rolled[0] == rolled[1])
+
+    def test_recipes_that_do_not_fit_are_refused(self):
+        good = self.inflate("recipe", shape(), "--recipe")
+        recipe, config = good / "inflate.json", json.loads((good / "config.json").read_text(encoding="utf-8"))
+        nested = self.folder / "nested"
+        shutil.copytree(good, nested)
+        self.run_ok("rollout", "--model", good, "--prompts", "-", "--max-new-tokens", "2", stdin=to_lines(problems(1)))
+        for text, changes, why in (("{", {}, "inflate.json"), ("{}", {}, '"source" must be a folder'), ('{"source": 7}', {}, '"source" must be a folder'),
+                                   ('{"source": "../nowhere"}', {}, "nowhere"), ('{"source": "../nested"}', {}, "inflated itself"),
+                                   (None, {"rms_norm_eps": 1e-5}, "rms_norm_eps"), (None, {"hidden_size": 100}, "hidden"),
+                                   (None, {"rope_theta": 5.0}, "another family")):
+            with self.subTest(why=why):
+                bad = self.folder / "bad"
+                shutil.copytree(good, bad)
+                if text is not None:
+                    (bad / recipe.name).write_text(text, encoding="utf-8")
+                (bad / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+                code, _, err = outrider("rollout", "--model", bad, "--prompts", "-", stdin=to_lines(problems(1)))
+                self.assertNotEqual(code, 0)
+                self.assertIn(why, err)
+                shutil.rmtree(bad)
+
     def test_rounding_stays_small(self):
         """Groups of 5 heads where the model has 7, a head_dim by 2, a hidden that is no power of 4 of it, an lm_head of its own."""
         wide = self.inflate("wide", shape(hidden=320, heads=10, head_dim=64, tied=0))

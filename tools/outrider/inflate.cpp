@@ -16,12 +16,13 @@
 #include "kernels/base/thread_pool.h"
 #include "loader/checkpoint.h"
 #include "loader/file.h"
+#include "loader/inflated_tensors.h"
 #include "loader/safetensors_writer.h"
 #include "loader/weight_names.h"
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
-#include "tools/outrider/inflate_plan.h"
+#include "tools/outrider/inflate_shape.h"
 #include "tools/outrider/model_tokenizer.h"
 #include "tools/outrider/progress_bar.h"
 #include "tools/outrider/status_failure.h"
@@ -32,7 +33,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kUsage =
-    "Usage: outrider inflate --like NAME|--shape SIZES MODEL -o FOLDER [--shards-of SIZE] [--jobs N]\n\n"
+    "Usage: outrider inflate --like NAME|--shape SIZES MODEL -o FOLDER [--recipe|--shards-of SIZE] [--jobs N]\n\n"
     "Widens a small Qwen2 folder to the shape of a large model. What it computes stays, at the large model's cost.\n";
 constexpr const char* kNotes =
     "\nNAME: qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b or qwen2.5-32b.\n"
@@ -205,6 +206,7 @@ int inflate_command(int argc, char** argv) {
   const Flag table[] = {{"like", "NAME", "the model whose shape it gets"},
                         {"shape", "SIZES", "any other shape"},
                         {"o", "FOLDER", "the folder to write (required)"},
+                        {"recipe", nullptr, "write no weights, but where they come from: an engine that loads the folder makes them"},
                         {"shards-of", "SIZE", "a shard's most bytes, like 500M (default 5G)"},
                         {"jobs", "N", "threads (default: one per CPU that the process may use)"}};
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
@@ -233,19 +235,28 @@ int inflate_command(int argc, char** argv) {
   const std::vector<Shard> shards = make_shards(plan, shard_bytes, &total);
 
   NewFolder folder(path);
-  check_space(folder.path(), total);
-  Inflater inflater(checkpoint, total, pool);
-  for (const Shard& shard : shards) inflater.write_shard(folder.path(), shard);
-  if (shards.size() > 1) folder.write_text("model.safetensors.index.json", index_text(shards, total));
+  if (flags.given("recipe")) {
+    folder.write_text(kInflateFile, ordered_json{{"source", std::filesystem::canonical(source).string()}}.dump(2) + "\n");
+  } else {
+    check_space(folder.path(), total);
+    Inflater inflater(checkpoint, total, pool);
+    for (const Shard& shard : shards) inflater.write_shard(folder.path(), shard);
+    if (shards.size() > 1) folder.write_text("model.safetensors.index.json", index_text(shards, total));
+  }
   folder.write_text("config.json", wide_config_text(check(read_text_file(config_path, kMaxTextBytes)), wide));
   for (const char* name : kCopiedFiles) {
     const std::string file = join_path(source, name);
     if (path_exists(file)) folder.write_text(name, check(read_text_file(file, kMaxTextBytes)));
   }
   folder.publish();
-  std::printf("%s: %llu parameters in %zu file%s, in %.2f s; %s\n", path.c_str(),
-              static_cast<unsigned long long>(total / sizeof(Element)), shards.size(), shards.size() == 1 ? "" : "s",
-              watch.seconds(), rounding_text(narrow, wide).c_str());
+  const unsigned long long parameters = total / sizeof(Element);
+  const std::string rounded = rounding_text(narrow, wide);
+  if (flags.given("recipe")) {
+    std::printf("%s: %llu parameters, made when they are loaded; %s\n", path.c_str(), parameters, rounded.c_str());
+  } else {
+    std::printf("%s: %llu parameters in %zu file%s, in %.2f s; %s\n", path.c_str(), parameters, shards.size(), shards.size() == 1 ? "" : "s",
+                watch.seconds(), rounded.c_str());
+  }
   return kExitOk;
 }
 

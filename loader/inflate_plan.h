@@ -28,17 +28,12 @@
 #include "kernels/base/status.h"
 #include "loader/model_config.h"
 
-namespace otr::cli {
+namespace otr {
 
 struct InflateShape {
   int32_t hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, vocab_size;
   std::optional<bool> tied;  // nothing: as the source
 };
-
-// The shape of a Qwen2.5 model by its name in --like. Throws Failure (usage) for others.
-InflateShape named_shape(const std::string& name);
-// "hidden=896,intermediate=…,layers=…,heads=…,kv_heads=…,head_dim=…,vocab=…[,tied=0|1]", in any order. Throws Failure (usage).
-InflateShape parse_shape(const std::string& text);
 
 // The wide model's config, or why the source cannot be widened to this shape (kUnsupported).
 Result<ModelConfig> inflated_config(const ModelConfig& source, const InflateShape& shape);
@@ -71,4 +66,4 @@ std::vector<InflatedTensor> inflate_plan(const ModelConfig& source, const ModelC
 // Writes a row. `source`: the tensor of that name, may be null if it is empty; `out` [num_columns()].
 void fill_row(const InflatedTensor& tensor, const Element* source, int64_t row, Element* out);
 
-}  // namespace otr::cli
+}  // namespace otr
