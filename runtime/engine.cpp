@@ -25,7 +25,6 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
   if (!o.gpus.empty() && o.worker_processes) return unsupported("worker_processes on GPUs: processes share weights in the host's memory");
-  if (o.pace && o.worker_processes) return unsupported("pace with worker_processes: one clock paces threads");
   return o.worker_processes ? check_process_options(o) : Status();
 }
 
@@ -52,12 +51,6 @@ RaceMode race_mode(RaceMode asked, const Policy& policy) {
   if (asked != RaceMode::kByPolicy) return asked;
   if (policy.kind == PolicyKind::kSpecactor) return RaceMode::kFastestOfN;
   return policy.leapfrog ? RaceMode::kLeapfrog : RaceMode::kOff;
-}
-
-// Keys and values move as fast as a profile's token does.
-RebuildOptions paced_rebuild(const PaceOptions& pace, const ModelRunner& target) {
-  if (pace.kv_transfer_ms == 0) return {.mode = RebuildMode::kRecompute};
-  return {.link_bytes_per_second = static_cast<double>(target.page_bytes()) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
 }
 
 // {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
@@ -179,7 +172,7 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
-      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target());
+      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target().page_bytes());
       if (options_.history != HistoryContent::kNone)
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();

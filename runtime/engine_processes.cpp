@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <new>
 #include <utility>
 
@@ -19,7 +20,12 @@ Status check_process_options(const EngineOptions& o) {
   if (o.worker_timeout_ms < 1) return invalid_argument("worker_timeout_ms must be at least 1");
   if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
   if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
-  return {};
+  if (!o.pace) return {};
+  if (o.pace->scale == 0) return invalid_argument("pace with worker_processes needs a time scale: time cannot stand still for other processes");
+  // Who holds a pass that long says nothing meanwhile.
+  const double rows = o.max_batch + o.prefill_chunk, pass_ms = o.pace->scale * o.pace->target.verify_ms(o.max_batch, rows, 0);
+  if (2 * pass_ms < o.worker_timeout_ms) return {};
+  return invalid_argument("a paced pass may take " + std::to_string(std::llround(pass_ms)) + " ms, and worker_timeout_ms is less than twice that");
 }
 
 // The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now on.
@@ -43,6 +49,11 @@ Status Engine::add_processes(const WorkerOptions& w) {
   p.setup.timeout_ms = options_.worker_timeout_ms;
   p.setup.proofs = options_.proofs;
   p.setup.costs = model.speculator().costs();
+  p.setup.pace = options_.pace;
+  if (options_.pace) {
+    p.setup.pace_start_ns = pace_clock_->start_ns();
+    p.setup.proofs.rebuild = paced_rebuild(*options_.pace, model.target().page_bytes());
+  }
   p.setup.target = model.target().share();
   p.setup.models = model.speculator().shared_models();
   const std::vector<std::string>& drafters = p.setup.drafters;
@@ -190,6 +201,7 @@ Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) 
     s = restore(*group, *sample);
     s->finish_reason = end.reason;
     s->error = end.error;
+    if (pace_clock_ != nullptr) s->finished_ms = pace_clock_->now_ms();
     if (end.reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
     encode_name({.group = end.group, .sample = end.sample}, &name);
   }

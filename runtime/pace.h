@@ -10,6 +10,9 @@
 //   scale 0     time stands still while any worker computes, and jumps to the next due pass when all sleep. No pass is late,
 //               however many workers share a core; between two runs only the order of what happens at one time may differ.
 //
+// Workers in processes of their own have a clock each, of one scale and one beginning: scale > 0 alone, since nobody can hold the time of
+// another process.
+//
 // Nobody spins: a worker that is busy without running anything, since a queue is full, looks again after kIdleMs.
 //
 // Thread safety: PaceClock and Pace::wake() may be used by any thread, the rest of Pace by its worker's. Nothing is allocated after
@@ -56,9 +59,10 @@ class PaceClock {
     bool asleep = false, called = false, may_be_called = false;  // guarded by the clock's mutex
   };
 
-  // `num_sleepers`: at most.
-  PaceClock(double scale, size_t num_sleepers);
+  // `num_sleepers`: at most. `start_ns`: of the steady clock, which all processes of a machine share.
+  PaceClock(double scale, size_t num_sleepers, int64_t start_ns = steady_ns());
   double scale() const { return scale_; }
+  int64_t start_ns() const { return std::chrono::duration_cast<std::chrono::nanoseconds>(start_.time_since_epoch()).count(); }
   double now_ms() const;
   // A thread that computes: between the two, time stands still at scale 0.
   void enter();
@@ -69,6 +73,7 @@ class PaceClock {
 
  private:
   using Wall = std::chrono::steady_clock;
+  static int64_t steady_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Wall::now().time_since_epoch()).count(); }
   bool is_virtual() const { return scale_ == 0; }
   void advance();
   void rouse(Sleeper* sleeper);

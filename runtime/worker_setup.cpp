@@ -101,6 +101,40 @@ void for_each_cost(Costs& c, const Visit& visit) {
   visit(c.comm_ms);
 }
 
+void put_pace(const PaceOptions& p, int64_t start_ns, WireWriter* w) {
+  w->put(start_ns);
+  w->put(p.scale);
+  w->put(p.kv_transfer_ms);
+  const auto put = [w](double x) { w->put(x); };
+  for_each_cost(p.target, put);
+  w->put(static_cast<uint32_t>(p.drafters.size()));
+  for (const PacedDrafter& d : p.drafters) {
+    w->put(d.name);
+    for_each_cost(d.cost, put);
+    w->put(d.dial.keep);
+    w->put(d.dial.deviation);
+    w->put(d.dial.salt);
+  }
+}
+
+PaceOptions read_pace(WireReader* r, int64_t* start_ns) {
+  PaceOptions p;
+  *start_ns = r->integer<int64_t>("pace_start", 0, std::numeric_limits<int64_t>::max());
+  p.scale = r->number("pace", std::numeric_limits<double>::min(), kMaxMs);
+  p.kv_transfer_ms = r->number("kv_transfer_ms", 0.0, kMaxMs);
+  const auto read = [r](double& x) { x = r->number("pace", 0.0, kMaxMs); };
+  for_each_cost(p.target, read);
+  p.drafters.resize(std::min<uint32_t>(r->count("paced drafters", sizeof(uint32_t)), kMaxModels));
+  for (PacedDrafter& d : p.drafters) {
+    d.name = r->text("paced drafter");
+    for_each_cost(d.cost, read);
+    d.dial.keep = r->number("keep", 0.0, 1.0);
+    d.dial.deviation = r->number("deviation", 0.0, 1.0);
+    d.dial.salt = r->integer<uint32_t>("salt", 0, UINT32_MAX);
+  }
+  return p;
+}
+
 void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.preempt_at_tick);
   w->put(p.migrate_every);
@@ -157,6 +191,8 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
   put_proofs(s.proofs, &w);
   w.put(static_cast<uint32_t>(s.costs.size()));
   for (const CostModel& c : s.costs) for_each_cost(c, [&w](double x) { w.put(x); });
+  w.put(static_cast<uint8_t>(s.pace.has_value()));
+  if (s.pace) put_pace(*s.pace, s.pace_start_ns, &w);
   put_model(s.target, &w, files);
   w.put(static_cast<uint32_t>(s.models.size()));
   for (const DrafterModel& m : s.models) {
@@ -195,6 +231,7 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.proofs = read_proofs(&r);
   s.costs.resize(std::min<uint32_t>(r.count("costs", sizeof(double)), kMaxCosts));
   for (CostModel& c : s.costs) for_each_cost(c, [&r](double& x) { x = r.number("costs", 0.0, kMaxMs); });
+  if (r.flag("has_pace")) s.pace = read_pace(&r, &s.pace_start_ns);
   s.target = read_model(&r, &files);
   s.models.resize(std::min<uint32_t>(r.count("models", sizeof(uint32_t)), kMaxModels));
   for (DrafterModel& m : s.models) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +36,7 @@ struct ProcessVariant {
   int32_t start_timeout_ms = 60'000;
   int32_t max_restarts = 20;
   uint32_t seed = 1;
+  std::optional<PaceOptions> pace = {};
   std::string executable = OUTRIDER_WORKER;
 };
 
@@ -100,6 +102,7 @@ class Processes : public testing::Test {
     o.trace_path = v.trace_path;
     o.drafters = {"small=model:" + drafter_.path()};
     o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .rebuild = v.rebuild, .faults = v.faults, .delay_seed = v.delay_seed};
+    o.pace = v.pace;
     o.worker_processes = v.processes;
     o.worker_executable = v.executable;
     o.worker_timeout_ms = v.timeout_ms;

@@ -1,9 +1,13 @@
 """outrider emulate: samples are rollout's, times are the profile's and the simulator's, and what it refuses."""
 
 import json
+import os
+import signal
+import subprocess
+import time
 import unittest
 
-from harness import MODEL, SOURCE, TINYMATH, ProgramTest, outrider, problems, to_lines
+from harness import BIN, MODEL, SOURCE, TINYMATH, ProgramTest, children, outrider, problems, to_lines
 
 PROFILE = SOURCE / "tests/data/cluster/qwen2.5-32b-worker.json"
 DRAFTERS = ("--drafter", f"small=model:{TINYMATH / 'drafter'}", "--drafter", f"medium=model:{MODEL}")
@@ -64,12 +68,33 @@ class Emulate(ProgramTest):
         self.assertFalse(stats["emulation"]["trusted"])
         self.assertRegex(err, r"not to be trusted; --time-scale [0-9.e+-]+ would leave them time")
 
+    # Eight of them on few cores, by the wall clock. One is killed in mid-run: another takes its place, and nobody sees it in the samples.
+    def test_worker_processes(self):
+        flags = ("--worker-processes", "--threads", "2", "--time-scale", "2", "--max-new-tokens", "40", "--keep", "small=0.7")
+        short = self.folder / "short.jsonl"
+        self.run_ok("rollout", *SHARED, "--max-new-tokens", "40", "--prompts", self.prompts, "--policy", "off", "--out", short)
+        out, stats = self.folder / "out.jsonl", self.folder / "stats.json"
+        command = [BIN, "emulate", *SHARED, "--prompts", self.prompts, "--profile", PROFILE, "--workers", "8", "--draft-workers", "1", "--decouple",
+                   "--max-batch", "48", *DRAFTERS, "--policy", "specactor", "--explain", *flags, "--out", out, "--stats", stats]
+        with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as program:
+            self.assertIn(b"requests on 8 workers", program.stderr.readline())  # they are ready
+            time.sleep(0.5)  # of two seconds at least
+            victim = children(program.pid)[3]
+            os.kill(victim, signal.SIGKILL)
+            program.stderr.read()
+            self.assertIn(program.wait(120), (0, 4))  # 4: this machine was not in time
+        self.assertEqual(out.read_bytes(), short.read_bytes())
+        done = json.loads(stats.read_text(encoding="utf-8"))
+        self.assertEqual((done["worker_restarts"], done["emulation"]["failed_samples"]), (1, 0))
+        self.assertEqual(sum("pace" in worker for worker in done["workers"]), 8)
+
     def test_what_it_refuses(self):
         base = ("emulate", *SHARED, "--prompts", self.prompts)
         for needle, code, flags in (("--profile is required", 2, ()), ("no such drafter", 2, ("--profile", PROFILE, "--keep", "tiny=0.5")),
                                     ("must be NAME=MEAN", 2, ("--profile", PROFILE, "--keep", "small=2")),
                                     ("must be a number from 0", 2, ("--profile", PROFILE, "--time-scale", "-1")),
                                     ("'self' is not in the profile", 2, ("--profile", PROFILE, "--policy", "fixed:self:4")),
+                                    ("needs --time-scale", 2, ("--profile", PROFILE, "--worker-processes")),
                                     ("this is no profile", 3, ("--profile", f"{MODEL}/config.json"))):
             got, out, err = outrider(*base, *flags)
             self.assertEqual((got, out), (code, ""), (flags, err))

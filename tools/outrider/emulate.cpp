@@ -47,7 +47,8 @@ std::vector<Flag> flag_table() {
   for (const Flag& flag : kEngineFlagTable) {
     const std::string name = flag.name;
     if (name == "profile") table.push_back({"profile", "FILE.json", "what passes of the target and of drafters take (required)"});
-    else if (name != "worker-processes" && name != "worker-timeout" && name != "device") table.push_back(flag);
+    else if (name == "worker-processes") table.push_back({flag.name, nullptr, "each worker is a process, paced by the wall clock; one that dies or hangs is replaced"});
+    else if (name != "device") table.push_back(flag);
   }
   const Flag own[] = {
       {"prompts", "FILE|-", "JSON lines, as rollout reads them (required)"},
@@ -113,6 +114,8 @@ EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine
   o.profile.clear();  // it is of another machine
   o.pace = pace_options(flags);
   o.race = race_mode(flags);
+  if (o.worker_processes && o.pace->scale == 0)
+    throw Failure(kExitUsage, "--worker-processes needs --time-scale: time cannot stand still for other processes");
   o.always_decouples = flags.given("decouple");
   return o;
 }
@@ -263,12 +266,12 @@ void Emulation::print(const PaceStats& pace) const {
 }
 
 // Whether two cores, or however many there are, kept up. Says on stderr what would help if not.
-bool kept_up(const PaceStats& pace, double scale) {
+bool kept_up(const PaceStats& pace, double scale, bool processes) {
   if (pace.late_share() <= kMostLate) return true;
   std::fprintf(stderr,
                "outrider emulate: %.1f %% of the passes were not done when they were due: these times are not to be trusted; "
-               "--time-scale %.2g would leave them time, 0 takes as long as it takes\n",
-               100 * pace.late_share(), scale * kRoom * pace.stretch(kMostLate / 2));
+               "--time-scale %.2g would leave them time%s\n",
+               100 * pace.late_share(), scale * kRoom * pace.stretch(kMostLate / 2), processes ? "" : ", 0 takes as long as it takes");
   return false;
 }
 
@@ -305,7 +308,7 @@ int emulate_command(int argc, char** argv) {
     emulation.write_samples(only_drafter(options.policy), &*samples);
     samples->close();
   }
-  const bool trusted = kept_up(engine->pace_stats(), options.pace->scale);
+  const bool trusted = kept_up(engine->pace_stats(), options.pace->scale, options.worker_processes);
   if (stats) {
     ordered_json json = ordered_json::parse(engine->stats_json());
     json["command"] = "emulate";
