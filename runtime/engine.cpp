@@ -137,7 +137,9 @@ Engine::Engine(const EngineOptions& options)
       counted_before_(stats_.size()),
       losing_(stats_.size()),
       facts_(stats_.size()),
-      lending_(stats_.size()) {}
+      lending_(stats_.size()) {
+  if (options.samples_stay) placement_.keep_running();
+}
 
 int32_t Engine::first_beside(int32_t worker) const {
   return options_.gpus.empty() ? 0 : worker % static_cast<int32_t>(options_.gpus.size());
@@ -197,7 +199,7 @@ Status Engine::add_workers(WorkerOptions w) {
   quantize_seconds_ = first_worker().target().quantize_seconds();
   captures_ = count_captures();
   connect_links();
-  plan_roles();
+  plan_step();
   return {};
 }
 
@@ -435,12 +437,10 @@ void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* repor
   if (ports_.size() == 1) return;
   if (report->answered) placement_.answered(*report->answered);
   placement_.report(from, load);
-  if (report->lent) {
-    constexpr int32_t kRest = 64;
-    Lending& lending = lending_[static_cast<size_t>(report->lent->to)];
-    lending.asked = false;
-    lending.rest = report->lent->most > 0 ? 0 : kRest;
-  }
+  Lending& own = lending_[static_cast<size_t>(from)];
+  if (own.arrived != load.arrived || (own.rest > 0 && --own.rest == 0)) own.lacks = 0;
+  own.arrived = load.arrived;
+  if (report->lent) note_lent(*report->lent);
   for (const Move& move : placement_.rebalance()) port(move.from).give(move);
   if (race_ != RaceMode::kOff) start_races();
 }
@@ -456,7 +456,7 @@ void Engine::publish(std::unique_ptr<Sequence> s) {
   unfinished_.erase(it);
   if (!unfinished_.empty()) return;
   try {
-    plan_roles();
+    plan_step();
   } catch (const std::bad_alloc&) {  // the roles stay as they are
   }
   for (WorkerPort* port : ports_) port->end_step();

@@ -79,8 +79,10 @@ class Engine final : private WorkerHost, private ProcessHost {
   struct Lending {
     bool asked = false;   // for replicas, and not answered
     int32_t from = 0;     // who was
-    int32_t rest = 0;     // times to go without asking: there was nothing to lend
     int32_t rung = 0;     // of those that it has
+    uint32_t lacks = 0;   // bit r: it had no sample to lend for rung r
+    int32_t rest = 0;     // reports of its own until it is asked for those again
+    int64_t arrived = 0;  // samples at it, when that was so
   };
   class Standstill;
   // A group from a checkpoint.
@@ -102,10 +104,14 @@ class Engine final : private WorkerHost, private ProcessHost {
   void add_links();
   void link_worker(WorkerOptions* w) const;
   void connect_links();
+  void plan_step();
   void plan_roles();
   void assign_roles();
   std::string plan_json() const;
+  void plan_races();
   void start_races();
+  bool start_race(int32_t to, int32_t rung);
+  void note_lent(const Lend& lent);
   int32_t server_of(int32_t worker) const;
   void share_history();
   Status check_updating(bool expected) const;
@@ -202,6 +208,7 @@ class Engine final : private WorkerHost, private ProcessHost {
   bool weights_lost_ = false;  // in a sleep, and not all committed since
   int32_t standstills_ = 0;
   std::vector<Lending> lending_;    // by worker
+  std::vector<int32_t> rungs_;      // of the replicas that a sample may have, the best first
   RaceMode race_ = RaceMode::kOff;  // set by create()
   DraftRoles roles_;  // whether the first num_draft_workers draft for the others
   std::string plan_text_;   // why; "": there was no choice

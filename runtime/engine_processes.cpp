@@ -85,7 +85,7 @@ Status Engine::add_processes(const WorkerOptions& w) {
   for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->begin());
   for (const auto& process : processes_) OTR_RETURN_IF_ERROR(process->wait_ready());
   const std::lock_guard<std::mutex> lock(mutex_);
-  plan_roles();
+  plan_step();
   return {};
 }
 

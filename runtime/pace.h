@@ -29,6 +29,7 @@
 
 #include "kernels/base/row_batch.h"
 #include "runtime/pace_stats.h"
+#include "sched/plan.h"
 #include "spec/acceptance_dial.h"
 #include "spec/cost_model.h"
 
@@ -46,6 +47,7 @@ struct PaceOptions {
   CostModel target;  // its draft role is not looked at
   std::vector<PacedDrafter> drafters;
   double kv_transfer_ms = 0;  // of a token's keys and values, from worker to worker; 0: they are computed anew
+  int64_t reconfigure_every = kReconfigureIterations;  // ticks of a drafting worker, whose responses may be shorter than meant; 0: never
 
   const PacedDrafter* drafter(const std::string& name) const;  // null: it is not named
 };

@@ -105,6 +105,7 @@ void put_pace(const PaceOptions& p, int64_t start_ns, WireWriter* w) {
   w->put(start_ns);
   w->put(p.scale);
   w->put(p.kv_transfer_ms);
+  w->put(p.reconfigure_every);
   const auto put = [w](double x) { w->put(x); };
   for_each_cost(p.target, put);
   w->put(static_cast<uint32_t>(p.drafters.size()));
@@ -122,6 +123,7 @@ PaceOptions read_pace(WireReader* r, int64_t* start_ns) {
   *start_ns = r->integer<int64_t>("pace_start", 0, std::numeric_limits<int64_t>::max());
   p.scale = r->number("pace", std::numeric_limits<double>::min(), kMaxMs);
   p.kv_transfer_ms = r->number("kv_transfer_ms", 0.0, kMaxMs);
+  p.reconfigure_every = r->integer<int64_t>("reconfigure_every", 0, std::numeric_limits<int64_t>::max());
   const auto read = [r](double& x) { x = r->number("pace", 0.0, kMaxMs); };
   for_each_cost(p.target, read);
   p.drafters.resize(std::min<uint32_t>(r->count("paced drafters", sizeof(uint32_t)), kMaxModels));

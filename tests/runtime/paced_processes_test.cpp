@@ -12,13 +12,15 @@ PaceOptions pace(double scale) {
   CostModel cost;
   for (RoleCost& role : cost.roles) role.pass_ms = kPassMs;
   cost.roles[static_cast<size_t>(CostRole::kDraft)].pass_ms = 1;
-  return {.scale = scale, .target = cost, .drafters = {{.name = "small", .cost = cost, .dial = {.keep = 0.5, .deviation = 0.1, .salt = 0}}}, .kv_transfer_ms = 0.01};
+  const PacedDrafter small{.name = "small", .cost = cost, .dial = {.keep = 0.5, .deviation = 0.1, .salt = 0}};
+  return {.scale = scale, .target = cost, .drafters = {small}, .kv_transfer_ms = 0.01};
 }
 
 class PacedProcesses : public Processes {
  protected:
   static ProcessVariant variant(const std::string& policy, int32_t num_draft_workers) {
-    return {.num_workers = 8, .policy = policy, .num_draft_workers = num_draft_workers, .max_batch = 24, .timeout_ms = kSanitized ? 20'000 : 5'000, .pace = pace(1)};
+    return {.num_workers = 8, .policy = policy, .num_draft_workers = num_draft_workers, .max_batch = 24,
+            .timeout_ms = kSanitized ? 20'000 : 5'000, .pace = pace(1)};
   }
 };
 

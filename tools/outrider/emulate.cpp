@@ -59,6 +59,8 @@ std::vector<Flag> flag_table() {
        "spoils drafts: only this share of the tokens is left as the drafter proposed it (default 1); may be repeated"},
       {"race", "HOW", "policy (default: as the policy says), off, fastest or leapfrog: what workers without samples do"},
       {"decouple", nullptr, "draft workers do draft for the others, whatever the plan says"},
+      {"stay", nullptr, "samples that run go to no other worker, whoever is idle: replicas do"},
+      {"reconfigure-every", "N", "levels of a draft worker between two reconfigurations (algorithm 2); 0: none (default 1000)"},
       {"samples", "FILE.jsonl", "write when each sample finished: lines that 'simulate --samples' reads"},
       {"n", "N", "samples a prompt (default 1)"},
       {"max-new-tokens", "N", "tokens a sample, at most (default 1024)"},
@@ -87,6 +89,7 @@ PaceOptions pace_options(const Flags& flags) {
   if (profile.fits.empty()) throw Failure(kExitBadInput, path + ": the profile is not complete");
   PaceOptions pace{.scale = real_flag(flags, "time-scale", 1e6), .target = profile.fits.front().model, .drafters = {},
                    .kv_transfer_ms = real_flag(flags, "kv-transfer-ms", 1e6)};
+  if (flags.given("reconfigure-every")) pace.reconfigure_every = int_flag("reconfigure-every", flags.required("reconfigure-every"), 0);
   for (size_t d = 0; d < profile.subject.drafters.size(); ++d) {
     pace.drafters.push_back({.name = profile.subject.drafters[d].name, .cost = profile.fits[d].model});
   }
@@ -117,6 +120,7 @@ EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine
   if (o.worker_processes && o.pace->scale == 0)
     throw Failure(kExitUsage, "--worker-processes needs --time-scale: time cannot stand still for other processes");
   o.always_decouples = flags.given("decouple");
+  o.samples_stay = flags.given("stay");
   return o;
 }
 
