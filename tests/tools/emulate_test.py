@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -60,6 +61,34 @@ class Emulate(ProgramTest):
         for mode in simulated["modes"][:2]:
             ratio = mode["makespan_s"] / emulated[mode["mode"]]["emulation"]["makespan_seconds"]
             self.assertTrue(0.8 < ratio < 1.25, (mode["mode"], ratio))
+
+    # The same drafter in the same windows, with and without algorithm 2: few and short samples, so that chance counts.
+    def test_the_simulator_foretells_decoupled_drafting(self):
+        keep = ("--keep", "small=0.8:0.1", "--kv-transfer-ms", "0.005")
+        emulated = {}
+        for mode, every in (("decoupled", "0"), ("reconfigured", "10")):
+            stats, _ = self.emulate("specactor", "--draft-workers", "1", "--decouple", "--race", "off", "--reconfigure-every", every, *keep)
+            emulated[mode] = stats["emulation"]["makespan_seconds"]
+            self.assertEqual(sum(worker.get("drafting", {}).get("reconfigured", 0) for worker in stats["workers"]) > 0, every != "0")
+        window = re.search(r"decoupled 'small' on 7 \+ 1, windows of (\d+)", stats["plan"]).group(1)
+        self.emulate("fixed:small:4", *keep)  # the samples' own acceptances
+        simulated = json.loads(self.run_ok("simulate", "--profile", PROFILE, "--workers", "8", "--samples", self.folder / "samples.jsonl", "--moves",
+                                           "--draft-workers", "1", "--draft-with", f"small:{window}", "--reconfigure-every", "10", "--form", "paper", "--json"))
+        for mode in simulated["modes"]:
+            if mode["mode"] in emulated:
+                ratio = mode["makespan_s"] / emulated[mode["mode"]]
+                self.assertTrue(0.85 < ratio < 1.15, (mode["mode"], ratio))
+
+    # Algorithm 3: a replica is there for a drafter that nobody else tries for its sample, from its first tick on; a history that is not there
+    # is no drafter.
+    def test_replicas_draft_with_other_drafters(self):
+        trace = self.folder / "trace.json"
+        stats, _ = self.emulate("specactor", "--draft-workers", "2", "--decouple", "--race", "fastest", "--keep", "small=0.6", "--trace", trace)
+        replicas = sum(worker["replicas"] for worker in stats["workers"])
+        self.assertTrue(3 <= replicas <= 3 * 24, replicas)
+        ticks = [event["args"] for event in json.loads(trace.read_text(encoding="utf-8")) if event["name"] == "tick"]
+        used = {tuple(tick["drafters"]) for tick in ticks if tick["drafters"]}
+        self.assertEqual(used, {("small.decoupled",), ("small",), ("medium",), ("ngram",)})
 
     # By the wall, at a scale that no machine keeps up with: the samples are right, and the times are said not to be.
     def test_late_passes_are_found(self):
