@@ -468,7 +468,7 @@ TEST(WindowSpeed, DecouplingPaysWhereDraftsAreGood) {
   for (const WindowForm form : {WindowForm::kDecoupled, WindowForm::kDecoupledInBatch}) {
     const auto most = [&](double p) {
       double gain = 0;
-      for (double level = 0.02; level < 1.5; level += 0.01) gain = std::max(gain, best(form, p, level) / std::max(1.0, best(WindowForm::kCoupled, p, level)));
+      for (int i = 2; i < 150; ++i) gain = std::max(gain, best(form, p, i / 100.0) / std::max(1.0, best(WindowForm::kCoupled, p, i / 100.0)));
       return gain;
     };
     EXPECT_LT(most(0.73), 1.04);

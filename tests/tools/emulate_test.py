@@ -62,9 +62,12 @@ class Emulate(ProgramTest):
             ratio = mode["makespan_s"] / emulated[mode["mode"]]["emulation"]["makespan_seconds"]
             self.assertTrue(0.8 < ratio < 1.25, (mode["mode"], ratio))
 
-    # The same drafter in the same windows, with and without algorithm 2: few and short samples, so that chance counts.
+    # The same drafter in the same windows, with and without algorithm 2, and a long tail: in short samples prefill and chance count.
     def test_the_simulator_foretells_decoupled_drafting(self):
-        keep = ("--keep", "small=0.8:0.1", "--kv-transfer-ms", "0.005")
+        self.prompts.write_text(to_lines(problems(96)), encoding="utf-8")
+        longer = ("--max-new-tokens", "2048", "--max-batch", "192")
+        self.run_ok("rollout", *SHARED, *longer, "--prompts", self.prompts, "--policy", "off", "--out", self.plain)
+        keep = (*longer, "--keep", "small=0.8:0.1", "--kv-transfer-ms", "0.005")
         emulated = {}
         for mode, every in (("decoupled", "0"), ("reconfigured", "10")):
             stats, _ = self.emulate("specactor", "--draft-workers", "1", "--decouple", "--race", "off", "--reconfigure-every", every, *keep)
