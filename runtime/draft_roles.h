@@ -22,6 +22,7 @@ inline DraftServerOptions draft_server_options(const WorkerOptions& w, const Dra
   server.model = model;
   server.most = kWidestWindow;
   server.form = plan_form(w.speculation.policy);
+  if (w.pace != nullptr) server.reconfigure_every = w.pace->reconfigure_every;
   server.verifiers = static_cast<double>(w.num_workers) / num_draft_workers - 1;
   return server;
 }

@@ -80,7 +80,8 @@ bool DraftServer::tick() {
   const bool drafted = draft();
   const bool sent = send();
   if (!received && !drafted && !sent) return false;
-  if (!options_.costs.empty() && drafted && stats_.ticks % kReconfigureIterations == kReconfigureIterations - 1) reconfigure();
+  const int64_t every = options_.reconfigure_every;
+  if (!options_.costs.empty() && every > 0 && drafted && stats_.ticks % every == every - 1) reconfigure();
   ++stats_.ticks;
   stats_.busy_seconds += clock.seconds();
   return true;

@@ -5,7 +5,7 @@
 // of the model. So verdicts are seen after every level, and windows of any size run together. Requests take turns where there
 // are more than a pass has rows. A request that finds no place for its keys closes its window: its verifier goes on alone.
 //
-// Every kReconfigureIterations ticks window and mode of the requests that do worse than the mean are set anew (algorithm 2),
+// Every `reconfigure_every` ticks window and mode of the requests that do worse than the mean are set anew (algorithm 2),
 // if there are costs.
 //
 // A verifying worker that is lost has its requests ended.
@@ -32,6 +32,7 @@ struct DraftServerOptions {
   int32_t most = 16;                 // the widest window that a reconfiguration may choose
   WindowForm form = WindowForm::kDecoupled;
   std::vector<CostModel> costs;      // for reconfigurations: one, of the target and of this model; or none
+  int64_t reconfigure_every = kReconfigureIterations;  // ticks; 0: never
   double verifiers = 1;              // that it drafts for
 };
 

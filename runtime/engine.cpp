@@ -28,7 +28,6 @@ Status check_options(const EngineOptions& o) {
     return unsupported("worker_processes on GPUs: " + std::to_string(o.num_workers) + " workers have " + std::to_string(o.gpus.size()) +
                        " GPUs, and each process has one of its own, with a copy of the weights");
   }
-  if (o.pace && o.worker_processes) return unsupported("pace with worker_processes: one clock paces threads");
   if (!o.nccl.library.empty() && (!o.worker_processes || o.gpus.empty())) return unsupported("NCCL: it joins worker processes on GPUs");
   if (o.nccl.id && o.nccl.library.empty()) return invalid_argument("nccl_unique_id needs an nccl_library");
   if (o.nccl.patience_ms < 1) return invalid_argument("nccl_timeout_ms must be at least 1");
@@ -58,12 +57,6 @@ RaceMode race_mode(RaceMode asked, const Policy& policy) {
   if (asked != RaceMode::kByPolicy) return asked;
   if (policy.kind == PolicyKind::kSpecactor) return RaceMode::kFastestOfN;
   return policy.leapfrog ? RaceMode::kLeapfrog : RaceMode::kOff;
-}
-
-// Keys and values move as fast as a profile's token does.
-RebuildOptions paced_rebuild(const PaceOptions& pace, const ModelRunner& target, RebuildMode mode) {
-  if (pace.kv_transfer_ms == 0) return {.mode = RebuildMode::kRecompute};
-  return {.mode = mode, .link_bytes_per_second = static_cast<double>(target.page_bytes()) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
 }
 
 // {"cpu-amx":"why it cannot run here", …}: so that nobody wonders which path `auto` passed over.
@@ -142,7 +135,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   return engine;
 }
 
-Engine::Engine(const EngineOptions& options) : EngineState(options, unavailable_paths_json()) {}
+Engine::Engine(const EngineOptions& options) : EngineState(options, unavailable_paths_json()) {
+  if (options.samples_stay) placement_.keep_running();
+}
 
 int32_t Engine::first_beside(int32_t worker) const {
   return options_.gpus.empty() ? 0 : worker % static_cast<int32_t>(options_.gpus.size());
@@ -183,7 +178,7 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
-      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target(), w.proofs.rebuild.mode);
+      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target().page_bytes(), w.proofs.rebuild.mode);
       if (options_.history != HistoryContent::kNone)
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();
@@ -209,7 +204,7 @@ Status Engine::add_workers(WorkerOptions w) {
   costs_ = first_worker().speculator().costs();
   captures_ = count_captures();
   connect_links();
-  plan_roles();
+  plan_step();
   return {};
 }
 
@@ -446,12 +441,10 @@ void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* repor
   if (ports_.size() == 1) return;
   if (report->answered) placement_.answered(*report->answered);
   placement_.report(from, load);
-  if (report->lent) {
-    constexpr int32_t kRest = 64;
-    Lending& lending = lending_[static_cast<size_t>(report->lent->to)];
-    lending.asked = false;
-    lending.rest = report->lent->most > 0 ? 0 : kRest;
-  }
+  Lending& own = lending_[static_cast<size_t>(from)];
+  if (own.arrived != load.arrived || (own.rest > 0 && --own.rest == 0)) own.lacks = 0;
+  own.arrived = load.arrived;
+  if (report->lent) note_lent(*report->lent);
   for (const Move& move : placement_.rebalance()) port(move.from).give(move);
   if (race_ != RaceMode::kOff) start_races();
 }
@@ -467,7 +460,7 @@ void Engine::publish(std::unique_ptr<Sequence> s) {
   unfinished_.erase(it);
   if (!unfinished_.empty()) return;
   try {
-    plan_roles();
+    plan_step();
   } catch (const std::bad_alloc&) {  // the roles stay as they are
   }
   for (WorkerPort* port : ports_) port->end_step();

@@ -79,11 +79,15 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void add_links();
   void link_worker(WorkerOptions* w) const;
   void connect_links();
+  void plan_step();
   void plan_roles();
   void assign_roles();
   std::string plan_json() const;
   const char* isa() const;  // that samples are computed on
+  void plan_races();
   void start_races();
+  bool start_race(int32_t to, int32_t rung);
+  void note_lent(const Lend& lent);
   int32_t server_of(int32_t worker) const;
   void share_history();
   Status check_updating(bool expected) const;

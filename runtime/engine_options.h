@@ -33,6 +33,7 @@ struct EngineOptions {
   int32_t num_workers = 1;
   int32_t num_draft_workers = 0;  // of them, that may draft for the others: at most half
   bool always_decouples = false;  // they do, whatever the plan says: for comparison
+  bool samples_stay = false;  // what runs at a worker is given to no other, but for replicas: for comparison
   std::string policy = "auto";
   RaceMode race = RaceMode::kByPolicy;
   std::vector<std::string> drafters;  // as parse_drafter_model()

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <new>
 #include <utility>
 
@@ -26,7 +27,12 @@ Status check_process_options(const EngineOptions& o) {
                             std::to_string(n.num_ranks));
   }
   if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
-  return {};
+  if (!o.pace) return {};
+  if (o.pace->scale == 0) return invalid_argument("pace with worker_processes needs a time scale: time cannot stand still for other processes");
+  // Who holds a pass that long says nothing meanwhile.
+  const double rows = o.max_batch + o.prefill_chunk, pass_ms = o.pace->scale * o.pace->target.verify_ms(o.max_batch, rows, 0);
+  if (2 * pass_ms < o.worker_timeout_ms) return {};
+  return invalid_argument("a paced pass may take " + std::to_string(std::llround(pass_ms)) + " ms, and worker_timeout_ms is less than twice that");
 }
 
 // What all processes have alike. The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now
@@ -54,6 +60,11 @@ WorkerSetup Engine::process_setup(const WorkerOptions& w) {
   s.pin_threads = options_.device.pin_threads;
   s.timeout_ms = options_.worker_timeout_ms;
   s.proofs = options_.proofs;
+  s.pace = options_.pace;
+  if (options_.pace) {
+    s.pace_start_ns = pace_clock_->start_ns();
+    s.proofs.rebuild = paced_rebuild(*options_.pace, model.target().page_bytes(), s.proofs.rebuild.mode);
+  }
   s.target = model.target().share();
   s.models = model.speculator().shared_models();
   if (std::find(s.drafters.begin(), s.drafters.end(), "history") != s.drafters.end()) s.history = options_.history;
@@ -95,7 +106,7 @@ Status Engine::add_processes(const WorkerOptions& w) {
   if (!options_.nccl.library.empty()) make_net();
   OTR_RETURN_IF_ERROR(begin_processes());
   const std::lock_guard<std::mutex> lock(mutex_);
-  plan_roles();
+  plan_step();
   return {};
 }
 
@@ -250,6 +261,7 @@ Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) 
     s = restore(*group, *sample);
     s->finish_reason = end.reason;
     s->error = end.error;
+    if (pace_clock_ != nullptr) s->finished_ms = pace_clock_->now_ms();
     if (end.reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
     encode_name({.group = end.group, .sample = end.sample}, &name);
   }

@@ -1,5 +1,7 @@
 // Which workers draft for others: the links between them, and the plan that is made while nothing runs (algorithm 1).
 #include <algorithm>
+#include <array>
+#include <limits>
 
 #include "runtime/draft_roles.h"
 #include "runtime/engine.h"
@@ -9,6 +11,9 @@ namespace otr {
 namespace {
 
 constexpr double kFirstKeepRate = 0.8;  // before anything was drafted
+constexpr double kFirstLookupRate = 0.3;  // likewise, of a drafter that looks up
+constexpr int32_t kMostReplicas = 16;  // of a worker, b_max
+constexpr int32_t kMostRungs = 32, kTried = std::numeric_limits<int32_t>::max();
 constexpr double kFirstContext = 512;   // before anything was decoded
 
 // Workers that divide a batch: each runs its share, at the same time.
@@ -23,13 +28,13 @@ CostModel shared_by(CostModel cost, int32_t num_workers) {
 }
 
 // Of the chains that were judged, the share of tokens that was kept.
-double keep_rate(const DrafterCounts& c) {
+double keep_rate(const DrafterCounts& c, double first = kFirstKeepRate) {
   int64_t tried = c.drafted_at[0], kept = c.accepted_at[0];
   for (size_t d = 1; d < c.drafted_at.size(); ++d) {
     tried += std::min(c.drafted_at[d], c.accepted_at[d - 1]);
     kept += c.accepted_at[d];
   }
-  return tried == 0 ? kFirstKeepRate : static_cast<double>(kept) / static_cast<double>(tried);
+  return tried == 0 ? first : static_cast<double>(kept) / static_cast<double>(tried);
 }
 
 }  // namespace
@@ -94,6 +99,11 @@ void Engine::connect_links() {
 }
 
 // For the step to come, by what was seen so far. REQUIRES: nothing runs; mutex_, or no thread yet.
+void Engine::plan_step() {
+  plan_roles();
+  plan_races();
+}
+
 void Engine::plan_roles() {
   if (links_.empty()) return;
   const Speculator& speculator = first_worker().speculator();
@@ -147,21 +157,83 @@ void Engine::assign_roles() {
   }
 }
 
-// A worker that has nothing to run gets replicas of the busiest one's samples, with the drafter of the ladder's next rung.
-void Engine::start_races() {
-  constexpr int32_t kMostReplicas = 16;  // of a worker, b_max
-  // Who drafts for others is never free.
-  for (int32_t to = roles_.decoupled ? options_.num_draft_workers : 0; to < options_.num_workers; ++to) {
-    Lending& lending = lending_[static_cast<size_t>(to)];
-    if (!placement_.is_idle(to) || lending.rest-- > 0) continue;
-    const int32_t from = placement_.busiest();
-    if (from < 0 || lending.asked || std::any_of(lending_.begin(), lending_.end(), [](const Lending& l) { return l.asked; })) continue;
-    lending = {.asked = true, .from = from, .rest = 0, .rung = 1};
-    for (int32_t w = 0; w < options_.num_workers; ++w) {
-      if (w != to && placement_.is_there(w) && !placement_.is_idle(w)) lending.rung = std::max(lending.rung, lending_[static_cast<size_t>(w)].rung + 1);
-    }
-    port(from).lend({.to = to, .rung = lending.rung, .most = kMostReplicas, .leaps = race_ == RaceMode::kLeapfrog});
+// Rungs of the replicas that a sample may have, the best first. Policy specactor: 1 + a drafter (algorithm 3), by the speed alone of
+// those that find something. Other policies draft with all they have: their replicas differ in nothing but what they have tried.
+void Engine::plan_races() {
+  rungs_.clear();
+  if (race_ == RaceMode::kOff) return;
+  const Speculator& speculator = first_worker().speculator();
+  const Policy& policy = speculator.policy();
+  if (policy.kind != PolicyKind::kSpecactor) {
+    for (int32_t rung = 1; rung < std::min(options_.num_workers, kMostRungs); ++rung) rungs_.push_back(rung);
+    return;
   }
+  WorkerStats seen;
+  for (const WorkerStats& s : stats_) seen.add(s);
+  PlanQuestion q;
+  q.verifiers = {{1, costs_.front()}};
+  q.context = kFirstContext;
+  q.most = policy.depth;
+  std::vector<int32_t> drafters;
+  for (int32_t d = 0; d < static_cast<int32_t>(policy.drafters.size()); ++d) {
+    const std::string& name = policy.drafters[static_cast<size_t>(d)];
+    const CostModel& cost = costs_[static_cast<size_t>(d)];
+    const bool has_model = cost.draft_ms(1, 0) > 0, finds_nothing = name == "history" && (history_ == nullptr || history_->index() == nullptr);
+    if (finds_nothing || (!draft_model_.empty() && name == draft_model_ + ".decoupled")) continue;
+    q.drafters.push_back({.name = name, .has_model = has_model, .cost = cost,
+                          .p = keep_rate(seen.spec.drafters[static_cast<size_t>(d)], has_model ? kFirstKeepRate : kFirstLookupRate)});
+    drafters.push_back(d);
+  }
+  for (const int32_t at : ladder_order(q, 0, 1)) rungs_.push_back(1 + drafters[static_cast<size_t>(at)]);
+}
+
+// A worker that has nothing to run gets replicas of another one's samples: of a rung that they lack, and that the fewest workers have.
+// Where nobody is idle, who races gets more of its rung.
+void Engine::start_races() {
+  const bool each_its_drafter = first_worker().speculator().policy().kind == PolicyKind::kSpecactor;
+  const int32_t first = roles_.decoupled ? options_.num_draft_workers : 0;  // who drafts for others is never free
+  std::array<int32_t, kMostRungs> have{};  // workers, by rung
+  int32_t idle = Placement::kNobody;
+  for (int32_t w = 0; w < options_.num_workers; ++w) {
+    Lending& lending = lending_[static_cast<size_t>(w)];
+    if (lending.asked) return;
+    if (placement_.num_samples(w) == 0) lending.rung = 0;
+    if (idle == Placement::kNobody && w >= first && placement_.is_idle(w)) idle = w;
+    have[static_cast<size_t>(lending.rung)] += each_its_drafter ? 1 : 0;  // else a second replica only where all have a first
+  }
+  for (size_t count = rungs_.size(); idle != Placement::kNobody && count > 0; --count) {
+    const auto fewer = [&have](int32_t a, int32_t b) { return have[static_cast<size_t>(a)] < have[static_cast<size_t>(b)]; };
+    const auto fewest = std::min_element(rungs_.begin(), rungs_.end(), fewer);
+    if (start_race(idle, *fewest)) return;
+    have[static_cast<size_t>(*fewest)] = kTried;
+  }
+  for (int32_t to = first; idle == Placement::kNobody && to < options_.num_workers; ++to) {
+    const int32_t rung = lending_[static_cast<size_t>(to)].rung;
+    if (rung > 0 && placement_.num_samples(to) < kMostReplicas && start_race(to, rung)) return;
+  }
+}
+
+bool Engine::start_race(int32_t to, int32_t rung) {
+  const auto lends = [this, to, rung](int32_t w) { return w != to && (lending_[static_cast<size_t>(w)].lacks >> rung & 1) == 0; };
+  const int32_t from = placement_.busiest(lends);
+  if (from == Placement::kNobody) return false;
+  Lending& lending = lending_[static_cast<size_t>(to)];
+  lending.asked = true;
+  lending.from = from;
+  lending.rung = rung;
+  const int32_t most = kMostReplicas - static_cast<int32_t>(placement_.num_samples(to));
+  port(from).lend({.to = to, .rung = rung, .most = most, .leaps = race_ == RaceMode::kLeapfrog});
+  return true;
+}
+
+void Engine::note_lent(const Lend& lent) {
+  constexpr int32_t kRest = 64;
+  Lending& to = lending_[static_cast<size_t>(lent.to)];
+  to.asked = false;
+  if (lent.most > 0) return;
+  if (placement_.num_samples(lent.to) == 0) to.rung = 0;
+  lending_[static_cast<size_t>(to.from)].lacks |= 1u << lent.rung;
+  lending_[static_cast<size_t>(to.from)].rest = kRest;
 }
 
 std::string Engine::plan_text() const {

@@ -36,8 +36,10 @@ class EngineState {
   struct Lending {
     bool asked = false;   // for replicas, and not answered
     int32_t from = 0;     // who was
-    int32_t rest = 0;     // times to go without asking: there was nothing to lend
     int32_t rung = 0;     // of those that it has
+    uint32_t lacks = 0;   // bit r: it had no sample to lend for rung r
+    int32_t rest = 0;     // reports of its own until it is asked for those again
+    int64_t arrived = 0;  // samples at it, when that was so
   };
 
   EngineState(const EngineOptions& options, std::string unavailable_paths)
@@ -94,6 +96,7 @@ class EngineState {
   bool weights_lost_ = false;  // in a sleep, and not all committed since
   int32_t standstills_ = 0;
   std::vector<Lending> lending_;    // by worker
+  std::vector<int32_t> rungs_;      // of the replicas that a sample may have, the best first
   RaceMode race_ = RaceMode::kOff;  // set by create()
   DraftRoles roles_;  // whether the first num_draft_workers draft for the others
   std::string plan_text_;   // why; "": there was no choice

@@ -32,7 +32,10 @@ PassShape pass_shape(double batch, const RowBatch& rows) {
 
 // ---- The clock -----------------------------------------------------------------------------------------------------------
 
-PaceClock::PaceClock(double scale, size_t num_sleepers) : scale_(scale), start_(Wall::now()) { asleep_.reserve(num_sleepers); }
+PaceClock::PaceClock(double scale, size_t num_sleepers, int64_t start_ns)
+    : scale_(scale), start_(std::chrono::duration_cast<Wall::duration>(std::chrono::nanoseconds(start_ns))) {
+  asleep_.reserve(num_sleepers);
+}
 
 double PaceClock::now_ms() const {
   if (!is_virtual()) return std::chrono::duration<double, std::milli>(Wall::now() - start_).count() / scale_;

@@ -10,6 +10,9 @@
 //   scale 0     time stands still while any worker computes, and jumps to the next due pass when all sleep. No pass is late,
 //               however many workers share a core; between two runs only the order of what happens at one time may differ.
 //
+// Workers in processes of their own have a clock each, of one scale and one beginning: scale > 0 alone, since nobody can hold the time of
+// another process.
+//
 // Nobody spins: a worker that is busy without running anything, since a queue is full, looks again after kIdleMs.
 //
 // Thread safety: PaceClock and Pace::wake() may be used by any thread, the rest of Pace by its worker's. Nothing is allocated after
@@ -26,6 +29,7 @@
 
 #include "kernels/base/row_batch.h"
 #include "runtime/pace_stats.h"
+#include "sched/plan.h"
 #include "spec/acceptance_dial.h"
 #include "spec/cost_model.h"
 
@@ -43,6 +47,7 @@ struct PaceOptions {
   CostModel target;  // its draft role is not looked at
   std::vector<PacedDrafter> drafters;
   double kv_transfer_ms = 0;  // of a token's keys and values, from worker to worker; 0: they are computed anew
+  int64_t reconfigure_every = kReconfigureIterations;  // ticks of a drafting worker, whose responses may be shorter than meant; 0: never
 
   const PacedDrafter* drafter(const std::string& name) const;  // null: it is not named
 };
@@ -56,9 +61,10 @@ class PaceClock {
     bool asleep = false, called = false, may_be_called = false;  // guarded by the clock's mutex
   };
 
-  // `num_sleepers`: at most.
-  PaceClock(double scale, size_t num_sleepers);
+  // `num_sleepers`: at most. `start_ns`: of the steady clock, which all processes of a machine share.
+  PaceClock(double scale, size_t num_sleepers, int64_t start_ns = steady_ns());
   double scale() const { return scale_; }
+  int64_t start_ns() const { return std::chrono::duration_cast<std::chrono::nanoseconds>(start_.time_since_epoch()).count(); }
   double now_ms() const;
   // A thread that computes: between the two, time stands still at scale 0.
   void enter();
@@ -69,6 +75,7 @@ class PaceClock {
 
  private:
   using Wall = std::chrono::steady_clock;
+  static int64_t steady_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Wall::now().time_since_epoch()).count(); }
   bool is_virtual() const { return scale_ == 0; }
   void advance();
   void rouse(Sleeper* sleeper);

@@ -41,6 +41,10 @@ void for_each_count(Stats& s, const Visit& visit) {
   visit(d.busy_seconds);
   for (auto* n : {&s.kv_pages_in_use, &s.kv_pages_leased, &s.kv_pages_peak, &s.batch_peak, &d.kv_pages_in_use}) visit(*n);
   for (auto* n : {&s.busy_seconds, &s.kernel_seconds, &s.draft_seconds, &s.decide_seconds}) visit(*n);
+  auto& p = s.pace;
+  for (auto* n : {&p.passes, &p.late}) visit(*n);
+  for (auto* n : {&p.modelled_ms, &p.late_ms, &p.overshoot_ms, &p.worst_late_ms}) visit(*n);
+  std::for_each(p.needed.begin(), p.needed.end(), visit);
   for (auto* n : {&s.spec.decode_steps, &s.spec.decode_tokens, &s.spec.verify_steps, &s.spec.draft_tokens, &s.spec.accepted_tokens}) visit(*n);
   for (auto& c : s.spec.drafters) {
     for (auto* n : {&c.drafts, &c.drafted, &c.accepted}) visit(*n);

@@ -139,7 +139,8 @@ void Trace::plan(const TickPlan& plan) {
 }
 
 void Trace::tick(const TraceTick& t) {
-  const double at = 1e6 * (seconds() - t.age - t.tick);
+  const double age = pace_ != nullptr && pace_->scale() > 0 ? t.age / pace_->scale() : t.age;
+  const double at = 1e6 * (seconds() - age - t.tick);
   const std::lock_guard<std::mutex> lock(mutex_);
   slice("tick", t.worker, at, t.tick);
   put(",\"args\":{\"tick\":");

@@ -36,7 +36,7 @@ struct TraceTick {
   int64_t drafted = 0, accepted = 0;  // nodes, as otr_stats counts them
   int64_t tokens = 0, prefill_tokens = 0;  // generated; run of prompts
   const TickPlan* plan = nullptr;
-  double age = 0;  // since it ended: of one that another process tells of
+  double age = 0;  // wall seconds since it ended: of one that another process tells of
 };
 
 struct TraceSample {

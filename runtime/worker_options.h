@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/page/page.h"
 #include "runtime/draft_server.h"
 #include "runtime/speculator.h"
 #include "runtime/worker_fault.h"
@@ -27,6 +28,12 @@ struct RebuildOptions {
   double link_bytes_per_second = 0;  // no more is copied than a link of this rate would carry; 0: as fast as memory is
   int32_t revoke_every = 0;          // for proofs: all that is lent is taken back before one tick in so many; 0: never
 };
+
+// Of paced workers: keys and values move as fast as the profile's token does.
+inline RebuildOptions paced_rebuild(const PaceOptions& pace, int64_t page_bytes, RebuildMode mode) {
+  if (pace.kv_transfer_ms == 0) return {.mode = RebuildMode::kRecompute};
+  return {.mode = mode, .link_bytes_per_second = static_cast<double>(page_bytes) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
+}
 
 // What is done to a worker for proofs that it changes no sample.
 struct WorkerProofs {

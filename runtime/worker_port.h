@@ -23,7 +23,7 @@ struct DraftRoles {
 // A worker that has nothing to run gets replicas of what this one runs, to race with it.
 struct Lend {
   int32_t to = 0;
-  int32_t rung = 1;    // of the replicas: how far down the ladder their drafter is
+  int32_t rung = 1;    // of the replicas; a sample has one of each
   int32_t most = 0;    // replicas
   bool leaps = false;  // they exchange what they find
 };

@@ -74,6 +74,7 @@ Status WorkerServer::read_setup() {
 Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(policy_, parse_policy(setup_.policy));
   policy_.drafters = setup_.drafters;
+  if (setup_.pace) pace_clock_ = std::make_unique<PaceClock>(setup_.pace->scale, /*num_sleepers=*/1, setup_.pace_start_ns);
   if (setup_.history != HistoryContent::kNone) history_ = std::make_unique<HistoryStore>(setup_.history, setup_.target.config.vocab_size);
   WorkerOptions w{.index = setup_.index,
                   .num_workers = setup_.num_workers,
@@ -85,6 +86,8 @@ Status WorkerServer::make_worker() {
                   .reports_progress = true,
                   .replicas_stay = true,
                   .host = this,
+                  .pace = setup_.pace ? &*setup_.pace : nullptr,
+                  .pace_clock = pace_clock_.get(),
                   .trace = setup_.traces ? this : nullptr};
   w.speculation = {.policy = policy_,
                    .models = setup_.models,

@@ -84,6 +84,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   std::thread loader_;
   std::unique_ptr<LinkRelay> links_;  // null: nobody drafts for others
   std::unique_ptr<PageNet> net_;  // null: pages go by file; outlives the worker, whose sequences use it
+  std::unique_ptr<PaceClock> pace_clock_;  // null: it is not paced
   std::unique_ptr<Worker> worker_;
   std::unordered_multimap<uint64_t, std::weak_ptr<Group>> groups_;  // by id; the serving thread's
   size_t groups_after_sweep_ = 64;

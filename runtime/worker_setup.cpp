@@ -92,6 +92,42 @@ SharedModel read_model(WireReader* r, std::span<const int>* files) {
   return m;
 }
 
+void put_pace(const PaceOptions& p, int64_t start_ns, WireWriter* w) {
+  w->put(start_ns);
+  w->put(p.scale);
+  w->put(p.kv_transfer_ms);
+  w->put(p.reconfigure_every);
+  const auto put = [w](double x) { w->put(x); };
+  for_each_cost(p.target, put);
+  w->put(static_cast<uint32_t>(p.drafters.size()));
+  for (const PacedDrafter& d : p.drafters) {
+    w->put(d.name);
+    for_each_cost(d.cost, put);
+    w->put(d.dial.keep);
+    w->put(d.dial.deviation);
+    w->put(d.dial.salt);
+  }
+}
+
+PaceOptions read_pace(WireReader* r, int64_t* start_ns) {
+  PaceOptions p;
+  *start_ns = r->integer<int64_t>("pace_start", 0, std::numeric_limits<int64_t>::max());
+  p.scale = r->number("pace", std::numeric_limits<double>::min(), kMaxMs);
+  p.kv_transfer_ms = r->number("kv_transfer_ms", 0.0, kMaxMs);
+  p.reconfigure_every = r->integer<int64_t>("reconfigure_every", 0, std::numeric_limits<int64_t>::max());
+  const auto read = [r](double& x) { x = r->number("pace", 0.0, kMaxMs); };
+  for_each_cost(p.target, read);
+  p.drafters.resize(std::min<uint32_t>(r->count("paced drafters", sizeof(uint32_t)), kMaxModels));
+  for (PacedDrafter& d : p.drafters) {
+    d.name = r->text("paced drafter");
+    for_each_cost(d.cost, read);
+    d.dial.keep = r->number("keep", 0.0, 1.0);
+    d.dial.deviation = r->number("deviation", 0.0, 1.0);
+    d.dial.salt = r->integer<uint32_t>("salt", 0, UINT32_MAX);
+  }
+  return p;
+}
+
 void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.preempt_at_tick);
   w->put(p.migrate_every);
@@ -152,6 +188,8 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
   w.put(s.nccl_patience_ms);
   put_proofs(s.proofs, &w);
   put_costs(s.costs, &w);
+  w.put(static_cast<uint8_t>(s.pace.has_value()));
+  if (s.pace) put_pace(*s.pace, s.pace_start_ns, &w);
   put_model(s.target, &w, files);
   w.put(static_cast<uint32_t>(s.models.size()));
   for (const DrafterModel& m : s.models) {
@@ -194,6 +232,7 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.nccl_patience_ms = r.integer("nccl_patience_ms", 1, kMaxInt / 8);
   s.proofs = read_proofs(&r);
   s.costs = read_costs(&r);
+  if (r.flag("has_pace")) s.pace = read_pace(&r, &s.pace_start_ns);
   s.target = read_model(&r, &files);
   s.models.resize(std::min<uint32_t>(r.count("models", sizeof(uint32_t)), kMaxModels));
   for (DrafterModel& m : s.models) {

@@ -79,6 +79,8 @@ struct WorkerSetup {
   int32_t timeout_ms = 0;  // the engine hears of the worker more often than that
   WorkerProofs proofs;
   std::vector<CostModel> costs;
+  std::optional<PaceOptions> pace;  // of a scale above 0
+  int64_t pace_start_ns = 0;        // then: see PaceClock
   SharedModel target;
   std::vector<DrafterModel> models;
   int32_t num_draft_workers = 0;

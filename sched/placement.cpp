@@ -44,20 +44,12 @@ void Placement::lost(int32_t worker, bool comes_back) {
   s.gone = !comes_back;
 }
 
-int32_t Placement::busiest() const {
-  const State* most = nullptr;
-  for (const State& s : states_) {
-    if (!s.moves && s.load.running > (most == nullptr ? 0 : most->load.running)) most = &s;
-  }
-  return most == nullptr ? -1 : static_cast<int32_t>(most - states_.data());
-}
-
 const std::vector<Move>& Placement::rebalance() {
   moves_.clear();
   while (move_queued()) {
   }
   const auto queues = [](const State& s) { return s.load.queued > 0; };
-  if (std::none_of(states_.begin(), states_.end(), queues)) {
+  if (moves_running_ && std::none_of(states_.begin(), states_.end(), queues)) {
     while (move_running()) {
     }
   }

@@ -47,6 +47,9 @@ class Placement {
   // The workers before this one draft for the others: they get nothing, and give what they have. REQUIRES: fewer than all.
   void set_first(int32_t first) { first_ = static_cast<size_t>(first); }
 
+  // What runs stays where it is: only queues are shared.
+  void keep_running() { moves_running_ = false; }
+
   // The worker that a new group of so many samples is sent to; kNobody if all are lost.
   int32_t place(int32_t samples);
   // Samples that another worker gave are sent to this one.
@@ -61,6 +64,7 @@ class Placement {
   // `comes_back`: an empty one takes its place, and reports when it is there.
   void lost(int32_t worker, bool comes_back);
   bool is_there(int32_t worker) const { return !states_[static_cast<size_t>(worker)].away; }
+  int64_t num_samples(int32_t worker) const { return states_[static_cast<size_t>(worker)].samples(); }  // that it has, or will have
   bool is_gone(int32_t worker) const { return states_[static_cast<size_t>(worker)].gone; }
   bool all_gone() const {
     return std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.gone; });
@@ -68,8 +72,17 @@ class Placement {
 
   // The worker has no sample, and none is to come. REQUIRES: it may get some
   bool is_idle(int32_t worker) const { return static_cast<size_t>(worker) >= first_ && states_[static_cast<size_t>(worker)].is_dry(); }
-  // The worker that runs the most, and takes part in no move; -1: none runs anything.
-  int32_t busiest() const;
+  // Of those that `may` be, the worker that runs the most, and takes part in no move; kNobody: none runs anything.
+  template <typename May>
+  int32_t busiest(const May& may) const {
+    int32_t most = kNobody;
+    for (size_t w = 0; w < states_.size(); ++w) {
+      const int32_t runs = states_[w].load.running;
+      if (states_[w].moves || runs <= (most == kNobody ? 0 : states_[static_cast<size_t>(most)].load.running)) continue;
+      if (may(static_cast<int32_t>(w))) most = static_cast<int32_t>(w);
+    }
+    return most;
+  }
 
   // The moves to order now. Valid until the next call.
   const std::vector<Move>& rebalance();
@@ -98,6 +111,7 @@ class Placement {
 
   std::vector<State> states_;
   size_t first_ = 0;
+  bool moves_running_ = true;
   std::vector<Move> moves_;
 };
 

@@ -89,6 +89,7 @@ class Simulation {
   void schedule(int32_t group);
   void finish(int32_t group, double ms);
   void remove(int32_t request, int32_t group);
+  double mean_beside(int32_t group) const;
   void reconfigure_group(int32_t group, double ms);
   void optimise_group(Group* g, double context);
   void assign(double ms);

@@ -103,6 +103,15 @@ void Simulation::price_leapfrog(int32_t group) {
   }
 }
 
+// The mean p of all requests for whom the same worker drafts.
+double Simulation::mean_beside(int32_t group) const {
+  double sum = 0, count = 0;
+  for (size_t g = static_cast<size_t>(group % o_.draft_workers); g < groups_.size(); g += static_cast<size_t>(o_.draft_workers)) {
+    for (const Run& r : groups_[g].runs) sum += r.p, ++count;
+  }
+  return sum / count;
+}
+
 void Simulation::reconfigure_group(int32_t group, double ms) {
   Group& g = groups_[static_cast<size_t>(group)];
   g.next_reconfigure = kNever;
@@ -117,6 +126,7 @@ void Simulation::reconfigure_group(int32_t group, double ms) {
   if (ours && plan_.draft_gpus == 0) return optimise_group(&g, context / batch);
   ReconfigureRule rule{.line = line};
   if (ours) rule = {.batch = batch, .line = line, .everyone = true};
+  if (shares_drafters()) rule.mean = mean_beside(group);
   const int32_t changed = reconfigure(rule, question_.form, costs(g, context / batch), o_.most, windows);
   for (size_t i = 0; i < windows.size(); ++i) g.runs[i].set(windows[i].setting);
   result_.num_reconfigured += changed;

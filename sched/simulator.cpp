@@ -44,6 +44,8 @@ Status Simulation::plan() {
   for (const VerifierChoice& verifier : o_.verifiers) {
     if (verifier.gpus < 1) return invalid_argument("a verifier has no GPU");
   }
+  if (o_.reconfigure_every < 1) return invalid_argument("a reconfiguration comes more often than every iteration");
+  if (o_.drafter >= static_cast<int32_t>(p.size())) return invalid_argument("draft workers draft with a drafter that is not there");
   if (o_.max_race_batch < 1) return invalid_argument("a racing worker's batch is less than 1");
   if (!(o_.shared >= 0 && o_.shared <= 1)) return invalid_argument("the share of places that are hard for all is not in [0, 1]");
   if (!(o_.kv_transfer_ms >= 0)) return invalid_argument("a token's transfer takes less than no time");
@@ -74,12 +76,13 @@ Status Simulation::plan_shared() {
   if (2 * o_.draft_workers > workers) return invalid_argument("more than half of the workers draft for others");
   const double batch = question_.batch / (workers - o_.draft_workers);
   for (size_t d = 0; d < o_.drafters.size(); ++d) {
-    if (!o_.drafters[d].has_model) continue;
+    if (!o_.drafters[d].has_model || (o_.drafter >= 0 && static_cast<size_t>(o_.drafter) != d)) continue;
     Group g;
     g.drafter = static_cast<int32_t>(d);
     const WindowChoice best = best_window(question_.form, question_.drafters[d].p, costs(g, question_.context), batch, batch, o_.most);
     if (best.speed <= plan_.speed) continue;
-    plan_ = {.drafter = g.drafter, .verify_gpus = gpus, .draft_gpus = gpus, .setting = {best.window, DraftMode::kDecoupled},
+    const int32_t window = o_.window > 0 ? o_.window : best.window;
+    plan_ = {.drafter = g.drafter, .verify_gpus = gpus, .draft_gpus = gpus, .setting = {window, DraftMode::kDecoupled},
              .batch = batch, .speed = best.speed};
   }
   if (plan_.drafter < 0) return invalid_argument("no drafter has a model that could draft for other workers");
@@ -121,8 +124,10 @@ void Simulation::schedule(int32_t group) {
   }
   if (grows > 0) next = std::min(next, g.now + (kContextGrowth * context + 64.0 * static_cast<double>(g.runs.size())) / grows);
   if (at_least(SimulationMode::kReconfigured)) {
+    // A worker that drafts for others counts its levels.
+    if (shares_drafters() && grows > 0) tick = costs(g, context / static_cast<double>(g.runs.size())).draft_ms(static_cast<double>(g.runs.size()));
     if (g.next_reconfigure == kNever && tick > 0)
-      g.next_reconfigure = g.now + (mode_ == SimulationMode::kOurs ? kOurIterations : kReconfigureIterations) * tick;
+      g.next_reconfigure = g.now + static_cast<double>(mode_ == SimulationMode::kOurs ? kOurIterations : o_.reconfigure_every) * tick;
     next = std::min(next, g.next_reconfigure);
   }
   events_.push({next, group, g.version});

@@ -48,9 +48,12 @@ struct SimulationOptions {
   WindowForm form = WindowForm::kDecoupled;  // that the paper's plans and reconfigurations believe in
   int32_t max_race_batch = 16;               // requests of a racing worker, b_max
   double shared = 0.5;                       // as leapfrog_tokens()
+  int64_t reconfigure_every = kReconfigureIterations;  // algorithm 2; of workers that draft for others, levels
   double kv_transfer_ms = 0;                 // a token's keys and values between workers; 0: there is no way
   // As Outrider's engine does it, instead of algorithm 1's groups and requests that stay where they are:
   int32_t draft_workers = 0;  // so many workers draft for all others, each for its share, where drafting is decoupled; 0: groups
+  int32_t drafter = -1;       // of `drafters`, that they draft with; -1: the fastest
+  int32_t window = 0;         // in which they draft; 0: the best
   bool moves = false;         // a worker that runs dry takes half of what the busiest one runs
 };
 

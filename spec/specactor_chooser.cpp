@@ -23,7 +23,7 @@ SpecactorChooser::Sample& SpecactorChooser::sample(const TickRow& row) {
   return s;
 }
 
-// The top of the ladder for this batch; for replicas, so far down as their rung says (algorithm 3).
+// The top of the ladder for this batch; for replicas, the drafter that they are there for (algorithm 3).
 void SpecactorChooser::make_plan(const TickView& view) {
   const double batch = static_cast<double>(view.rows.size());
   const size_t before = drafter_;
@@ -34,7 +34,8 @@ void SpecactorChooser::make_plan(const TickView& view) {
   }
   std::sort(ladder_.begin(), ladder_.end());
   rung_ = view.rows[0].rung;
-  drafter_ = ladder_[std::min(static_cast<size_t>(rung_), ladder_.size() - 1)].second;
+  const size_t named = static_cast<size_t>(rung_ - 1);
+  drafter_ = rung_ > 0 && named < records_.size() && !options_.drafters[named].decoupled ? named : ladder_.front().second;
   window_ = std::max(1, best_window(drafter_, records_[drafter_].rate.value(), batch, batch, view.context).window);
   planned_batch_ = static_cast<int32_t>(view.rows.size());
   if (drafter_ == before) return;
@@ -68,15 +69,19 @@ bool SpecactorChooser::take_decoupled(const TickView& view, TickPlan* plan) cons
   return false;
 }
 
-void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
-  if (take_decoupled(view, plan)) return;
+// A replica has no time for that: it is there for one drafter.
+bool SpecactorChooser::take_profile(const TickView& view, TickPlan* plan) {
   while (profiling_ < records_.size() && profiled(profiling_)) ++profiling_;
-  if (profiling_ < records_.size()) {
-    plan->drafters = 1u << profiling_;
-    plan->depth = plan->verify_tokens = std::min(kProfileWindow, options_.policy.depth);
-    return;
-  }
-  if (view.rows[0].rung != rung_) planned_batch_ = 0;
+  if (profiling_ == records_.size() || view.rows[0].rung > 0) return false;
+  plan->drafters = 1u << profiling_;
+  plan->depth = plan->verify_tokens = std::min(kProfileWindow, options_.policy.depth);
+  return true;
+}
+
+void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
+  if (take_decoupled(view, plan) || take_profile(view, plan)) return;
+  const int32_t rung = view.rows[0].rung;
+  if (rung != rung_ || (rung > 0 && records_[drafter_].ticks % kProfileTicks == 0)) planned_batch_ = 0;
   if (static_cast<int32_t>(view.rows.size()) > planned_batch_) make_plan(view);
   if (++iterations_ % kReconfigure == 0) reconfigure(view);
   plan->drafters = 1u << drafter_;
@@ -108,7 +113,7 @@ void SpecactorChooser::observe(const TickView& view, const TickPlan& plan, const
     // What an end cuts off is not wrong.
     const int32_t drafted = found_nothing ? 1 : row.ended ? std::min(row.drafted, row.num_new) : row.drafted;
     records_[drafter].rate.add_chain(drafted, row.accepted);
-    if (profiling_ == records_.size()) sample(view.rows[static_cast<size_t>(row.row)]).rate.add_chain(drafted, row.accepted);
+    if (profiling_ == records_.size() || view.rows[0].rung > 0) sample(view.rows[static_cast<size_t>(row.row)]).rate.add_chain(drafted, row.accepted);
   }
 }
 

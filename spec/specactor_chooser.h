@@ -10,6 +10,8 @@
 //
 // Where a drafter on other workers drafts (sched/plan.h has decided so), it is taken alone, in the windows in which it sends.
 //
+// Replicas draft with the drafter that their rung names, from their first tick on; their window is chosen anew every kProfileTicks.
+//
 // p is measured on all steps so far. The first step begins with a profile: each drafter in turn, for kProfileTicks ticks or
 // kProfileTokens verdicts. A lookup that finds nothing counts as a wrong token.
 //
@@ -54,6 +56,7 @@ class SpecactorChooser final : public Chooser {
     return options_.drafters[d].decoupled || records_[d].ticks >= kProfileTicks || records_[d].rate.tried >= kProfileTokens;
   }
   bool take_decoupled(const TickView& view, TickPlan* plan) const;
+  bool take_profile(const TickView& view, TickPlan* plan);
   void make_plan(const TickView& view);
   void reconfigure(const TickView& view);
   Sample& sample(const TickRow& row);
@@ -64,7 +67,7 @@ class SpecactorChooser final : public Chooser {
   std::vector<std::pair<double, size_t>> ladder_;  // less their speed, drafters: the fastest first
   size_t profiling_ = 0;         // the drafter whose turn it is; all: done
   size_t drafter_ = 0;           // the plan
-  int32_t rung_ = 0;             // what it is for
+  int32_t rung_ = 0;             // of the replicas that it is for
   int32_t window_ = 1;
   int32_t planned_batch_ = 0;  // 0: there is none
   int64_t iterations_ = 0;

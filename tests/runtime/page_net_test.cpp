@@ -129,7 +129,7 @@ class PageNets : public testing::Test {
     }
   }
   std::shared_ptr<LentPages> lend(const std::vector<PageId>& pages) {
-    return std::make_shared<LentPages>(target(0), &mailbox_, pages, static_cast<int32_t>(pages.size()) * kPageTokens);
+    return std::make_shared<LentPages>(target(0), &mailbox_, pages, static_cast<int32_t>(pages.size()) * kPageTokens, TickSpeed{});
   }
   std::shared_ptr<RemotePages> remote(uint64_t parcel, int32_t num_pages) {
     return std::make_shared<RemotePages>(nets_[1].get(), RemotePages(0, nets_[1]->generation(), parcel, num_pages * kPageTokens));

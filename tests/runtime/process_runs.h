@@ -52,6 +52,7 @@ class Processes : public testing::Test {
     o.trace_path = v.trace_path;
     o.drafters = {"small=model:" + drafter_.path()};
     o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .rebuild = v.rebuild, .faults = v.faults, .delay_seed = v.delay_seed};
+    o.pace = v.pace;
     o.worker_processes = v.processes;
     o.worker_executable = v.executable;
     o.worker_timeout_ms = v.timeout_ms;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct ProcessVariant {
   int32_t start_timeout_ms = 60'000;
   int32_t max_restarts = 20;
   uint32_t seed = 1;
+  std::optional<PaceOptions> pace = {};
   std::string executable = OUTRIDER_WORKER;
 };
 

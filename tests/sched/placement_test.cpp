@@ -208,18 +208,30 @@ TEST(Placement, WhoDraftsGetsNothingAndGivesWhatItHas) {
   EXPECT_EQ(text_of(dry.rebalance()), "1>0:3r ");
 }
 
+TEST(Placement, WhatRunsMayBeKept) {
+  Placement running = placement_of({loaded(6, 0), idle()}), queued = placement_of({loaded(6, 3), idle()});
+  running.keep_running();
+  queued.keep_running();
+  EXPECT_EQ(text_of(running.rebalance()), "");
+  EXPECT_EQ(text_of(queued.rebalance()), "0>1:4q ");
+  EXPECT_EQ(running.num_samples(0), 6);
+}
+
 TEST(Placement, TheBusiestRunsTheMostAndTakesPartInNoMove) {
-  EXPECT_EQ(placement_of({idle(), idle()}).busiest(), -1);
-  EXPECT_EQ(placement_of({idle(), loaded(0, 3)}).busiest(), -1);  // what waits does not run
-  EXPECT_EQ(placement_of({loaded(2, 0), loaded(5, 0), loaded(5, 0)}).busiest(), 1);
-  EXPECT_EQ(placement_of({loaded(2, 9), loaded(5, 0)}).busiest(), 1);
+  const auto anybody = [](int32_t) { return true; };
+  EXPECT_EQ(placement_of({idle(), idle()}).busiest(anybody), -1);
+  EXPECT_EQ(placement_of({idle(), loaded(0, 3)}).busiest(anybody), -1);  // what waits does not run
+  EXPECT_EQ(placement_of({loaded(2, 0), loaded(5, 0), loaded(5, 0)}).busiest(anybody), 1);
+  EXPECT_EQ(placement_of({loaded(2, 9), loaded(5, 0)}).busiest(anybody), 1);
   Placement p = placement_of({loaded(6, 0), loaded(2, 0), idle()});
-  EXPECT_EQ(p.busiest(), 0);
+  EXPECT_EQ(p.busiest(anybody), 0);
   const Move move = p.rebalance().at(0);
   EXPECT_EQ(move.from, 0);
-  EXPECT_EQ(p.busiest(), 1);
+  EXPECT_EQ(p.busiest(anybody), 1);
   p.answered(move);
-  EXPECT_EQ(p.busiest(), 0);
+  EXPECT_EQ(p.busiest(anybody), 0);
+  EXPECT_EQ(p.busiest([](int32_t w) { return w != 0; }), 1);
+  EXPECT_EQ(p.busiest([](int32_t w) { return w == 2; }), -1);
 }
 
 TEST(Placement, NothingIsLostAndNobodyIdlesBesideAQueue) {

@@ -310,6 +310,32 @@ TEST(Specactor, AProfileThenTheTopOfTheLadder) {
   }
 }
 
+// Algorithm 3: its drafter is why a replica is there. A worker that has profiled nothing begins with it at once, and looks at its window
+// when it has seen what is kept; samples of its own it profiles as ever.
+TEST(Specactor, AReplicaDraftsWithItsDrafterFromTheFirstTickOn) {
+  TestTick one(1);
+  for (const int32_t rung : {1, 2}) {
+    SpecactorChooser chooser(specactor());
+    one.rows[0].rung = rung;
+    const int32_t first = plan_of(&chooser, one.view).depth;
+    if (rung == 2) {
+      EXPECT_EQ(first, enumerated_window(0.5, 1, 16));
+    }
+    for (int i = 0; i < SpecactorChooser::kProfileTicks; ++i) {
+      const TickPlan plan = plan_of(&chooser, one.view);
+      ASSERT_EQ(plan.drafters, 1u << (rung - 1)) << i;
+      ASSERT_EQ(plan.depth, first);
+      observe(&chooser, one.view, plan, {{plan.depth, plan.depth}});
+    }
+    EXPECT_GT(plan_of(&chooser, one.view).depth, first);
+    one.rows[0].rung = 0;
+    EXPECT_EQ(plan_of(&chooser, one.view).depth, SpecactorChooser::kProfileWindow);
+  }
+  one.rows[0].rung = 9;  // of an engine with more drafters: the top of the ladder
+  SpecactorChooser chooser(specactor());
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);
+}
+
 TEST(Specactor, ALookupThatFindsNothingIsWrongAndAModelWithoutRoomIsNot) {
   const TestTick one(1);
   SpecactorChooser chooser(specactor());

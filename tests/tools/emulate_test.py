@@ -1,9 +1,14 @@
 """outrider emulate: samples are rollout's, times are the profile's and the simulator's, and what it refuses."""
 
 import json
+import os
+import re
+import signal
+import subprocess
+import time
 import unittest
 
-from harness import MODEL, SOURCE, TINYMATH, ProgramTest, outrider, problems, to_lines
+from harness import BIN, MODEL, SOURCE, TINYMATH, ProgramTest, children, outrider, problems, to_lines
 
 PROFILE = SOURCE / "tests/data/cluster/qwen2.5-32b-worker.json"
 DRAFTERS = ("--drafter", f"small=model:{TINYMATH / 'drafter'}", "--drafter", f"medium=model:{MODEL}")
@@ -57,6 +62,37 @@ class Emulate(ProgramTest):
             ratio = mode["makespan_s"] / emulated[mode["mode"]]["emulation"]["makespan_seconds"]
             self.assertTrue(0.8 < ratio < 1.25, (mode["mode"], ratio))
 
+    # The same drafter in the same windows, with and without algorithm 2, and a long tail: in short samples prefill and chance count.
+    def test_the_simulator_foretells_decoupled_drafting(self):
+        self.prompts.write_text(to_lines(problems(96)), encoding="utf-8")
+        longer = ("--max-new-tokens", "2048", "--max-batch", "192")
+        self.run_ok("rollout", *SHARED, *longer, "--prompts", self.prompts, "--policy", "off", "--out", self.plain)
+        keep = (*longer, "--keep", "small=0.8:0.1", "--kv-transfer-ms", "0.005")
+        emulated = {}
+        for mode, every in (("decoupled", "0"), ("reconfigured", "10")):
+            stats, _ = self.emulate("specactor", "--draft-workers", "1", "--decouple", "--race", "off", "--reconfigure-every", every, *keep)
+            emulated[mode] = stats["emulation"]["makespan_seconds"]
+            self.assertEqual(sum(worker.get("drafting", {}).get("reconfigured", 0) for worker in stats["workers"]) > 0, every != "0")
+        window = re.search(r"decoupled 'small' on 7 \+ 1, windows of (\d+)", stats["plan"]).group(1)
+        self.emulate("fixed:small:4", *keep)  # the samples' own acceptances
+        simulated = json.loads(self.run_ok("simulate", "--profile", PROFILE, "--workers", "8", "--samples", self.folder / "samples.jsonl", "--moves",
+                                           "--draft-workers", "1", "--draft-with", f"small:{window}", "--reconfigure-every", "10", "--form", "paper", "--json"))
+        for mode in simulated["modes"]:
+            if mode["mode"] in emulated:
+                ratio = mode["makespan_s"] / emulated[mode["mode"]]
+                self.assertTrue(0.85 < ratio < 1.15, (mode["mode"], ratio))
+
+    # Algorithm 3: a replica is there for a drafter that nobody else tries for its sample, from its first tick on; a history that is not there
+    # is no drafter.
+    def test_replicas_draft_with_other_drafters(self):
+        trace = self.folder / "trace.json"
+        stats, _ = self.emulate("specactor", "--draft-workers", "2", "--decouple", "--race", "fastest", "--keep", "small=0.6", "--trace", trace)
+        replicas = sum(worker["replicas"] for worker in stats["workers"])
+        self.assertTrue(3 <= replicas <= 3 * 24, replicas)
+        ticks = [event["args"] for event in json.loads(trace.read_text(encoding="utf-8")) if event["name"] == "tick"]
+        used = {tuple(tick["drafters"]) for tick in ticks if tick["drafters"]}
+        self.assertEqual(used, {("small.decoupled",), ("small",), ("medium",), ("ngram",)})
+
     # By the wall, at a scale that no machine keeps up with: the samples are right, and the times are said not to be.
     def test_late_passes_are_found(self):
         stats, err = self.emulate("off", "--time-scale", "0.001", code=4)
@@ -64,12 +100,33 @@ class Emulate(ProgramTest):
         self.assertFalse(stats["emulation"]["trusted"])
         self.assertRegex(err, r"not to be trusted; --time-scale [0-9.e+-]+ would leave them time")
 
+    # Eight of them on few cores, by the wall clock. One is killed in mid-run: another takes its place, and nobody sees it in the samples.
+    def test_worker_processes(self):
+        flags = ("--worker-processes", "--threads", "2", "--time-scale", "2", "--max-new-tokens", "40", "--keep", "small=0.7")
+        short = self.folder / "short.jsonl"
+        self.run_ok("rollout", *SHARED, "--max-new-tokens", "40", "--prompts", self.prompts, "--policy", "off", "--out", short)
+        out, stats = self.folder / "out.jsonl", self.folder / "stats.json"
+        command = [BIN, "emulate", *SHARED, "--prompts", self.prompts, "--profile", PROFILE, "--workers", "8", "--draft-workers", "1", "--decouple",
+                   "--max-batch", "48", *DRAFTERS, "--policy", "specactor", "--explain", *flags, "--out", out, "--stats", stats]
+        with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as program:
+            self.assertIn(b"requests on 8 workers", program.stderr.readline())  # they are ready
+            time.sleep(0.5)  # of two seconds at least
+            victim = children(program.pid)[3]
+            os.kill(victim, signal.SIGKILL)
+            program.stderr.read()
+            self.assertIn(program.wait(120), (0, 4))  # 4: this machine was not in time
+        self.assertEqual(out.read_bytes(), short.read_bytes())
+        done = json.loads(stats.read_text(encoding="utf-8"))
+        self.assertEqual((done["worker_restarts"], done["emulation"]["failed_samples"]), (1, 0))
+        self.assertEqual(sum("pace" in worker for worker in done["workers"]), 8)
+
     def test_what_it_refuses(self):
         base = ("emulate", *SHARED, "--prompts", self.prompts)
         for needle, code, flags in (("--profile is required", 2, ()), ("no such drafter", 2, ("--profile", PROFILE, "--keep", "tiny=0.5")),
                                     ("must be NAME=MEAN", 2, ("--profile", PROFILE, "--keep", "small=2")),
                                     ("must be a number from 0", 2, ("--profile", PROFILE, "--time-scale", "-1")),
                                     ("'self' is not in the profile", 2, ("--profile", PROFILE, "--policy", "fixed:self:4")),
+                                    ("needs --time-scale", 2, ("--profile", PROFILE, "--worker-processes")),
                                     ("this is no profile", 3, ("--profile", f"{MODEL}/config.json"))):
             got, out, err = outrider(*base, *flags)
             self.assertEqual((got, out), (code, ""), (flags, err))

@@ -39,6 +39,17 @@ def problems(count):
         return [{"id": p["id"], "prompt": p["prompt"]} for p in map(json.loads, list(lines)[:count])]
 
 
+def children(pid):
+    """The processes that its threads have started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found += map(int, (task / "children").read_text(encoding="ascii").split())
+        except OSError:  # the thread has ended
+            pass
+    return found
+
+
 class ProgramTest(unittest.TestCase):
     """A test with a folder of its own."""
 

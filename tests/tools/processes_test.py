@@ -8,17 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import BIN, MODEL, TINYMATH, ProgramTest, problems, to_lines
-
-
-def children(pid):
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            found += map(int, (task / "children").read_text(encoding="ascii").split())
-        except OSError:  # the thread has ended
-            pass
-    return found
+from harness import BIN, MODEL, TINYMATH, ProgramTest, children, problems, to_lines
 
 
 def is_alive(pid):

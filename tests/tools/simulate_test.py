@@ -55,6 +55,18 @@ class Simulate(ProgramTest):
         self.assertAlmostEqual(result["acceptance"]["small"]["mean"], 14 / 18)
         self.assertEqual(result["acceptance"]["medium"]["mean"], 0.7)
 
+    def test_what_draft_workers_draft_with(self):
+        layout = (*SMALL, "--moves", "--draft-workers", "2", "--draft-with")
+        plans = {flag: [mode["plan"] for mode in self.simulate(*layout, flag)["modes"]][2] for flag in ("medium", "small:5")}
+        self.assertRegex(plans["medium"], "decoupled 'medium'")
+        self.assertRegex(plans["small:5"], "decoupled 'small' .* windows of 5")
+        rare, often = (self.simulate(*layout, "small:5", "--reconfigure-every", every)["modes"] for every in ("100000", "50"))
+        self.assertEqual(rare[2], often[2])
+        self.assertEqual(rare[3]["makespan_s"], rare[2]["makespan_s"])
+        self.assertNotEqual(often[3]["makespan_s"], often[2]["makespan_s"])
+        for flag in ("none", "small:0", "small:99", "small:x"):
+            self.expect(2, "draft-with", *layout, flag)
+
     def test_what_it_refuses(self):
         self.expect(2, "--workers is required", *PROFILES)
         self.expect(2, "--profile is required", "--workers", "2")

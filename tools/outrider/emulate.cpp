@@ -47,7 +47,8 @@ std::vector<Flag> flag_table() {
   for (const Flag& flag : kEngineFlagTable) {
     const std::string name = flag.name;
     if (name == "profile") table.push_back({"profile", "FILE.json", "what passes of the target and of drafters take (required)"});
-    else if (name != "worker-processes" && name != "worker-timeout" && name != "nccl" && name != "device") table.push_back(flag);
+    else if (name == "worker-processes") table.push_back({flag.name, nullptr, "each worker is a process, paced by the wall clock; one that dies or hangs is replaced"});
+    else if (name != "nccl" && name != "device") table.push_back(flag);
   }
   const Flag own[] = {
       {"prompts", "FILE|-", "JSON lines, as rollout reads them (required)"},
@@ -58,6 +59,8 @@ std::vector<Flag> flag_table() {
        "spoils drafts: only this share of the tokens is left as the drafter proposed it (default 1); may be repeated"},
       {"race", "HOW", "policy (default: as the policy says), off, fastest or leapfrog: what workers without samples do"},
       {"decouple", nullptr, "draft workers do draft for the others, whatever the plan says"},
+      {"stay", nullptr, "samples that run go to no other worker, whoever is idle: replicas do"},
+      {"reconfigure-every", "N", "levels of a draft worker between two reconfigurations (algorithm 2); 0: none (default 1000)"},
       {"samples", "FILE.jsonl", "write when each sample finished: lines that 'simulate --samples' reads"},
       {"n", "N", "samples a prompt (default 1)"},
       {"max-new-tokens", "N", "tokens a sample, at most (default 1024)"},
@@ -86,6 +89,7 @@ PaceOptions pace_options(const Flags& flags) {
   if (profile.fits.empty()) throw Failure(kExitBadInput, path + ": the profile is not complete");
   PaceOptions pace{.scale = real_flag(flags, "time-scale", 1e6), .target = profile.fits.front().model, .drafters = {},
                    .kv_transfer_ms = real_flag(flags, "kv-transfer-ms", 1e6)};
+  if (flags.given("reconfigure-every")) pace.reconfigure_every = int_flag("reconfigure-every", flags.required("reconfigure-every"), 0);
   for (size_t d = 0; d < profile.subject.drafters.size(); ++d) {
     pace.drafters.push_back({.name = profile.subject.drafters[d].name, .cost = profile.fits[d].model});
   }
@@ -113,7 +117,10 @@ EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine
   o.profile.clear();  // it is of another machine
   o.pace = pace_options(flags);
   o.race = race_mode(flags);
+  if (o.worker_processes && o.pace->scale == 0)
+    throw Failure(kExitUsage, "--worker-processes needs --time-scale: time cannot stand still for other processes");
   o.always_decouples = flags.given("decouple");
+  o.samples_stay = flags.given("stay");
   return o;
 }
 
@@ -263,12 +270,12 @@ void Emulation::print(const PaceStats& pace) const {
 }
 
 // Whether two cores, or however many there are, kept up. Says on stderr what would help if not.
-bool kept_up(const PaceStats& pace, double scale) {
+bool kept_up(const PaceStats& pace, double scale, bool processes) {
   if (pace.late_share() <= kMostLate) return true;
   std::fprintf(stderr,
                "outrider emulate: %.1f %% of the passes were not done when they were due: these times are not to be trusted; "
-               "--time-scale %.2g would leave them time, 0 takes as long as it takes\n",
-               100 * pace.late_share(), scale * kRoom * pace.stretch(kMostLate / 2));
+               "--time-scale %.2g would leave them time%s\n",
+               100 * pace.late_share(), scale * kRoom * pace.stretch(kMostLate / 2), processes ? "" : ", 0 takes as long as it takes");
   return false;
 }
 
@@ -305,7 +312,7 @@ int emulate_command(int argc, char** argv) {
     emulation.write_samples(only_drafter(options.policy), &*samples);
     samples->close();
   }
-  const bool trusted = kept_up(engine->pace_stats(), options.pace->scale);
+  const bool trusted = kept_up(engine->pace_stats(), options.pace->scale, options.worker_processes);
   if (stats) {
     ordered_json json = ordered_json::parse(engine->stats_json());
     json["command"] = "emulate";

@@ -52,6 +52,8 @@ const Flag kTable[] = {
     {"shared", "X", "the share of places that are as hard for all drafters, for racers that exchange (default 0.5)"},
     {"kv-transfer-ms", "X", "to move a token's keys and values to another worker (default 0: they are computed anew)"},
     {"draft-workers", "N", "so many workers draft for all others, as the engine does it (default 0: groups as algorithm 1 makes them)"},
+    {"draft-with", "DRAFTER[:WINDOW]", "what they draft with, and in which windows (default: what is fastest)"},
+    {"reconfigure-every", "N", "iterations between two reconfigurations (default 1000)"},
     {"moves", nullptr, "a worker that runs dry takes half of what the busiest one runs, as in the engine"},
     {"explain", nullptr, "print what was decided and why"},
     {"plot", "FILE.svg", "draw the requests under way over time"},
@@ -120,6 +122,17 @@ void read_acceptances(const Flags& flags, Setting* s) {
   if (flags.given("stats")) read_acceptance(flags.required("stats"), &s->acceptance);
 }
 
+void read_draft_with(const std::string& text, SimulationOptions* o) {
+  const size_t colon = text.find(':');
+  const std::string name = text.substr(0, colon);
+  const auto at = std::find_if(o->drafters.begin(), o->drafters.end(), [&name](const DrafterChoice& d) { return d.name == name; });
+  if (at == o->drafters.end() || !at->has_model) throw Failure(kExitUsage, "--draft-with " + text + ": the profile has no such drafter");
+  o->drafter = static_cast<int32_t>(at - o->drafters.begin());
+  if (colon == std::string::npos) return;
+  o->window = int_flag("draft-with", text.substr(colon + 1), 1);
+  if (o->window > kMaxDraftDepth) throw Failure(kExitUsage, "--draft-with " + text + ": windows have at most " + std::to_string(kMaxDraftDepth) + " tokens");
+}
+
 Setting setting_of(const Flags& flags) {
   Setting s;
   SimulationOptions& o = s.options;
@@ -135,6 +148,8 @@ Setting setting_of(const Flags& flags) {
   o.max_race_batch = whole_flag(flags, "race-batch", o.max_race_batch);
   o.shared = number_or(flags, "shared", o.shared, 0, 1);
   if (flags.given("draft-workers")) o.draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
+  if (flags.given("draft-with")) read_draft_with(flags.required("draft-with"), &o);
+  o.reconfigure_every = whole_flag(flags, "reconfigure-every", static_cast<int32_t>(o.reconfigure_every));
   o.moves = flags.given("moves");
   o.kv_transfer_ms = number_or(flags, "kv-transfer-ms", 0, 0, 1e6);
   s.law.seed = flags.given("seed") ? u64_flag("seed", flags.required("seed")) : 0;
