@@ -8,6 +8,7 @@
 #include "bench/comparison.h"
 #include "bench/suite.h"
 #include "graph/row_batch_builder.h"
+#include "kernels/base/elementary64.h"
 #include "loader/xxh64.h"
 
 namespace otr::bench {
