@@ -178,7 +178,7 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);
-      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target().page_bytes(), w.proofs.rebuild.mode);
+      if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target().page_bytes(), w.proofs.rebuild);
       if (options_.history != HistoryContent::kNone)
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
       w.history = history_.get();

@@ -47,7 +47,7 @@ WorkerSetup Engine::process_setup(const WorkerOptions& w) {
   s.drafters = w.speculation.policy.drafters;
   s.isa = isa();
   if (on_gpu_processes()) {
-    s.num_pages = options_.device.target.num_pages;
+    s.num_pages = options_.device.target.num_pages / options_.num_workers;
     s.kv_bytes = options_.device.target.kv_bytes / static_cast<uint64_t>(options_.num_workers);
     s.profile = options_.profile;
     s.costs = options_.costs;
@@ -63,7 +63,7 @@ WorkerSetup Engine::process_setup(const WorkerOptions& w) {
   s.pace = options_.pace;
   if (options_.pace) {
     s.pace_start_ns = pace_clock_->start_ns();
-    s.proofs.rebuild = paced_rebuild(*options_.pace, model.target().page_bytes(), s.proofs.rebuild.mode);
+    s.proofs.rebuild = paced_rebuild(*options_.pace, model.target().page_bytes(), s.proofs.rebuild);
   }
   s.target = model.target().share();
   s.models = model.speculator().shared_models();
@@ -324,6 +324,7 @@ Status Engine::take_replicas(int32_t worker, ProcessReport* from, WorkerReport* 
   if (!from->lent) return from->replicas.empty() ? Status() : bad_input("it lends what nobody asked for");
   const Lending& lending = lending_[static_cast<size_t>(from->lent->to)];
   if (!lending.asked || lending.from != worker) return bad_input("it lends to whom it was not told to");
+  if (from->lent->rung != lending.rung) return bad_input("it lends of another rung than it was told to");
   OTR_RETURN_IF_ERROR(take_each(&from->replicas, [&](const SampleName& name) { return take_replica(worker, *from->lent, name, to); }));
   to->lent = from->lent;
   return {};

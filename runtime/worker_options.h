@@ -30,9 +30,10 @@ struct RebuildOptions {
 };
 
 // Of paced workers: keys and values move as fast as the profile's token does.
-inline RebuildOptions paced_rebuild(const PaceOptions& pace, int64_t page_bytes, RebuildMode mode) {
-  if (pace.kv_transfer_ms == 0) return {.mode = RebuildMode::kRecompute};
-  return {.mode = mode, .link_bytes_per_second = static_cast<double>(page_bytes) / (1e-3 * pace.kv_transfer_ms * kPageTokens)};
+inline RebuildOptions paced_rebuild(const PaceOptions& pace, int64_t page_bytes, RebuildOptions rebuild) {
+  if (pace.kv_transfer_ms == 0) rebuild.mode = RebuildMode::kRecompute;
+  else rebuild.link_bytes_per_second = static_cast<double>(page_bytes) / (1e-3 * pace.kv_transfer_ms * kPageTokens);
+  return rebuild;
 }
 
 // What is done to a worker for proofs that it changes no sample.

@@ -111,21 +111,22 @@ void Simulation::schedule(int32_t group) {
   Group& g = groups_[static_cast<size_t>(group)];
   ++g.version;
   if (g.runs.empty()) return;
-  double next = kNever, context = 0, grows = 0, tick = 0;
+  double next = kNever, batch = 0, context = 0, grows = 0, tick = 0;
   for (const Run& r : g.runs) {
     if (r.ready_ms > g.now + kTiny) {
       next = std::min(next, r.ready_ms);
       continue;
     }
     next = std::min(next, g.now + std::max(0.0, request(r).tokens - r.done) / r.speed);
+    ++batch;
     context += request(r).prompt + r.done;
     grows += r.speed;
     tick = std::max(tick, r.tick_ms);
   }
-  if (grows > 0) next = std::min(next, g.now + (kContextGrowth * context + 64.0 * static_cast<double>(g.runs.size())) / grows);
+  if (grows > 0) next = std::min(next, g.now + (kContextGrowth * context + 64.0 * batch) / grows);
   if (at_least(SimulationMode::kReconfigured)) {
     // A worker that drafts for others counts its levels.
-    if (shares_drafters() && grows > 0) tick = costs(g, context / static_cast<double>(g.runs.size())).draft_ms(static_cast<double>(g.runs.size()));
+    if (shares_drafters() && grows > 0) tick = costs(g, context / batch).draft_ms(batch);
     if (g.next_reconfigure == kNever && tick > 0)
       g.next_reconfigure = g.now + static_cast<double>(mode_ == SimulationMode::kOurs ? kOurIterations : o_.reconfigure_every) * tick;
     next = std::min(next, g.next_reconfigure);

@@ -18,7 +18,8 @@ void check_refusal(const Status& status) {
 
 void check_start(WireView in) {
   constexpr StartLimits kLimits{.vocab_size = 100, .context_limit = 64, .num_pages = 8};
-  const auto read = decode_start(in, kLimits);
+  StartPages pages;
+  const auto read = decode_start(in, kLimits, &pages);
   if (!read.ok()) return check_refusal(read.status());
   const Sequence& s = *read.value();
   require(s.num_tokens() >= 1 && s.num_tokens() <= s.max_tokens && s.max_tokens <= kLimits.context_limit, "its tokens fit");
@@ -26,7 +27,7 @@ void check_start(WireView in) {
   require(s.logits_from() >= 0 && s.logits_from() <= s.num_target(), "its next row is one of its own");
   for (const int32_t token : s.tokens) require(token >= 0 && token < kLimits.vocab_size, "tokens are in the vocabulary");
   WireBytes again;
-  encode_start(s, &again);
+  encode_start(s, &again, pages);
   require(std::ranges::equal(again, in), "what is written is what was read");
   s.group->disband();
 }

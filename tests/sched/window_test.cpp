@@ -456,7 +456,6 @@ TEST(WindowSpeed, ByHand) {
   EXPECT_DOUBLE_EQ(window_speed(WindowForm::kPaperDecoupled, 0.5, 2, {2, 10}), 0.1);
 }
 
-// Over p, w and the ratio of a level to a verification: what the paper's form says, beside what the protocol does.
 // What windows that are decoupled gain over the better of coupled ones and none, each at its best, on drafters of their own: by the share
 // that a level has of a verification. Little at p = 0.73; a fifth from 0.88 on; nowhere much where coupled ones gain less than 1.05.
 TEST(WindowSpeed, DecouplingPaysWhereDraftsAreGood) {
@@ -485,6 +484,7 @@ TEST(WindowSpeed, DecouplingPaysWhereDraftsAreGood) {
   }
 }
 
+// Over p, w and the ratio of a level to a verification: what the paper's form says, beside what the protocol does.
 TEST(WindowSpeed, ThePapersFormOnAGrid) {
   double low = 1, high = 1;
   int32_t cells = 0, wrong = 0;

@@ -66,6 +66,7 @@ class Simulate(ProgramTest):
         self.assertNotEqual(often[3]["makespan_s"], often[2]["makespan_s"])
         for flag in ("none", "small:0", "small:99", "small:x"):
             self.expect(2, "draft-with", *layout, flag)
+        self.expect(2, "draft-with", *SMALL, "--draft-with", "small")
 
     def test_what_it_refuses(self):
         self.expect(2, "--workers is required", *PROFILES)

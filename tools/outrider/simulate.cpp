@@ -148,6 +148,7 @@ Setting setting_of(const Flags& flags) {
   o.max_race_batch = whole_flag(flags, "race-batch", o.max_race_batch);
   o.shared = number_or(flags, "shared", o.shared, 0, 1);
   if (flags.given("draft-workers")) o.draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
+  if (flags.given("draft-with") && o.draft_workers == 0) throw Failure(kExitUsage, "--draft-with: nobody drafts for others without --draft-workers");
   if (flags.given("draft-with")) read_draft_with(flags.required("draft-with"), &o);
   o.reconfigure_every = whole_flag(flags, "reconfigure-every", static_cast<int32_t>(o.reconfigure_every));
   o.moves = flags.given("moves");
