@@ -12,6 +12,7 @@
 #include "runtime/kv_file.h"
 #include "runtime/page_net.h"
 #include "runtime/race.h"
+#include "runtime/wire_fields.h"
 #include "runtime/worker_share.h"
 
 namespace otr {
@@ -22,6 +23,10 @@ Status check_process_options(const EngineOptions& o) {
   if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
   const NcclOptions& n = o.nccl;
   if (!n.library.empty() && o.num_workers < 2) return unsupported("NCCL: there is one worker process alone");
+  if (!n.library.empty() && (n.patience_ms > kMaxInt / 8 || n.patience_ms >= o.worker_timeout_ms)) {  // a process may wait for a move
+    return invalid_argument("nccl_timeout_ms " + std::to_string(n.patience_ms) + " must be less than worker_timeout_ms " +
+                            std::to_string(o.worker_timeout_ms) + ", and at most " + std::to_string(kMaxInt / 8));
+  }
   if (n.id && (n.first_rank < 0 || n.num_ranks < n.first_rank || n.num_ranks - n.first_rank < o.num_workers)) {
     return invalid_argument("nccl_first_rank " + std::to_string(n.first_rank) + " and " + std::to_string(o.num_workers) + " workers are not ranks of " +
                             std::to_string(n.num_ranks));
@@ -112,7 +117,8 @@ Status Engine::add_processes(const WorkerOptions& w) {
 
 // An order that there is no memory for is as one that is lost: its process fails when its patience is over.
 void Engine::make_net() {
-  NetOptions o{.make_id = [this] { return make_nccl_id(options_.nccl.library); }, .first_id = options_.nccl.id,
+  auto spare = std::make_shared<SpareId>([library = options_.nccl.library] { return make_nccl_id(library); });
+  NetOptions o{.make_id = [spare = std::move(spare)] { return spare->take(); }, .first_id = options_.nccl.id,
                .num_ranks = options_.nccl.num_ranks, .first_rank = options_.nccl.first_rank};
   net_.emplace(options_.num_workers, std::move(o), [this](int32_t worker, const NetOrder& order) {
     try {

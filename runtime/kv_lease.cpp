@@ -29,9 +29,4 @@ bool LentPages::hold(const std::function<void()>& read) {
   return !over_;
 }
 
-bool LentPages::over() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return over_;
-}
-
 }  // namespace otr

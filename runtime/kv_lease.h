@@ -5,10 +5,13 @@
 // that goes on with it has copied what it wants of them, or does not want them any more, or the lender needs them back: what was
 // not copied by then is computed anew.
 //
-// Thread safety: all functions may be called from any thread. `source` and `lender` outlive every call of copy() and end(). A lock keeps a
-// copy and a revocation apart, so a copy is to be of a bounded number of pages.
+// Thread safety: all functions may be called from any thread. `source` and `lender` outlive every call of copy() and end(). A lock keeps
+// reading (copy, hold) and what ends it (end, revoke) apart, so a copy is to be of a bounded number of pages, and revoke() waits for it.
+// The rule by which pages are used again: `over_` becomes true under that lock alone, so while nobody reads, and whoever has the lock looks
+// at it before reading. So over() needs no lock and waits for nobody: once it is true, nobody reads the pages or ever will.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -60,7 +63,7 @@ class LentPages final : public KvLease {
   void revoke();
   // Calls `read`; the pages do not go meanwhile. False, and it is not called: they are gone.
   bool hold(const std::function<void()>& read);
-  bool over() const override;  // the pages are the lender's again
+  bool over() const override { return over_; }  // the pages are the lender's again
 
  private:
   const ModelRunner& source_;
@@ -68,8 +71,8 @@ class LentPages final : public KvLease {
   const std::vector<PageId> pages_;
   const int32_t num_positions_;
   const TickSpeed speed_;
-  mutable std::mutex mutex_;
-  bool over_ = false;  // guarded by mutex_
+  std::mutex mutex_;
+  std::atomic<bool> over_ = false;  // changes under mutex_
 };
 
 }  // namespace otr

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "kernels/base/launch_status.h"
 
@@ -21,6 +22,7 @@ Result<std::unique_ptr<PagePort>> NcclPort::open(const std::string& library, int
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu)));
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's stream", cudaStreamCreateWithFlags(&port->stream_, cudaStreamNonBlocking)));
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's word", cudaMalloc(reinterpret_cast<void**>(&port->word_), sizeof *port->word_)));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's word", cudaHostAlloc(reinterpret_cast<void**>(&port->host_word_), sizeof *port->host_word_, cudaHostAllocDefault)));
   return std::unique_ptr<PagePort>(std::move(port));
 }
 
@@ -28,6 +30,7 @@ NcclPort::~NcclPort() {
   leave();
   (void)cudaSetDevice(gpu_);
   if (word_ != nullptr) (void)cudaFree(word_);
+  if (host_word_ != nullptr) (void)cudaFreeHost(host_word_);
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
@@ -64,10 +67,18 @@ Status NcclPort::join(const NetId& id, int32_t size, int32_t rank, const GivenUp
   return wait("join", kPatiences * patience_ms_, false, given_up);
 }
 
-// One group: what is sent and what comes in it goes side by side.
+Status NcclPort::copy_word(bool to_device) {
+  void* const to = to_device ? word_ : host_word_;
+  const void* const from = to_device ? host_word_ : word_;
+  return cuda_status("NCCL's word", cudaMemcpyAsync(to, from, sizeof *word_, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream_));
+}
+
+// One group: what is sent and what comes in it goes side by side. It may be on the stream only when the communicator says so: the word is
+// asked for after that.
 Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu_)));
-  OTR_RETURN_IF_ERROR(cuda_status("NCCL's word", cudaMemcpy(word_, &move->word, sizeof *word_, cudaMemcpyHostToDevice)));
+  *host_word_ = move->word;
+  OTR_RETURN_IF_ERROR(copy_word(true));
   ncclResult_t result = api_.group_start();
   const auto add = [&](void* data, size_t bytes) {
     if (result != ncclSuccess && result != ncclInProgress) return;
@@ -81,13 +92,17 @@ Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
     if (r != ncclSuccess && r != ncclInProgress) return failure("move", r);
   }
   OTR_RETURN_IF_ERROR(wait("move", patience_ms_, true, given_up));
-  return cuda_status("NCCL's word", cudaMemcpy(&move->word, word_, sizeof *word_, cudaMemcpyDeviceToHost));
+  OTR_RETURN_IF_ERROR(copy_word(false));
+  OTR_RETURN_IF_ERROR(wait("word", patience_ms_, true, given_up));
+  move->word = *host_word_;
+  return {};
 }
 
 void NcclPort::leave() {
   (void)cudaSetDevice(gpu_);
-  if (comm_ != nullptr) (void)api_.abort(comm_);
-  comm_ = nullptr;
+  if (comm_ == nullptr) return;
+  (void)api_.abort(std::exchange(comm_, nullptr));
+  while (cudaStreamQuery(stream_) == cudaErrorNotReady) std::this_thread::sleep_for(std::chrono::microseconds(50));  // as long as the abort
 }
 
 Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string& library, int32_t gpu, int32_t patience_ms) {

@@ -1,7 +1,10 @@
 // NcclPort: a PagePort that is a rank of an NCCL communicator, whose calls do not wait, on a stream of its own.
 //
 // A join or a move asks the communicator for errors, and the stream whether it is done, every 50 us, until the patience is over. leave()
-// aborts the communicator: NCCL ends its kernels, whatever the other ranks do.
+// aborts the communicator: NCCL ends its kernels, whatever the other ranks do, and then the stream has nothing left that touches a page.
+//
+// The word goes to the device and comes back in pinned memory and on the stream of the move: a copy by any other stream is not ordered
+// with what NCCL sends.
 //
 // Thread safety and errors: as PagePort.
 #pragma once
@@ -25,13 +28,15 @@ class NcclPort final : public PagePort {
  private:
   NcclPort(const NcclApi& api, int32_t gpu, int32_t patience_ms) : api_(api), gpu_(gpu), patience_ms_(patience_ms) {}
   Status wait(const char* what, int32_t limit_ms, bool for_stream, const GivenUp& given_up) const;
+  Status copy_word(bool to_device);
   Status failure(const char* what, ncclResult_t result) const;
 
   const NcclApi api_;
   const int32_t gpu_, patience_ms_;
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
-  uint64_t* word_ = nullptr;  // on the device
+  uint64_t* word_ = nullptr;       // on the device
+  uint64_t* host_word_ = nullptr;  // pinned
 };
 
 }  // namespace otr

@@ -1,12 +1,28 @@
 #include "runtime/net_account.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "runtime/page_net.h"
 #include "runtime/worker_stats.h"
 
 namespace otr {
+
+void SpareId::begin() try {
+  next_ = std::async(std::launch::async, make_);
+} catch (const std::exception&) {  // take() makes it
+  next_ = {};
+}
+
+Result<NetId> SpareId::take() try {
+  Result<NetId> id = next_.valid() ? next_.get() : make_();
+  begin();
+  return id;
+} catch (const std::bad_alloc&) {
+  return Status(StatusCode::kOutOfMemory, "out of memory");
+}
 
 void NetAccount::ready(int32_t worker) {
   at(worker).state = State::kReady;
@@ -15,7 +31,7 @@ void NetAccount::ready(int32_t worker) {
 
 void NetAccount::lost(int32_t worker, bool comes_back) {
   at(worker).state = comes_back ? State::kStarting : State::kGone;
-  if (!given_up_) failures_ = 0;  // others may have seen the death as a failure of theirs, and sooner
+  failures_in_a_row_ = 0;  // others may have seen the death as a failure of theirs, and sooner
   if (at(worker).rank >= 0) end("worker " + std::to_string(worker) + " was lost");
   begin();
 }
@@ -63,7 +79,8 @@ Status NetAccount::news(int32_t worker, const NetNews& news) {
     case NetNews::Kind::kUp: at(worker).up |= is_of_now; return {};
     case NetNews::Kind::kFailed:
       if (!is_of_now) return {};
-      given_up_ = ++failures_ >= kMostFailures;
+      ++failures_;
+      given_up_ = ++failures_in_a_row_ >= kMostFailures;
       end(news.why);
       begin();
       return {};

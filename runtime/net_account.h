@@ -1,13 +1,14 @@
 // NetAccount: who of an engine's worker processes is joined to whom, GPU to GPU (page_net.h), as the engine sees it.
 //
 // All processes that are there join once every one is ready or gone for ever. Whoever is lost, or fails, ends the generation for all; then
-// all that are there join anew, with a new id. After kMostFailures that no death explains pages go by file for good.
+// all that are there join anew, with a new id. After kMostFailures in a row that no death explains pages go by file for good.
 //
-// Thread safety: none needed; the engine's lock guards it. Orders are given while it is held.
+// Thread safety: none needed; the engine's lock guards it. Orders are given while it is held. So ids are made beforehand, by SpareId.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,20 @@ struct NetOptions {
   // The trainer's, for the first generation that has all workers: they are ranks first_rank … of num_ranks.
   std::optional<NetId> first_id = {};
   int32_t num_ranks = 0, first_rank = 0;
+};
+
+// An id that is there before it is asked for: to make one a library may be loaded and sockets opened. take() waits only where two are
+// taken sooner than one is made. Errors: `make`'s; the next take() tries again.
+class SpareId {
+ public:
+  explicit SpareId(std::function<Result<NetId>()> make) : make_(std::move(make)) { begin(); }
+  Result<NetId> take();
+
+ private:
+  void begin();
+
+  const std::function<Result<NetId>()> make_;
+  std::future<Result<NetId>> next_;  // not valid: there was no thread for it
 };
 
 class NetAccount {
@@ -39,7 +54,7 @@ class NetAccount {
   void end_parcel(int32_t worker, uint64_t generation, uint64_t parcel);
 
   bool is_up() const;  // all that are there have joined
-  // {"up":true,"generation":1,"moves":12,"failures":0,"last_failure":""}
+  // {"up":true,"generation":1,"moves":12,"failures":0,"last_failure":""}: failures in all.
   std::string json() const;
 
  private:
@@ -61,8 +76,8 @@ class NetAccount {
   uint64_t generation_ = 0;
   bool joined_ = false;  // the generation has begun, and is not over
   bool given_up_ = false;
-  int32_t failures_ = 0;
-  int64_t moves_ = 0;
+  int32_t failures_in_a_row_ = 0;  // since the last death
+  int64_t moves_ = 0, failures_ = 0;
   std::string last_failure_;
 };
 

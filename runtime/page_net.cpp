@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 namespace otr {
@@ -9,6 +10,8 @@ namespace otr {
 PageNet::PageNet(std::unique_ptr<PagePort> port, ModelRunner* target, NetHost* host, int32_t patience_ms)
     : port_(std::move(port)), target_(target), host_(host), patience_ms_(patience_ms) {
   pull_.to.reserve(kMostPages);  // a tick fills it
+  sent_.reserve(kMostPages);
+  parcels_.reserve(kMostPages);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -33,22 +36,14 @@ PagePort::GivenUp PageNet::given_up(uint64_t generation) const {
 void PageNet::follow(const NetOrder& order) {
   switch (order.kind) {
     case NetOrder::Kind::kLeave: return leave(order.generation);
-    case NetOrder::Kind::kEndParcel: {
-      std::shared_ptr<LentPages> lease;
-      {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (const auto at = parcels_.find(order.pull.parcel); at != parcels_.end()) lease = parcels_.extract(at).mapped();
-      }
-      if (lease != nullptr) lease->end();
-      return;
-    }
     case NetOrder::Kind::kRefuse: {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (pull_.number == order.pull.number && pull_.state == State::kAsked) pull_.state = State::kFailed;
       break;
     }
     case NetOrder::Kind::kJoin:
-    case NetOrder::Kind::kMove: {
+    case NetOrder::Kind::kMove:
+    case NetOrder::Kind::kEndParcel: {  // it waits for a move
       const std::lock_guard<std::mutex> lock(mutex_);
       orders_.push_back(order);
       break;
@@ -57,7 +52,7 @@ void PageNet::follow(const NetOrder& order) {
   changed_.notify_all();
 }
 
-// Whatever is under way gives up; the thread leaves the port before it joins again.
+// Whatever is under way gives up; the thread leaves the port, and only then ends the parcels.
 void PageNet::leave(uint64_t generation) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -66,16 +61,39 @@ void PageNet::leave(uint64_t generation) {
     if (pull_.state == State::kAsked) pull_.state = State::kFailed;
   }
   changed_.notify_all();
+}
+
+void PageNet::leave_port() {
+  port_->leave();
   drop_parcels();
 }
 
+// REQUIRES: the port has left, or the pages are not read for another reason.
 void PageNet::drop_parcels() {
-  std::unordered_map<uint64_t, std::shared_ptr<LentPages>> dropped;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    dropped.swap(parcels_);
+  for (;;) {
+    std::shared_ptr<LentPages> lease;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (parcels_.empty()) return;
+      lease = std::move(parcels_.back().second);
+      parcels_.pop_back();
+    }
+    lease->end();
   }
-  for (const auto& [number, lease] : dropped) lease->end();  // waits for a move, which gives up
+}
+
+std::shared_ptr<LentPages> PageNet::parcel(uint64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = std::ranges::find(parcels_, number, [](const auto& p) { return p.first; });
+  return at != parcels_.end() ? at->second : nullptr;
+}
+
+void PageNet::end_parcel(uint64_t number) {
+  const std::shared_ptr<LentPages> lease = parcel(number);
+  if (lease == nullptr) return;
+  lease->end();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(parcels_, [number](const auto& p) { return p.first == number; });
 }
 
 // ---- The thread ----------------------------------------------------------------------------------------------------------
@@ -91,21 +109,30 @@ void PageNet::run() {
       if (orders_.empty()) {  // the generation is over
         joined = false;
         lock.unlock();
-        port_->leave();
+        leave_port();
         continue;
       }
       order = orders_.front();
       orders_.pop_front();
     }
     if (order.generation <= left_) continue;
-    if (order.kind == NetOrder::Kind::kJoin) {
-      if (std::exchange(joined, true)) port_->leave();
-      join(order);
-    } else if (order.generation == up_) {
-      order.sends ? send(order) : receive(order);
+    try {
+      carry_out(order, &joined);
+    } catch (const std::bad_alloc&) {
+      fail(order.generation, Status(StatusCode::kOutOfMemory, "out of memory"));  // short enough for no memory of its own
     }
   }
   port_->leave();
+}
+
+void PageNet::carry_out(const NetOrder& order, bool* joined) {
+  if (order.kind == NetOrder::Kind::kJoin) {
+    if (std::exchange(*joined, true)) leave_port();
+    join(order);
+  } else if (order.generation == up_) {
+    if (order.kind == NetOrder::Kind::kEndParcel) return end_parcel(order.pull.parcel);
+    order.sends ? send(order) : receive(order);
+  }
 }
 
 void PageNet::join(const NetOrder& order) {
@@ -121,24 +148,38 @@ void PageNet::join(const NetOrder& order) {
 
 void PageNet::fail(uint64_t generation, const Status& why) {
   leave(generation);
-  port_->leave();
+  leave_port();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (pull_.state == State::kMoving) pull_.state = State::kFailed;  // nobody writes to the pages any more
+  }
+  changed_.notify_all();
   host_->tell({.kind = NetNews::Kind::kFailed, .generation = generation, .why = why.message(), .pull = {}});
 }
 
-// Something goes in any case: the other end waits for it. Pages that are not there any more go as what is there now, with the word 0.
-void PageNet::send(const NetOrder& order) {
-  std::shared_ptr<LentPages> lease;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (const auto at = parcels_.find(order.pull.parcel); at != parcels_.end()) lease = at->second;
-  }
-  std::vector<std::byte*> pages(static_cast<size_t>(order.pull.count), address(0));
-  PageMove move{.sends = true, .peer = order.peer, .pages = pages, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
+// After a failure the port has left: nothing of the move touches a page any more.
+Status PageNet::move(PageMove* move, uint64_t generation) {
   Status status;
-  const auto go = [&] { status = port_->move(&move, given_up(order.generation)); };
+  try {
+    status = port_->move(move, given_up(generation));
+  } catch (const std::bad_alloc&) {
+    status = Status(StatusCode::kOutOfMemory, "out of memory");
+  }
+  if (!status.ok()) port_->leave();
+  return status;
+}
+
+// Something goes in any case: the other end waits for it. Pages that are not there any more go as what is there now, with the word 0. The
+// lease is held until the move is done or the port has left.
+void PageNet::send(const NetOrder& order) {
+  const std::shared_ptr<LentPages> lease = parcel(order.pull.parcel);
+  sent_.assign(static_cast<size_t>(order.pull.count), address(0));
+  PageMove pages{.sends = true, .peer = order.peer, .pages = sent_, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
+  Status status;
+  const auto go = [&] { status = move(&pages, order.generation); };
   const auto whole = [&] {
-    for (size_t i = 0; i < pages.size(); ++i) pages[i] = address(lease->pages()[static_cast<size_t>(order.pull.first) + i]);
-    move.word = order.pull.parcel;
+    for (size_t i = 0; i < sent_.size(); ++i) sent_[i] = address(lease->pages()[static_cast<size_t>(order.pull.first) + i]);
+    pages.word = order.pull.parcel;
     go();
   };
   const bool has_them = lease != nullptr && order.pull.first + order.pull.count <= lease->num_pages();
@@ -148,7 +189,7 @@ void PageNet::send(const NetOrder& order) {
 
 // Nobody waits any more only where the generation is over, or this end was too slow: then it ends it.
 void PageNet::receive(const NetOrder& order) {
-  std::vector<std::byte*> to;
+  std::span<std::byte* const> to;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (pull_.number == order.pull.number && pull_.state == State::kAsked) {
@@ -157,23 +198,25 @@ void PageNet::receive(const NetOrder& order) {
     }
   }
   if (to.size() != static_cast<size_t>(order.pull.count)) return fail(order.generation, Status(StatusCode::kTimeout, "pages come too late"));
-  PageMove move{.sends = false, .peer = order.peer, .pages = to, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
-  const Status status = port_->move(&move, given_up(order.generation));
-  if (!status.ok()) fail(order.generation, status);  // first: from then on nobody writes to the pages
+  PageMove pages{.sends = false, .peer = order.peer, .pages = to, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
+  const Status status = move(&pages, order.generation);
+  if (!status.ok()) return fail(order.generation, status);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    pull_.state = status.ok() && move.word == order.pull.parcel ? State::kCame : State::kFailed;
+    pull_.state = pages.word == order.pull.parcel ? State::kCame : State::kFailed;
   }
   changed_.notify_all();
 }
 
 // ---- The worker's --------------------------------------------------------------------------------------------------------
 
-uint64_t PageNet::offer(std::shared_ptr<LentPages> lease) {
+PageNet::Parcel PageNet::offer(std::shared_ptr<LentPages> lease) try {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (up_ == 0) return 0;
-  parcels_.emplace(++last_parcel_, std::move(lease));
-  return last_parcel_;
+  if (stop_ || up_ == 0) return {};
+  parcels_.emplace_back(last_parcel_ + 1, std::move(lease));
+  return {.generation = up_, .number = ++last_parcel_};
+} catch (const std::bad_alloc&) {  // it goes by file
+  return {};
 }
 
 bool PageNet::pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t first, std::span<const PageId> to) {
@@ -189,7 +232,7 @@ bool PageNet::pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t f
 bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (generation == 0 || generation != up_) return false;
+    if (stop_ || generation == 0 || generation != up_) return false;
     pull.number = ++pull_.number;
     pull_.state = State::kAsked;
     pull_.to.clear();
@@ -205,7 +248,7 @@ bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const Page
 }
 
 void PageNet::end(uint64_t generation, int32_t from, uint64_t parcel) {
-  if (stop_ || generation != up_) return;
+  if (stop_) return;
   host_->tell({.kind = NetNews::Kind::kEndParcel, .generation = generation, .why = {}, .pull = {.number = 0, .parcel = parcel, .from = from}});
 }
 

@@ -9,10 +9,10 @@
 // A thread does what the engine orders, one move after the other. Every process has them in the same order, so none waits for another in a
 // circle. A word goes with the pages: the parcel's number, or 0 where the lender has taken them back; what comes with another word is not
 // used. A move that fails or takes too long ends the generation: nothing is offered until the engine has all join again, and what was under
-// way is computed anew, or goes by file.
+// way is computed anew, or goes by file. Parcels end after the port has left, which is when nothing reads their pages any more.
 //
 // Thread safety: follow() and stop() by the serving thread, offer() and pull() by the worker's, end() by any. The host is called without a
-// lock held.
+// lock held. follow() waits for no move. pull() and end() allocate nothing; where the net's thread has no memory the generation fails.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/kv_lease.h"
@@ -49,13 +49,16 @@ class PageNet {
   // Ends the thread, and all leases that are kept for others. Nobody is told anything any more.
   void stop();
 
-  // Keeps what was lent until whoever goes on with it has it; its number, or 0: nobody is joined.
-  uint64_t offer(std::shared_ptr<LentPages> lease);
+  struct Parcel {
+    uint64_t generation = 0, number = 0;  // 0: nobody is joined, or there is no memory for it
+  };
+  // Keeps what was lent until whoever goes on with it has it.
+  Parcel offer(std::shared_ptr<LentPages> lease);
   // Of the generation that is joined; 0: none.
   uint64_t generation() const { return up_; }
   // Pages number `first` on of a parcel, into these. False: they have not come.
   bool pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t first, std::span<const PageId> to);
-  // Nobody reads the parcel any more: its process is told.
+  // Nobody reads the parcel any more: its process is told, whether this one has joined the generation or not.
   void end(uint64_t generation, int32_t from, uint64_t parcel);
 
  private:
@@ -67,12 +70,17 @@ class PageNet {
   };
 
   void run();
+  void carry_out(const NetOrder& order, bool* joined);
   void join(const NetOrder& order);
   void send(const NetOrder& order);
   void receive(const NetOrder& order);
   void fail(uint64_t generation, const Status& why);
+  Status move(PageMove* move, uint64_t generation);
   void leave(uint64_t generation);
+  void leave_port();
   void drop_parcels();
+  void end_parcel(uint64_t number);
+  std::shared_ptr<LentPages> parcel(uint64_t number);
   bool pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to);
   PagePort::GivenUp given_up(uint64_t generation) const;
   std::byte* address(PageId page) const;
@@ -88,10 +96,11 @@ class PageNet {
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::deque<NetOrder> orders_;
-  std::unordered_map<uint64_t, std::shared_ptr<LentPages>> parcels_;  // by number
+  std::vector<std::pair<uint64_t, std::shared_ptr<LentPages>>> parcels_;  // by number
   uint64_t last_parcel_ = 0;
-  Pull pull_;
+  Pull pull_;  // while it is moving its pages are the thread's
 
+  std::vector<std::byte*> sent_;  // the thread's
   std::thread thread_;
 };
 

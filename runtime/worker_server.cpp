@@ -40,7 +40,6 @@ Status WorkerServer::run() {
     encode_failed(status, &bytes_);
     (void)send(WireType::kFailed, bytes_);  // whoever would hear it may be gone
   }
-  if (net_ != nullptr) net_->stop();  // the worker may wait for pages
   give_up();
   return status;
 }
@@ -192,7 +191,8 @@ Status WorkerServer::pump_links() {
   });
 }
 
-// The worker ends with the tick that it is in. One that does not must not outlive its engine for ever.
+// The worker ends with the tick that it is in, and the net with what its port is in: an abort takes as long as it takes. Whoever does not
+// come to an end must not outlive its engine for ever.
 void WorkerServer::give_up() {
   if (worker_ == nullptr) return;
   worker_->mailbox().stop();
@@ -203,6 +203,7 @@ void WorkerServer::give_up() {
     std::unique_lock<std::mutex> lock(over_mutex);
     if (!over_changed.wait_for(lock, std::chrono::milliseconds(setup_.timeout_ms), [&] { return over; })) _exit(1);
   });
+  if (net_ != nullptr) net_->stop();  // the worker may wait for pages
   worker_->join();
   {
     const std::lock_guard<std::mutex> lock(over_mutex);

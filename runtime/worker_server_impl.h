@@ -96,7 +96,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   ProcessReport pending_;
   std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<Race>> races_;  // by group and sample: of the replicas here
   WorkerStats stats_;
-  WireBytes bytes_, ticks_;
+  WireBytes bytes_, ticks_, net_bytes_;
   std::vector<OwnedFd> files_;  // that go with pending_
   bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
   Clock::time_point reported_ = Clock::now(), counted_ = reported_;

@@ -66,9 +66,9 @@ void WorkerServer::give_pages(Sequence* s, SampleGiven* given) {
   if (s->lease == nullptr) return;
   const std::shared_ptr<LentPages> lent = std::static_pointer_cast<LentPages>(std::exchange(s->lease, nullptr));
   if (lent->over()) return lent->end();
-  if (net_ != nullptr) given->generation = net_->generation();
-  if (given->generation != 0) given->parcel = net_->offer(lent);
-  if (given->parcel != 0) {
+  if (const PageNet::Parcel parcel = net_ != nullptr ? net_->offer(lent) : PageNet::Parcel(); parcel.number != 0) {
+    given->generation = parcel.generation;
+    given->parcel = parcel.number;
     given->num_positions = lent->num_positions();
     return;  // it ends when nobody pulls from it any more
   }
@@ -80,11 +80,13 @@ void WorkerServer::give_pages(Sequence* s, SampleGiven* given) {
   files_.push_back(std::move(file));
 }
 
-void WorkerServer::tell(const NetNews& news) {
+void WorkerServer::tell(const NetNews& news) try {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  WireBytes bytes;
-  encode_net_news(news, &bytes);
-  if (!send(WireType::kNetNews, bytes).ok()) worker_->mailbox().stop();
+  net_bytes_.clear();
+  encode_net_news(news, &net_bytes_);
+  if (!send(WireType::kNetNews, net_bytes_).ok()) worker_->mailbox().stop();
+} catch (const std::exception& e) {  // what the engine does not hear others would wait for
+  broke(e.what());
 }
 
 void WorkerServer::tick(const TraceTick& tick) {

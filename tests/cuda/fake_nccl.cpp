@@ -192,11 +192,13 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t, int peer, ncclCo
 }
 ncclResult_t ncclGroupEnd() {
   if (--depth > 0 || group.empty()) return ncclSuccess;
-  ncclComm_t comm = group.front().comm;
+  std::vector<Piece> pieces = std::exchange(group, {});
+  ncclComm_t comm = pieces.front().comm;
   if (comm->state != ncclSuccess) return ncclInvalidUsage;
   if (comm->work.joinable()) comm->work.join();
-  emulated_hold(group.front().stream, +1);
-  comm->work = std::thread([comm, pieces = std::exchange(group, {})] { comm->run(pieces); });
+  if (cudaStreamQuery(pieces.front().stream) != cudaSuccess) return ncclInvalidUsage;  // in the stream's order: what came before is done
+  emulated_hold(pieces.front().stream, +1);
+  comm->work = std::thread([comm, all = std::move(pieces)] { comm->run(all); });
   return ncclInProgress;
 }
 

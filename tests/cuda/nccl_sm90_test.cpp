@@ -2,6 +2,7 @@
 // a fake (fake_nccl.cpp), which can be told to.
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "runtime/page_port.h"
@@ -53,6 +54,11 @@ TEST_F(NcclSm90, WhatDoesNotFitIsRefused) {
   v = moving({});
   v.processes = false;
   EXPECT_NE(why_not(create(v)).find("worker processes on GPUs"), std::string::npos);
+  for (const int32_t patience_ms : {300'000, std::numeric_limits<int32_t>::max()}) {  // the first is worker_timeout_ms
+    const Result<std::unique_ptr<Engine>> refused = create(moving({.patience_ms = patience_ms}));
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(refused.status().message().find("less than worker_timeout_ms 300000"), std::string::npos) << refused.status().message();
+  }
   v = moving({.id = NetId{}, .num_ranks = 2, .first_rank = 1});
   EXPECT_EQ(create(v).status().code(), StatusCode::kInvalidArgument);
   otr_engine_options o;

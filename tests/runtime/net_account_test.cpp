@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,11 @@ class NetAccounts : public testing::Test {
   }
   void failed(int32_t worker, uint64_t generation) {
     EXPECT_TRUE(account_->news(worker, {.kind = NetNews::Kind::kFailed, .generation = generation, .why = "broken", .pull = {}}).ok());
+  }
+
+  int32_t failures() const {
+    const std::string text = account_->json(), key = "\"failures\":";
+    return std::stoi(text.substr(text.find(key) + key.size()));
   }
 
   bool has_ids_ = true;
@@ -101,9 +109,50 @@ TEST_F(NetAccounts, ADeathEndsItForAllUntilTheSuccessorIsThere) {
   EXPECT_EQ(told(), "J0J1J2");
   account_->lost(2, false);
   EXPECT_EQ(told(), "L0L1J0J1");  // the others go on without
+  failed(0, 3);
+  EXPECT_EQ(told(), "L0L1J0J1");
+  EXPECT_EQ(failures(), 1);
   account_->lost(1, false);
   EXPECT_EQ(told(), "L0");
   EXPECT_FALSE(account_->is_up());
+  EXPECT_EQ(failures(), 1);  // a death takes none back
+}
+
+TEST_F(NetAccounts, ADeathBeginsTheRowOfFailuresAnew) {
+  make(2);
+  account_->ready(0);
+  account_->ready(1);
+  uint64_t generation = 1;
+  for (int32_t deaths = 0; deaths < 3; ++deaths) {
+    for (int32_t i = 0; i + 1 < NetAccount::kMostFailures; ++i) failed(0, generation++);
+    account_->lost(1, true);
+    take();
+    account_->ready(1);
+    EXPECT_EQ(told(), "J0J1") << deaths;
+    ++generation;
+  }
+  EXPECT_EQ(failures(), 3 * (NetAccount::kMostFailures - 1));
+}
+
+TEST(SpareIds, AreMadeBeforeTheyAreTaken) {
+  std::atomic<int> made = 0, refusals = 0;
+  SpareId spare([&]() -> Result<NetId> {
+    if (refusals > 0 && refusals-- > 0) return unsupported("no library");
+    NetId id = {};
+    id[0] = static_cast<std::byte>(++made);
+    return id;
+  });
+  const auto wait_for = [&](int count) {
+    for (int i = 0; i < 10'000 && made < count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return made == count;
+  };
+  EXPECT_TRUE(wait_for(1));  // nobody has asked
+  EXPECT_EQ(spare.take().value()[0], std::byte{1});
+  EXPECT_TRUE(wait_for(2));
+  refusals = 1;
+  EXPECT_EQ(spare.take().value()[0], std::byte{2});
+  EXPECT_EQ(spare.take().status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(spare.take().value()[0], std::byte{3});  // that of the attempt after it
 }
 
 TEST_F(NetAccounts, WhatFailsAgainAndAgainIsGivenUp) {

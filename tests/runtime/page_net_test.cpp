@@ -28,6 +28,9 @@ struct Switchboard {
   std::mutex mutex;
   std::map<NetId, Room> rooms;
   std::atomic<int32_t> num_hanging = 0;      // sends to come that hang
+  std::shared_ptr<const LentPages> read;     // by who hangs, until it has left; guarded by mutex
+  std::atomic<int32_t> num_left = 0;         // of those that hung
+  std::atomic<bool> may_leave = true;        // else they wait, as an abort may take a while
 };
 
 class FakePort final : public PagePort {
@@ -45,7 +48,10 @@ class FakePort final : public PagePort {
   Status move(PageMove* move, const GivenUp& given_up) override {
     std::vector<std::byte> bytes;
     if (move->sends) {
-      if (board_.num_hanging > 0 && board_.num_hanging-- > 0) return wait([] { return false; }, given_up);
+      if (board_.num_hanging > 0 && board_.num_hanging-- > 0) {
+        hangs_ = true;
+        return wait([] { return false; }, given_up);
+      }
       for (const std::byte* page : move->pages) bytes.insert(bytes.end(), page, page + move->page_bytes);
       const std::byte* const word = reinterpret_cast<const std::byte*>(&move->word);
       bytes.insert(bytes.end(), word, word + sizeof move->word);
@@ -63,7 +69,14 @@ class FakePort final : public PagePort {
     std::memcpy(&move->word, bytes.data() + move->pages.size() * move->page_bytes, sizeof move->word);
     return {};
   }
-  void leave() override { room_ = nullptr; }
+  void leave() override {
+    room_ = nullptr;
+    if (!std::exchange(hangs_, false)) return;
+    for (int i = 0; i < 10'000 && !board_.may_leave; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::lock_guard<std::mutex> lock(board_.mutex);
+    EXPECT_TRUE(board_.read == nullptr || !board_.read->over());
+    ++board_.num_left;
+  }
 
  private:
   Status wait(const std::function<bool()>& done, const GivenUp& given_up) {
@@ -80,6 +93,7 @@ class FakePort final : public PagePort {
   }
   Switchboard& board_;
   Switchboard::Room* room_ = nullptr;
+  bool hangs_ = false;  // a move that it has not left yet
 };
 
 class PageNets : public testing::Test {
@@ -134,6 +148,15 @@ class PageNets : public testing::Test {
   std::shared_ptr<RemotePages> remote(uint64_t parcel, int32_t num_pages) {
     return std::make_shared<RemotePages>(nets_[1].get(), RemotePages(0, nets_[1]->generation(), parcel, num_pages * kPageTokens));
   }
+  void watch(const std::shared_ptr<LentPages>& lent) {
+    const std::lock_guard<std::mutex> lock(board_.mutex);
+    board_.read = lent;
+  }
+  static bool comes_over(const LentPages& lent) {
+    for (int i = 0; i < 10'000 && !lent.over(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return lent.over();
+  }
+  void leave(size_t i, uint64_t generation) { nets_[i]->follow({.kind = NetOrder::Kind::kLeave, .generation = generation, .pull = {}}); }
   std::vector<Element> read(const std::vector<PageId>& pages) {
     std::vector<Element> found(pages.size() * static_cast<size_t>(model_.layout().page_elements()));
     EXPECT_TRUE(target(1).read_pages(pages, found.data()).ok());
@@ -164,7 +187,7 @@ class PageNets : public testing::Test {
 TEST_F(PageNets, PagesComeAsTheyAre) {
   wait_until_up(1);
   const auto lent = lend({4, 2, 5});
-  const uint64_t parcel = nets_[0]->offer(lent);
+  const uint64_t parcel = nets_[0]->offer(lent).number;
   ASSERT_NE(parcel, 0u);
   const auto pages = remote(parcel, 3);
   EXPECT_TRUE(pages->copy(1, std::vector<PageId>{0, 3}, &target(1)));
@@ -173,14 +196,104 @@ TEST_F(PageNets, PagesComeAsTheyAre) {
   EXPECT_FALSE(pages->copy(2, std::vector<PageId>{1, 4}, &target(1)));  // it has three
   EXPECT_FALSE(lent->over());
   pages->end();
-  for (int i = 0; i < 1000 && !lent->over(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(lent->over());
+  EXPECT_TRUE(comes_over(*lent));
+}
+
+// Whether who ends it is joined or not: who keeps it may be.
+TEST_F(PageNets, AnEndIsToldByWhoHasLeft) {
+  wait_until_up(1);
+  const auto lent = lend({0});
+  const PageNet::Parcel parcel = nets_[0]->offer(lent);
+  EXPECT_EQ(parcel.generation, 1u);
+  const auto pages = remote(parcel.number, 1);
+  leave(1, 1);
+  EXPECT_EQ(nets_[1]->generation(), 0u);
+  pages->end();
+  EXPECT_TRUE(comes_over(*lent));
+  EXPECT_EQ(nets_[0]->generation(), 1u);
+}
+
+TEST_F(PageNets, PagesAreKeptUntilThePortHasLeft) {
+  wait_until_up(1);
+  const auto slow = lend({0, 1});
+  watch(slow);
+  const auto pages = remote(nets_[0]->offer(slow).number, 2);
+  board_.num_hanging = 1;
+  EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0, 1}, &target(1)));
+  wait_until_up(2);
+  EXPECT_TRUE(comes_over(*slow));
+  EXPECT_EQ(board_.num_left, 1);
+
+  const auto ordered = lend({0}), idle = lend({1});  // the engine has it leave, while one of them is read
+  watch(ordered);
+  const auto again = remote(nets_[0]->offer(ordered).number, 1);
+  EXPECT_NE(nets_[0]->offer(idle).number, 0u);
+  board_.may_leave = false;
+  board_.num_hanging = 1;
+  std::thread orderer([this, &ordered, &idle] {
+    while (board_.num_hanging > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    leave(0, 2);
+    EXPECT_FALSE(ordered->over() || idle->over());  // nor did it wait
+    board_.may_leave = true;
+  });
+  EXPECT_FALSE(again->copy(0, std::vector<PageId>{0}, &target(1)));
+  orderer.join();
+  EXPECT_TRUE(comes_over(*ordered));
+  EXPECT_TRUE(comes_over(*idle));
+  EXPECT_EQ(board_.num_left, 2);
+}
+
+// The rule of kv_lease.h: to ask waits for nobody, and pages that are read are not over.
+TEST_F(PageNets, PagesAreNotOverWhileTheyAreRead) {
+  const auto lent = lend({0});
+  std::atomic<bool> reads = false, ends = false;
+  std::thread reader([&] {
+    EXPECT_TRUE(lent->hold([&] {
+      reads = true;
+      while (!ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_FALSE(lent->over());
+    }));
+  });
+  while (!reads) std::this_thread::yield();
+  std::atomic<bool> is_back = false;
+  std::thread lender([&] {
+    lent->revoke();
+    is_back = true;
+    EXPECT_TRUE(lent->over());
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(lent->over() || is_back);
+  ends = true;
+  reader.join();
+  lender.join();
+  EXPECT_FALSE(lent->hold([] { ADD_FAILURE() << "it is over"; }));
+}
+
+// A parcel's end that comes while it is read is the net's thread's business.
+TEST_F(PageNets, AnEndDoesNotWaitForAMove) {
+  wait_until_up(1);
+  const auto lent = lend({0});
+  watch(lent);
+  const uint64_t parcel = nets_[0]->offer(lent).number;
+  const auto pages = remote(parcel, 1);
+  board_.may_leave = false;
+  board_.num_hanging = 1;
+  std::thread ender([&] {
+    while (board_.num_hanging > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    nets_[0]->follow({.kind = NetOrder::Kind::kEndParcel, .generation = 1, .pull = {.number = 0, .parcel = parcel}});
+    EXPECT_EQ(board_.num_left, 0);
+    EXPECT_FALSE(lent->over());
+    board_.may_leave = true;
+  });
+  EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0}, &target(1)));
+  ender.join();
+  EXPECT_TRUE(comes_over(*lent));
 }
 
 TEST_F(PageNets, WhatTheLenderTookBackDoesNotCount) {
   wait_until_up(1);
   const auto lent = lend({0, 1});
-  const auto pages = remote(nets_[0]->offer(lent), 2);
+  const auto pages = remote(nets_[0]->offer(lent).number, 2);
   lent->revoke();
   EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0, 1}, &target(1)));
   EXPECT_EQ(nets_[0]->generation(), 1u);  // nothing has failed
@@ -189,21 +302,21 @@ TEST_F(PageNets, WhatTheLenderTookBackDoesNotCount) {
 TEST_F(PageNets, AHangEndsTheGenerationAndTheNextOneServes) {
   wait_until_up(1);
   const auto lent = lend({0, 1});
-  const auto pages = remote(nets_[0]->offer(lent), 2);
+  const auto pages = remote(nets_[0]->offer(lent).number, 2);
   board_.num_hanging = 1;
   EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0, 1}, &target(1)));
   wait_until_up(2);
-  EXPECT_TRUE(lent->over());
+  EXPECT_TRUE(comes_over(*lent));
   EXPECT_TRUE(pages->over());
   EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0, 1}, &target(1)));  // of the generation before
-  const auto again = remote(nets_[0]->offer(lend({3})), 1);
+  const auto again = remote(nets_[0]->offer(lend({3})).number, 1);
   EXPECT_TRUE(again->copy(0, std::vector<PageId>{2}, &target(1)));
   EXPECT_TRUE(holds(2, 3));
 }
 
 TEST_F(PageNets, NobodyWaitsForTheDead) {
   wait_until_up(1);
-  const auto pages = remote(nets_[0]->offer(lend({0})), 1);
+  const auto pages = remote(nets_[0]->offer(lend({0})).number, 1);
   board_.num_hanging = 1;
   std::thread killer([this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(kPatienceMs / 10));
@@ -213,12 +326,12 @@ TEST_F(PageNets, NobodyWaitsForTheDead) {
   EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0}, &target(1)));
   killer.join();
   EXPECT_EQ(nets_[1]->generation(), 0u);
-  EXPECT_EQ(nets_[1]->offer(lend({1})), 0u);
+  EXPECT_EQ(nets_[1]->offer(lend({1})).number, 0u);
 }
 
 TEST_F(PageNets, WhoWaitsIsLetGoAtTheEnd) {
   wait_until_up(1);
-  const auto pages = remote(nets_[0]->offer(lend({0})), 1);
+  const auto pages = remote(nets_[0]->offer(lend({0})).number, 1);
   board_.num_hanging = 1;
   std::thread ender([this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(kPatienceMs / 10));
