@@ -171,7 +171,7 @@ typedef struct otr_engine_options {
   size_t nccl_unique_id_bytes; /* sizeof(ncclUniqueId), which is 128 */
   int32_t nccl_num_ranks;      /* of the communicator with that id; 0 (default): num_workers */
   int32_t nccl_first_rank;     /* worker i is rank nccl_first_rank + i; default 0 */
-  int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; default 10000 */
+  int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; less than worker_timeout_ms; default 10000 */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
