@@ -122,7 +122,7 @@ class Runs:
 
     def tail(self):
         for policy in ("off", CHAINS[0], CHAINS[2], TREES[1], "auto"):
-            trace, page = os.path.join(self.folder, "trace.json"), os.path.join(self.args.pages or self.folder, f"timeline-{policy.replace(':', '-')}.html")
+            trace, page = os.path.join(self.folder, "trace.json"), os.path.join(self.args.pages or self.folder, f"{self.args.name}-{policy.replace(':', '-')}.html")
             _, f = self.run(policy, 128, 1, 1024, "tail", ["--trace", trace])
             subprocess.run([self.args.bin, "report", trace, "-o", page], check=True)
             print(f"- `{policy}`: makespan {f['seconds']:.2f} s, {f['tokens'] / f['seconds']:.0f} tok/s, {f['ticks']} ticks", flush=True)
@@ -137,6 +137,7 @@ def main():
     parser.add_argument("--copy-gbps", type=float, default=0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--pages", default="", help="a folder for timelines")
+    parser.add_argument("--name", default="timeline", help="what their names begin with")
     parser.add_argument("--tokens", type=int, default=0, help="of a sample, instead of each part's own number: to try the script")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="outrider-gpu-") as folder:

@@ -52,10 +52,11 @@ def main():
     if not intervals:
         print(f"gpu_gaps: {args.profile} has no kernels", file=sys.stderr)
         return 1
-    found, span = gaps(middle_half(intervals))
+    middle = middle_half(intervals)
+    found, span = gaps(middle)
     limit = 1000 * args.tick_gap_us
     inside, between = [g for g in found if g < limit], [g for g in found if g >= limit]
-    print(f"- {span / 1e6:.1f} ms of {len(intervals)} kernels and copies")
+    print(f"- {span / 1e6:.1f} ms of {len(middle)} kernels and copies, the middle half")
     for name, some in (("gaps within ticks", inside), ("gaps between ticks", between)):
         print(f"- {name}: {sum(some) / span:.1%} of the time, {len(some)} of {sum(some) / max(1, len(some)) / 1e3:.2f} us on average")
     print(f"- all gaps: {sum(found) / span:.1%}")

@@ -55,6 +55,9 @@ def main():
     for attention in ("sdpa", "flash_attention_2"):
         try:
             model = AutoModelForCausalLM.from_pretrained(args.model, torch_dtype=torch.bfloat16, attn_implementation=attention).to("cuda").eval()
+        except OSError as error:  # a recipe's folder has none, or a file cannot be read
+            print(f"| {attention} | | no weights on disk: {str(error).splitlines()[0]} | |")
+            continue
         except (ImportError, ValueError) as error:
             print(f"| {attention} | | not there: {str(error).splitlines()[0]} | |")
             continue

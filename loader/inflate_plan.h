@@ -3,16 +3,14 @@
 // The small model's channels, heads and layers are the first of the wide one's ("live"); the rest is dead: read and multiplied
 // like anything else, without effect, because somewhere on its way there is an exact zero.
 //   residual stream   dead channels 0 but for the last, C, which is a constant c that no block changes
-//   norms             w sqrt(H / H'), 0 on dead channels; rms_norm_eps' = (eps H - c^2) / H' makes up for the mean over H' and
-//   c RoPE              pair i of head_dim d is pair i d'/d of d', the same angle; q times sqrt(d' / d), since scores are
-//   divided
+//   norms             w sqrt(H / H'), 0 on dead channels; rms_norm_eps' = (eps H - c^2) / H' makes up for the mean over H' and c
+//   RoPE              pair i of head_dim d is pair i d'/d of d', the same angle; q times sqrt(d' / d), since scores are divided
 //                     by sqrt(d'). In a head's dead pairs q is 0 and k noise; v's dead rows are noise that o does not read
 //   heads             a KV head's queries fill the groups of as many KV heads, all alike, as they need; noise heads beyond
 //   MLP               gate and up noise, down's columns 0
 //   added layers      v and up are 0 and everything else noise: they add exactly 0
 //   padded tokens     noise, and -B on C, which only the final norm lets through: below -3e7 / rms in the logits
-// Inputs that are 0 anyway have noise for weights, but from a group of 128 that holds live ones on, so that 4 bits suit the
-// live.
+// Inputs that are 0 anyway have noise for weights, but from a group of 128 that holds live ones on, so that 4 bits suit the live.
 //
 // Rounding: none where H' / H and d' / d are powers of 4; else each norm weight (or q weight) is rounded once, by 2^-9 at most.
 // Noise is a function of the tensor's name and the position. Thread safety: values and pure functions.

@@ -71,6 +71,7 @@ Result<InflatedTensors> InflatedTensors::open(const std::string& folder, const M
     made.tensors_.emplace(std::move(name), std::move(tensor));
   }
   made.converted_ = checkpoint.converted_tensors();
+  made.source_ = source;
   return made;
 }
 

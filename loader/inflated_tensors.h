@@ -35,6 +35,7 @@ class InflatedTensors {
   Status read_rows(std::string_view name, std::span<const int64_t, 2> shape, int64_t first_row, int64_t num_rows, Element* out) const;
   Status read_as_float(std::string_view name, std::span<const int64_t> shape, float* out) const;
   int64_t converted_tensors() const { return converted_; }
+  const std::string& source() const { return source_; }  // the small model's folder
 
  private:
   struct Tensor {
@@ -46,6 +47,7 @@ class InflatedTensors {
   std::map<std::string, std::vector<Element>, std::less<>> sources_;
   std::map<std::string, Tensor, std::less<>> tensors_;
   int64_t converted_ = 0;
+  std::string source_;
 };
 
 }  // namespace otr

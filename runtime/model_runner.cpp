@@ -44,8 +44,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   const ModelConfig& config = r->config();
   r->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   OTR_RETURN_IF_ERROR(r->create_pages(options));
-  if (r->accelerator_ != nullptr) OTR_RETURN_IF_ERROR(r->create_device_parts());
   const ModelRunner* other = options.share_logits;
+  if (r->accelerator_ != nullptr) OTR_RETURN_IF_ERROR(r->create_device_parts(other == nullptr));
   ProgramOptions program_options = r->program_options(other != nullptr ? ProgramRole::kDraft : ProgramRole::kTarget);
   if (other != nullptr && other->config().vocab_size == config.vocab_size) program_options.logits = other->program().logits();
   r->in_4_bits_ = options.in_4_bits;
@@ -61,10 +61,16 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   return r;
 }
 
-Status ModelRunner::create_device_parts() {
+Status ModelRunner::create_device_parts(bool moves_pages) {
   OTR_ASSIGN_OR_RETURN(DeviceDraws draws, DeviceDraws::create(kernels_, context(), config().vocab_size));
   device_draws_ = std::make_unique<DeviceDraws>(std::move(draws));
   OTR_ASSIGN_OR_RETURN(page_ids_, Mirror::create(kMaxPageIds * static_cast<int64_t>(sizeof(PageId)), "page ids", accelerator_.get()));
+  moves_pages_ = moves_pages;
+  return make_page_transfer();
+}
+
+Status ModelRunner::make_page_transfer() {
+  if (!moves_pages_ || page_transfer_.bytes() != 0) return {};
   constexpr int64_t kTransferBytes = 16 << 20;  // from pinned memory: less than a millisecond of PCIe, which hides the waits between
   const int64_t most = std::clamp<int64_t>(kTransferBytes / page_bytes(), 1, std::min(kMaxPageIds, page_pool_->num_pages()));
   OTR_ASSIGN_OR_RETURN(page_transfer_, Mirror::create(most * page_bytes(), "pages to transfer", accelerator_.get()));
@@ -108,6 +114,7 @@ Status ModelRunner::attach_weights(const SharedModel& shared) {
     weights_->accelerator = accelerator_;
     OTR_ASSIGN_OR_RETURN(weights_->source, AttachedWeights::attach(shared.config, shared.files, shared.converted_tensors));
     OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(shared.config, *weights_->source, context(), kernels_.device));
+    weights_->written_bytes += weights_->model.bytes();
     return {};
   }
   owns_weights_ = false;
@@ -188,7 +195,10 @@ void ModelRunner::quantize() {
 }
 
 void ModelRunner::weights_changed() {
-  if (weights_->source && owns_weights_) throw_failure(weights_->model.reload(*weights_->source, context(), *kernels_.device));
+  if (weights_->source && owns_weights_) {
+    throw_failure(weights_->model.reload(*weights_->source, context(), *kernels_.device));
+    weights_->written_bytes += weights_->model.bytes();
+  }
   if (owns_weights_ && weights_->quantized != nullptr) quantize();
   prefix_cache_->clear();
 }
@@ -207,6 +217,7 @@ Status ModelRunner::wake_weights() {
 
 Status ModelRunner::sleep_pages() {
   prefix_cache_->clear();
+  page_transfer_ = {};
   OTR_RETURN_IF_ERROR(pages_.sleep());
   OTR_RETURN_IF_ERROR(program_->sleep());
   if (quantized_program_ != nullptr) OTR_RETURN_IF_ERROR(quantized_program_->sleep());
@@ -217,6 +228,7 @@ Status ModelRunner::sleep_pages() {
 
 Status ModelRunner::wake_pages() {
   OTR_RETURN_IF_ERROR(pages_.wake());
+  OTR_RETURN_IF_ERROR(make_page_transfer());
   OTR_RETURN_IF_ERROR(program_->wake());
   if (quantized_program_ != nullptr) OTR_RETURN_IF_ERROR(quantized_program_->wake());
   OTR_RETURN_IF_ERROR(sample_scaled_.wake());

@@ -5,7 +5,7 @@
 // draw() and candidates() wait for the device. There a failure of the device throws std::runtime_error with its text, from whatever
 // asks next: nothing of the tick can be kept.
 //
-// Made once; nothing but create() allocates. Single-threaded: used by one thread at a time. Runners on several devices may share
+// Made once; nothing but create() and wake_pages() allocates. Single-threaded: used by one thread at a time. Runners on several devices may share
 // weights, which change only while all of them are at rest.
 #pragma once
 
@@ -68,7 +68,7 @@ class ModelRunner {
   // owner first. Errors: as ModelWeights::put.
   Status put_weight(const HostTensor& tensor);
   bool owns_weights() const { return owns_weights_; }
-  // Since it was made, by it: what was loaded, put and quantised. Any thread. Nothing else moves weights.
+  // Since it was made, by it: what was loaded, copied to a device, put and quantised. Any thread. Nothing else moves weights.
   int64_t weight_bytes_written() const { return owns_weights_ ? weights_->written_bytes.load(std::memory_order_relaxed) : 0; }
   // What was made of the old weights is made again, or forgotten. A device's copy of another process' weights is one of those.
   void weights_changed();
@@ -82,7 +82,7 @@ class ModelRunner {
   // Copies and zeroes pages as asked. To be done before rows run on them.
   void prepare(const PageWork& work);
   // Pages in their canonical form (page_transfer.h), [ids.size()][page_elements]. On a device they go through pinned memory
-  // of the host. Errors: as Accelerator::wait.
+  // of the host. Errors: as Accelerator::wait. REQUIRES: a target's, awake.
   Status read_pages(std::span<const PageId> ids, Element* transfer);
   Status write_pages(std::span<const PageId> ids, const Element* transfer);
   std::byte* page_address(PageId page) { return reinterpret_cast<std::byte*>(pages_.data() + page * layout_.page_elements()); }
@@ -114,7 +114,8 @@ class ModelRunner {
   Status make_quantized();
   Result<uint64_t> kv_bytes(const ModelOptions& options) const;
   Status create_pages(const ModelOptions& options);
-  Status create_device_parts();
+  Status create_device_parts(bool moves_pages);
+  Status make_page_transfer();
   ProgramOptions program_options(ProgramRole role) const;
   void quantize();
   void prepare_on_device(const PageWork& work);
@@ -139,7 +140,8 @@ class ModelRunner {
   // On a device.
   std::unique_ptr<DeviceDraws> device_draws_;
   Mirror page_ids_;  // [kMaxPageIds]
-  Mirror page_transfer_;  // pages on their way, in their canonical form
+  bool moves_pages_ = false;  // of a target: nobody asks for a drafter's
+  Mirror page_transfer_;      // pages on their way, in their canonical form; none in a sleep of the pages
 };
 
 }  // namespace otr

@@ -9,7 +9,7 @@
 //
 // Warp roles: warpgroups 0 and 1, 64 outputs each; of the third a single thread loads, the rest idles.
 //
-//   loader      | slot 0 | slot 1 | … as far ahead as there are slots, also into the next tile
+//   loader      | slot 0 | slot 1 | … as far ahead as there are slots, with one split also into the next tile
 //   warpgroup          | expand 0 | wgmma 0 … runs      | wgmma 1 …
 //                                 | expand 1 | scale 0  |          | expand 2 | scale 1 | …
 //
@@ -134,17 +134,18 @@ OTR_DEVICE void add_group(const float (&scale)[2], float (&sums)[kTileN / 2], fl
   for (int i = 0; i < kTileN / 2; ++i) total[i] = fma_(scale[i % 4 / 2], sums[i], total[i]);
 }
 
-// total = the sums of one tile over a split's groups.
+// total = the sums of one tile over a split's groups. `turn` and `half`, the half of `expanded` that is next, go on from tile to tile: the
+// last group's half is read until all warps have passed add_group.
 template <int kTileN, int kWarpgroup>
 OTR_DEVICE void multiply_tile(const KernelParams& p, int32_t count, uint8_t* slots, uint8_t* expanded, Barriers* barriers, RingTurn* turn,
-                              float (&total)[kTileN / 2]) {
+                              int* half, float (&total)[kTileN / 2]) {
   float sums[kTileN / 2], scale[2];
   uint32_t previous = 0;
 #pragma unroll
   for (int i = 0; i < kTileN / 2; ++i) total[i] = 0.0f;
-  for (int32_t group = 0; group < count; ++group) {
+  for (int32_t group = 0; group < count; ++group, *half ^= 1) {
     uint8_t* slot = slots + turn->slot * w4_wide_slot_bytes(kTileN);
-    uint8_t* operand = expanded + group % 2 * 2 * kW4WideOperandBytes;
+    uint8_t* operand = expanded + *half * 2 * kW4WideOperandBytes;
     float next_scale[2];
     ptx::mbarrier_wait(&barriers->full[turn->slot], turn->phase);
     expand_group(slot + w4_wide_tokens_bytes(kTileN) + kWarpgroup * kW4Sm90GroupBytes, operand, next_scale);
@@ -216,11 +217,12 @@ template <int kTileN, LinearEpilogue kEpilogue, int kWarpgroup>
 OTR_DEVICE void compute_tiles(const KernelParams& p, int32_t begin, int32_t end, uint32_t rank, uint8_t* slots, uint8_t* expanded,
                               float4* exchange, Barriers* barriers) {
   RingTurn turn;
+  int half = 0;
   const int32_t step = static_cast<int32_t>(gridDim.x) / p.splits;
   for (int32_t tile = static_cast<int32_t>(blockIdx.x) / p.splits; tile < p.num_tiles; tile += step) {
     const int32_t tile_m_begin = tile / p.tiles_n * kW4WideBlockM, row_begin = tile % p.tiles_n * kTileN;
     float total[kTileN / 2];
-    multiply_tile<kTileN, kWarpgroup>(p, end - begin, slots, expanded + kWarpgroup * 4 * kW4WideOperandBytes, barriers, &turn, total);
+    multiply_tile<kTileN, kWarpgroup>(p, end - begin, slots, expanded + kWarpgroup * 4 * kW4WideOperandBytes, barriers, &turn, &half, total);
     if (p.splits > 1) {
       sum_and_store<kTileN, kEpilogue>(p, tile_m_begin, row_begin, static_cast<int>(rank), exchange, total);
       continue;

@@ -61,6 +61,28 @@ TEST_F(GpuProcessesSm90, NewWeightsReachEveryProcess) {
   EXPECT_EQ(stats_["worker_restarts"], 1);
 }
 
+// The engine's own weights, in memory, and a copy of them on each device: at the start, and once more with every commit.
+TEST_F(GpuProcessesSm90, WhatTheyCopyIsCounted) {
+  const Result<std::unique_ptr<Engine>> engine = create({});
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  Engine* const e = engine.value().get();
+  const auto written = [&] {
+    roll(e);  // until all have reported
+    return stats_["weight_bytes_written"].get<int64_t>();
+  };
+  const int64_t first = written(), copies = first - stats_["weight_bytes"].get<int64_t>();
+  EXPECT_GT(copies, 0);
+  ASSERT_TRUE(e->begin_weights(1).ok());
+  int64_t put = 0;
+  for (const TrainerTensor& tensor : trainer_tensors(next_)) {
+    const std::vector<std::byte> data = tensor.as(OTR_DTYPE_BF16);
+    ASSERT_TRUE(e->put_weight({.name = tensor.name, .dtype = Dtype::kBf16, .shape = tensor.shape, .data = data.data()}).ok()) << tensor.name;
+    put += static_cast<int64_t>(data.size() * (tensor.shape.size() == 1 ? sizeof(float) / sizeof(Element) : 1));  // vectors lie in float32
+  }
+  ASSERT_TRUE(e->commit_weights().ok());
+  EXPECT_EQ(written() - first, put + copies);
+}
+
 TEST_F(GpuProcessesSm90, WhatIsNotThereIsRefused) {
   EXPECT_NE(why_not(create({.num_workers = 3})).find("3 workers have 2 GPUs"), std::string::npos);
   EXPECT_NE(why_not(create({.gpus = {0, 99}})).find("cuda:99"), std::string::npos);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,8 @@ struct Watch {
   const Accelerator* pass = nullptr;    // of the newest pass, until its draws are launched
   uint64_t waits_at_pass = 0;
   int64_t ahead = 0, other = 0;         // look-ups for the next tick: between a pass's launch and its draws', without a wait, and others
+  bool fails = false;                   // every third look-up
+  int64_t look_ups = 0, failed = 0;
 } watch;
 
 void watched_candidates(const CandidateParams& p, const LaunchContext& on) {
@@ -49,6 +52,10 @@ class LookUp final : public Drafter {
   DraftWork propose(std::span<const DraftRow>, const DraftLimits&) override {
     if (watch.device != nullptr) ++(watch.device->num_waits() == watch.waits ? watch.during : watch.after);
     watch.device = nullptr;
+    if (++watch.look_ups % 3 == 0 && watch.fails) {
+      ++watch.failed;
+      throw std::bad_alloc();
+    }
     return {};
   }
   void look_ahead(std::span<const DraftRow>) override {
@@ -67,8 +74,9 @@ class OverlapSm90 : public testing::Test {
     watched_.rmsnorm = watched_rmsnorm;
     watched_.sample = watched_sample;
   }
-  Outputs run(const char* policy, bool on_device = true) {
+  Outputs run(const char* policy, bool on_device = true, bool fails = false) {
     watch = {};
+    watch.fails = fails;
     EngineOptions o;
     o.device = {.num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(24), .bucket = {}}};
     if (on_device) o.device.isa = kCudaPath, o.device.kernels = &watched_, o.gpus = {0};
@@ -96,6 +104,16 @@ TEST_F(OverlapSm90, TheHostLooksUpWhileAChainGrows) {
     EXPECT_GT(watch.during, 1) << policy;
     EXPECT_EQ(watch.after, 0) << policy;
   }
+}
+
+// A look-up that fails leaves a chain that was launched and is not waited for: the tick goes without drafts, and the next one's chain begins anew.
+TEST_F(OverlapSm90, ALookUpMayFailWhileAChainGrows) {
+  for (Request& r : requests_) r.sampling.max_new_tokens = 40;
+  const Outputs expected = run("off");
+  EXPECT_EQ(difference(expected, run("fixed:self+lookup:3", /*on_device=*/true, /*fails=*/true)), "");
+  EXPECT_GT(watch.failed, 1);
+  EXPECT_GT(watch.during, 2 * watch.failed);  // of three look-ups one fails, and each has a chain before it
+  EXPECT_EQ(watch.after, 0);
 }
 
 // A tree's levels want the host, which looks up behind the last: what the test above would see if nothing overlapped.

@@ -1,10 +1,15 @@
 #include "kernels/linear_w4/linear_w4.h"
 
 #include <cmath>
+#include <set>
+#include <span>
 
 #include "kernels/linear_w4/linear_w4_sm90_config.h"
 #include "kernels/linear_w4/linear_w4_wide_sm90_config.h"
 #include "tests/kernels/w4_test_util.h"
+#if defined(OUTRIDER_TEST_EMULATED)
+#include "kernels/linear/linear_sm90.h"
+#endif
 
 namespace otr {
 namespace {
@@ -91,13 +96,15 @@ OTR_TEST_ALL_PATHS(LinearW4);
 struct Shape {
   int rows, k, n;
 };
-// The last ones: more groups or tiles than a GPU's rings have slots.
+// The last ones: more groups or tiles than a GPU's rings have slots; of more than 32 rows, several tiles for a block of the emulated device,
+// with an even and an odd number of groups, and in splits.
 constexpr Shape kShapes[] = {{1, 1, 1},      {1, 32, 32},    {2, 31, 33},    {3, 33, 16},     {4, 127, 48},
                              {5, 129, 31},   {6, 224, 17},   {7, 128, 96},   {8, 896, 40},    {12, 100, 5},
                              {13, 2, 130},   {16, 65, 64},   {17, 257, 9},   {31, 96, 70},    {32, 34, 15},
                              {33, 160, 65},  {64, 300, 32},  {1, 4864, 33},  {1, 3584, 1},    {193, 40, 33},
                              {300, 150, 50}, {2, 20000, 16}, {1, 130, 1700}, {12, 130, 1100}, {100, 140, 300}, {65, 1200, 70},
-                            {40, 4200, 48}};
+                            {40, 4200, 48},
+                            {40, 130, 900},  {40, 380, 900}, {140, 1100, 300}};
 
 TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
   for (const Shape& s : kShapes) {
@@ -128,6 +135,22 @@ int split_of(int g, const Shape& s, int num_splits) {
   while (w4_wide_split_begin(split + 1, num_splits, w4_sm90_groups(s.k)) <= g) ++split;
   return split;
 }
+
+#if defined(OUTRIDER_TEST_EMULATED)
+TEST(LinearW4Emulated, TheLastShapesHaveSeveralTilesForABlock) {
+  const DeviceLimits device = device_limits_sm90().value();
+  std::set<int> splits, parities;
+  for (const Shape& s : std::span(kShapes).last(3)) {
+    const LinearW4WideSm90Config c = choose_linear_w4_wide_sm90({s.rows, s.n, s.k, false}, device);
+    EXPECT_GT(s.rows, kW4NarrowRows);
+    EXPECT_GT(c.tiles(), c.num_clusters) << s.rows << " x " << s.k << " x " << s.n << ": " << to_string(c);
+    splits.insert(c.splits);
+    if (c.splits == 1) parities.insert(w4_sm90_groups(s.k) % 2);
+  }
+  EXPECT_EQ(splits, (std::set<int>{1, 2}));
+  EXPECT_EQ(parities, (std::set<int>{0, 1}));
+}
+#endif
 
 // With small integers in x a group's partial sum is exact, so that every path must give the bits of the header's formula: one
 // fma a group, ascending; on sm_90a in splits, which are added.

@@ -30,6 +30,7 @@ class Gaps(unittest.TestCase):
         kernels = [(100_000 * tick + 10_000 * i, 100_000 * tick + 10_000 * i + 9_000) for tick in range(400) for i in range(9)]
         code, text = self.profile(kernels)
         self.assertEqual(code, 0, text)
+        self.assertIn("- 20.0 ms of 1800 kernels and copies, the middle half\n", text)
         self.assertIn("gaps within ticks: 8.0% of the time, 1600 of 1.00 us", text)
         self.assertIn("gaps between ticks: 11.0% of the time, 199 of 11.00 us", text)
 

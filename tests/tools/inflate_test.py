@@ -94,6 +94,26 @@ class Inflated(InflateTest):
                   for model in (wide, recipe)]
         self.assertTrue(rolled[0] == rolled[1])
 
+    def test_inspect_shows_a_recipe(self):
+        wide, recipe = self.inflate("wide", shape()), self.inflate("recipe", shape(), "--recipe")
+        facts = [json.loads(self.run_ok("inspect", model, "--json")) for model in (wide, recipe)]
+        self.assertEqual((facts[1].pop("format"), facts[1].pop("source")), ("recipe", str(Path(MODEL).resolve())))
+        self.assertEqual(set(facts[0]) - set(facts[1]), {"format", "weight_bytes", "tensors"})
+        del facts[0]["path"], facts[1]["path"]
+        self.assertEqual(facts[1], {key: facts[0][key] for key in facts[1]})
+        (recipe / "inflate.json").write_text('{"source": "../nowhere"}', encoding="utf-8")
+        code, _, err = outrider("inspect", recipe)
+        self.assertEqual(code, 3)
+        self.assertIn("nowhere", err)
+
+    def test_a_recipe_is_not_inflated(self):
+        recipe, wider = self.inflate("recipe", shape(), "--recipe"), self.folder / "wider"
+        for flags in ((), ("--recipe",)):
+            code, _, err = outrider("inflate", recipe, "--shape", shape(hidden=1024), "-o", wider, *flags)
+            self.assertEqual(code, 3)
+            self.assertIn(f"{recipe}: is inflated itself", err)
+            self.assertFalse(wider.exists())
+
     def test_recipes_that_do_not_fit_are_refused(self):
         good = self.inflate("recipe", shape(), "--recipe")
         recipe, config = good / "inflate.json", json.loads((good / "config.json").read_text(encoding="utf-8"))

@@ -33,6 +33,7 @@ class Registers(unittest.TestCase):
         self.build, self.kept = pathlib.Path(folder.name) / "build", pathlib.Path(folder.name) / "kept.md"
         self.object = self.build / "kernels/CMakeFiles/otr_kernels_sm90.dir/op/op_sm90.cu.o.ptxas"
         self.object.parent.mkdir(parents=True)
+        self.object.with_suffix("").touch()
         self.write((ONE, 40, 0), (TWO, 62, 0))
         self.assertEqual(self.run_tool("--write")[0], 0)
 
@@ -62,6 +63,20 @@ class Registers(unittest.TestCase):
         self.write((ONE, 44, 0), (TWO, 60, 0), version="V13.1.2")
         self.assertEqual(self.run_tool("--check")[0], 0)
         self.write((ONE, 44, 4), (TWO, 60, 0), version="V13.1.2")
+        self.assertEqual(self.run_tool("--check")[0], 1)
+
+    def test_two_kernels_of_one_name_are_an_error(self):
+        # Overloads differ in their parameters, which the table leaves out.
+        self.write((ONE, 40, 0), (TWO, 62, 0), (TWO.replace("EPf", "EPi"), 62, 8))
+        for flag in ("--check", "--write"):
+            code, text = self.run_tool(flag)
+            self.assertEqual((code, text), (1, "sm90-registers: op_sm90: two kernels are called two_kernel in the table\n"))
+
+    def test_a_report_whose_object_is_gone_is_skipped(self):
+        old = self.object.with_name("old_sm90.cu.o.ptxas")
+        old.write_text(report((ONE, 40, 16), version="V12.0.1"), encoding="utf-8")
+        self.assertEqual(self.run_tool("--check"), (0, "2 kernels, none spills\n"))
+        old.with_suffix("").touch()
         self.assertEqual(self.run_tool("--check")[0], 1)
 
     def test_nothing_built_is_no_success(self):

@@ -227,6 +227,7 @@ int inflate_command(int argc, char** argv) {
   const Result<ModelConfig> widened = inflated_config(narrow, shape);
   if (!widened.ok()) throw Failure(kExitBadInput, config_path + ": " + widened.status().message());
   const ModelConfig& wide = widened.value();
+  if (InflatedTensors::is_there(source)) throw Failure(kExitBadInput, source + ": is inflated itself");
   const Checkpoint checkpoint = check_model(Checkpoint::open(source));
   check(validate_tensors(narrow, checkpoint));
   load_model_tokenizer(source);  // a folder whose tokenizer no command takes is not worth writing

@@ -1,4 +1,5 @@
-// outrider inspect: what a model holds, folder or .otr file. Opens every file that a rollout would, and reads no weights.
+// outrider inspect: what a model holds, folder or .otr file. Opens every file that a rollout would, and reads no
+// weights but a recipe's small model.
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -6,6 +7,7 @@
 
 #include "kernels/base/element.h"
 #include "loader/checkpoint.h"
+#include "loader/inflated_tensors.h"
 #include "loader/model_config.h"
 #include "loader/otr_file.h"
 #include "loader/weight_names.h"
@@ -21,7 +23,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kUsage = "Usage: outrider inspect PATH [--json]\n\nWhat a model holds: a Hugging Face folder or an .otr file.\n";
+constexpr const char* kUsage = "Usage: outrider inspect PATH [--json]\n\nWhat a model holds: a Hugging Face folder, a recipe's (outrider inflate --recipe) or an .otr file.\n";
 constexpr const char* kNotes = "\nExit codes: 0, 2 usage, 3 a model that cannot be used, with the reason.\n";
 
 void add_shapes(const ModelConfig& config, ordered_json* facts) {
@@ -57,6 +59,11 @@ void add_sizes(const ModelConfig& config, ordered_json* facts) {
 
 ModelConfig inspect_folder(const std::string& folder, ordered_json* facts) {
   const ModelConfig config = check_model(load_model_config(folder));
+  if (InflatedTensors::is_there(folder)) {
+    (*facts)["format"] = "recipe";
+    (*facts)["source"] = check_model(InflatedTensors::open(folder, config)).source();
+    return config;
+  }
   const Checkpoint checkpoint = check_model(Checkpoint::open(folder));
   if (const Status valid = validate_tensors(config, checkpoint); !valid.ok()) throw Failure(kExitBadInput, valid.message());
   std::map<std::string_view, int64_t> dtypes;
