@@ -59,7 +59,7 @@ class PacedRebuild : public testing::TestWithParam<double> {  // milliseconds th
     return {.ms = s.value()->finished_ms, .tokens = s.value()->tokens, .logprobs = s.value()->raw_logprobs, .copied = stats["kv_copied_tokens"].get<int64_t>()};
   }
 
-  const int32_t num_tokens_ = kSanitized ? 1500 : 4000;
+  const int32_t num_tokens_ = 4000;
   const TinyModel model_{{.max_position_embeddings = 8192}};
 };
 

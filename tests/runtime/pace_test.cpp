@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <latch>
 #include <thread>
 
 #include "runtime/worker_mailbox.h"
@@ -53,9 +54,11 @@ TEST(Pace, AMessageWakesAtItsTime) {
   WorkerMailbox mailbox;
   mailbox.set_pace(&b);
   double woken = 0, in_vain = 0;
+  std::latch begun(2);
   clock.enter();
   std::thread waiter([&] {
     b.begin();
+    begun.count_down();
     WorkerOrders orders;
     ASSERT_TRUE(mailbox.take(false, &orders, [] {}));
     woken = b.now_ms();
@@ -65,11 +68,13 @@ TEST(Pace, AMessageWakesAtItsTime) {
   });
   std::thread sender([&] {
     a.begin();
+    begun.count_down();
     a.hold(3);
     mailbox.ring();
     a.hold(30);
     a.end();
   });
+  begun.wait();
   compute_ms(5);
   clock.leave();
   waiter.join();
