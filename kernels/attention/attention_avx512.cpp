@@ -6,7 +6,7 @@
 // inside a pair VDPBF16PS's own (denormals are zero). The rest as in attention_tile.h.
 // Roofline: 64 flop per 4 bytes of K or V: bound by VDPBF16PS (one Zen 4 core, 28 heads, 4 KV heads of 128, 4k keys: 145 useful
 // GFLOP/s of 233 for a prefill, which fills 14 lanes; 60 for one token, which fills 7: 8 GB/s). Half vectors for 7 lanes are no
-// faster: half of what is left is the wait for memory, the rest the softmax.
+// faster.
 #include "kernels/attention/attention_tile.h"
 #include "kernels/simd/vec_avx512.h"
 
