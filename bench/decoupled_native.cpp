@@ -10,15 +10,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "bench/engine_run.h"
-#include "loader/tokenizer.h"
+#include "bench/step_run.h"
 #include "spec/window_speed.h"
 
 namespace otr {
@@ -33,10 +30,8 @@ struct Question {
   int32_t window = 4, new_tokens = 256, pairs = 7;
 };
 
-using Samples = std::map<uint64_t, std::vector<int32_t>>;
 struct Run {
-  double seconds = 0;
-  Samples samples;
+  StepRun step;
   nlohmann::json stats;
 };
 
@@ -54,33 +49,8 @@ std::unique_ptr<Engine> make_engine(const Question& q, const std::string& policy
   return value_of(Engine::create(o));
 }
 
-// A step of all requests, each of so many tokens: the batch is the same from beginning to end.
 Run roll(const Question& q, Engine* e) {
-  if (const Status paused = e->pause(); !paused.ok()) throw std::runtime_error(paused.message());
-  otr_sampling_params sampling;
-  otr_sampling_params_init(&sampling, sizeof sampling);
-  sampling.max_new_tokens = q.new_tokens;
-  sampling.ignore_eos = 1;
-  for (size_t i = 0; i < q.prompts.size(); ++i) {
-    otr_group_request r;
-    otr_group_request_init(&r, sizeof r);
-    r.prompt_token_ids = q.prompts[i].data();
-    r.num_prompt_tokens = q.prompts[i].size();
-    r.stream = i;
-    r.tag = i;
-    r.sampling = &sampling;
-    value_of(e->submit(r));
-  }
-  const Stopwatch time;
-  e->resume();
-  Run run;
-  for (size_t i = 0; i < q.prompts.size(); ++i) {
-    const std::unique_ptr<Sequence> s = value_of(e->wait(-1));
-    run.samples[s->group->tag] = s->tokens;
-  }
-  run.seconds = time.seconds();
-  run.stats = nlohmann::json::parse(e->stats_json());
-  return run;
+  return {run_step(e, q.prompts, q.new_tokens), nlohmann::json::parse(e->stats_json())};
 }
 
 double median(std::vector<double> values) {
@@ -121,7 +91,7 @@ void print_choice(const Question& q, const char* policy) {
 int run(const Question& q) {
   const std::string policy = "fixed:small:" + std::to_string(q.window);
   const std::unique_ptr<Engine> two = make_engine(q, policy, 0), split = make_engine(q, policy + ":decoupled", 1);
-  bool same = roll(q, two.get()).samples == roll(q, split.get()).samples;  // and whatever is done once is done
+  bool same = roll(q, two.get()).step.samples == roll(q, split.get()).step.samples;  // and whatever is done once is done
   const nlohmann::json two_before = nlohmann::json::parse(two->stats_json()), split_before = nlohmann::json::parse(split->stats_json());
   nlohmann::json two_after, split_after;
   std::vector<double> ratios;
@@ -129,8 +99,8 @@ int run(const Question& q) {
     const bool first = i % 2 == 0;
     Run a = roll(q, first ? two.get() : split.get()), b = roll(q, first ? split.get() : two.get());
     if (!first) std::swap(a, b);
-    same = same && a.samples == b.samples;
-    ratios.push_back(a.seconds / b.seconds);
+    same = same && a.step.samples == b.step.samples;
+    ratios.push_back(a.step.seconds / b.step.seconds);
     two_after = a.stats, split_after = b.stats;
   }
   const nlohmann::json coupled[] = {two_before, two_after}, decoupled[] = {split_before, split_after};
@@ -153,15 +123,9 @@ Question read_question(int argc, char** argv) {
   Question q{.model = argv[1], .drafter = argv[2], .prompts = {}};
   const auto number = [&](int at, int32_t otherwise) { return argc > at ? std::max(1, std::atoi(argv[at])) : otherwise; };
   q.window = number(4, q.window);
-  const size_t requests = static_cast<size_t>(number(5, 8));
+  q.prompts = read_prompts(q.model, argv[3], static_cast<size_t>(number(5, 8)));
   q.new_tokens = number(6, q.new_tokens);
   q.pairs = number(7, q.pairs);
-  const Tokenizer tokenizer = value_of(Tokenizer::load(q.model + "/tokenizer.json"));
-  std::ifstream lines(argv[3]);
-  for (std::string line; q.prompts.size() < requests && std::getline(lines, line);) {
-    q.prompts.push_back(value_of(tokenizer.encode(nlohmann::json::parse(line).at("prompt").get<std::string>())));
-  }
-  if (q.prompts.size() < requests) throw std::runtime_error(std::string(argv[3]) + ": fewer prompts than requests");
   return q;
 }
 

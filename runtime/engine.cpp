@@ -115,6 +115,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                    .history = {},
                    .profile = o.profile,
                    .costs = o.costs,
+                   .dial = o.dial,
                    .decoupled = {},
                    .max_batch = 0,
                    .prefill_chunk = o.prefill_chunk,

@@ -41,6 +41,7 @@ struct EngineOptions {
   std::string profile;           // a file of measured costs; empty: none
   std::optional<PaceOptions> pace;  // workers are paced
   std::vector<CostModel> costs;  // by drafter of the policy, instead of measured ones: for proofs
+  AcceptanceDial dial = {};      // drafts are made worse: for measurements; not in worker processes
   WorkerProofs proofs;
   HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
   std::string trace_path;                          // "": no trace

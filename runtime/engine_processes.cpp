@@ -32,6 +32,7 @@ Status check_process_options(const EngineOptions& o) {
                             std::to_string(n.num_ranks));
   }
   if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
+  if (o.dial.on()) return unsupported("an acceptance dial in worker processes");
   if (!o.pace) return {};
   if (o.pace->scale == 0) return invalid_argument("pace with worker_processes needs a time scale: time cannot stand still for other processes");
   // Who holds a pass that long says nothing meanwhile.

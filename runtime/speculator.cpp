@@ -51,6 +51,7 @@ std::string drafter_json(const DrafterCounts& d) {
 Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& options, Device& device,
                                                        const std::vector<std::unique_ptr<Sequence>>& live) {
   std::unique_ptr<Speculator> s(new Speculator(options));
+  s->vocab_size_ = device.target().config().vocab_size;
   for (const std::string& name : options.policy.drafters) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Drafter> drafter, s->make_drafter(name, device, live));
     s->drafters_.push_back(std::move(drafter));
@@ -275,6 +276,10 @@ void Speculator::draft(int32_t max_nodes) {
       work_.passes += work.passes;
       work_.rows += work.rows;
     }
+  }
+  for (const DraftRow& row : rows_) {
+    const DraftSequence& s = row.sequence;
+    options_.dial.spoil(s.noise, static_cast<int32_t>(s.tokens.size()), vocab_size_, row.forest);
   }
   forest_of_.clear();
   for (const size_t run : run_of_) forest_of_.push_back(&forests_[run]);

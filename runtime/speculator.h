@@ -103,6 +103,7 @@ class Speculator {
   std::vector<ModelRunner*> own_models_;
   RemoteDrafter* remote_ = nullptr;  // of drafters_
   bool decoupled_ = false;
+  int32_t vocab_size_ = 0;  // of the target
   std::vector<CostModel> costs_;                    // by drafter; empty where the policy needs none
   std::unique_ptr<Chooser> chooser_;                // null: policy off
   std::vector<Forest> forests_;   // by run of the tick

@@ -12,6 +12,7 @@
 #include "runtime/draft_link.h"
 #include "runtime/drafter_model.h"
 #include "runtime/pace.h"
+#include "spec/acceptance_dial.h"
 #include "spec/cost_model.h"
 #include "spec/drafter.h"
 #include "spec/history_drafter.h"
@@ -32,6 +33,7 @@ struct SpeculatorOptions {
   HistorySource history;   // of drafter "history"
   std::string profile;     // a file of measured costs; empty: none
   std::vector<CostModel> costs;  // by drafter, instead of measured ones; empty: none
+  AcceptanceDial dial = {};      // for measurements: of all that a tick drafts
   bool idle = false;  // it stands for others' and never drafts: nothing is measured, and nothing made in 4 bits
   // For create(): other workers', whose costs, and whose drafters' weights, are this one's too; null: measured, and loaded.
   const class Speculator* costs_of = nullptr;

@@ -30,4 +30,15 @@ bool AcceptanceDial::spoils(const NoiseStream& request, int32_t position) const 
   return on() && unit(words(request, salt, static_cast<uint32_t>(position)).w[2]) > share(request);
 }
 
+void AcceptanceDial::spoil(const NoiseStream& request, int32_t position, int32_t vocab_size, Forest* forest) const {
+  for (int32_t node = 0; on() && node < forest->size(); ++node) {
+    const DraftNode& n = (*forest)[node];
+    if (!spoils(request, position + n.depth - 1)) continue;
+    int32_t wrong = n.token;
+    do wrong = (wrong + 1) % vocab_size;
+    while (forest->child(n.parent, wrong) != Forest::kNone);
+    forest->set_token(node, wrong);
+  }
+}
+
 }  // namespace otr

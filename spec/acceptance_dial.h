@@ -1,5 +1,5 @@
-// AcceptanceDial: makes a drafter worse, so that engines can be seen with drafters of any acceptance: of the tokens that the model
-// proposes first, a share is replaced by another token, which the target will not draw.
+// AcceptanceDial: makes drafters worse, so that engines can be seen with drafters of any acceptance: of the tokens that a model
+// proposes first, or of all that a tick drafts, a share is replaced by another token, which the target will hardly draw.
 //
 // Which ones follows from the request's noise and the position alone, so that runs can be repeated. The share that is left alone
 // differs from request to request: normal, cut at 0 and 1. A drafter's own errors come on top.
@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/base/noise.h"
+#include "spec/forest.h"
 
 namespace otr {
 
@@ -21,6 +22,8 @@ struct AcceptanceDial {
   // Of a request, in [0, 1].
   double share(const NoiseStream& request) const;
   bool spoils(const NoiseStream& request, int32_t position) const;
+  // Every node of the draft that comes at `position`, the root's children there. REQUIRES: vocab_size > the forest's size.
+  void spoil(const NoiseStream& request, int32_t position, int32_t vocab_size, Forest* forest) const;
 };
 
 }  // namespace otr

@@ -111,6 +111,8 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   times_ = times(view, kNone);
   if (options_.policy.stragglers) weigh_rows(view);
   const DraftDepth plain{.depth = 0, .tokens = n, .ms = times_.plain_ms()};
+  plain_value_ = plain.value();
+  usual_value_ = gain_[bucket_of(view)].value() * plain_value_;
   depth_.assign(view.rows.size(), 0);
   arm_ = 0;
   drafter_ = kNone;
@@ -234,13 +236,19 @@ void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, Tick
   plan->expected_tokens = best.tokens;
 }
 
-// One more level is worth its time if it brings more for it than the tick has so far: forecasts do not enter, since the deepest of them is the
-// most flattering one.
+// One more level is worth its time if it brings more for it than ticks usually do: the time that it does not take goes to the next one. (What
+// this tick has so far would ask for more levels the worse they went, and for fewer the better.) Until that is known, what the tick has
+// so far: forecasts do not enter, since the deepest of them is the most flattering one.
 float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<const float> frontier) {
   if (tuner_.explored()) return 0;
-  draft_.nodes += static_cast<double>(frontier.size());
-  for (const float acceptance : frontier) draft_.tokens += static_cast<double>(acceptance);
-  const double value = draft_.tokens / (draft_.spent_ms + times_.verify_ms(draft_.nodes));
+  // A place has more children than are worth a row of the target's.
+  const double worth = usual_value_ * times_.node_ms(draft_.nodes);
+  for (const float acceptance : frontier) {
+    if (static_cast<double>(acceptance) < worth) continue;
+    draft_.tokens += static_cast<double>(acceptance);
+    ++draft_.nodes;
+  }
+  const double value = usual_value_ > 0 ? usual_value_ : draft_.tokens / (draft_.spent_ms + times_.verify_ms(draft_.nodes));
   const float least = Optimiser::least_acceptance(times_, value, static_cast<double>(acceptance_.p(drafter)), frontier, draft_.nodes);
   const auto grown = std::count_if(frontier.begin(), frontier.end(), [least](float acceptance) { return acceptance >= least; });
   if (grown > 0) draft_.spent_ms += times_.draft_ms(static_cast<double>(grown));
@@ -369,6 +377,8 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   }
   const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
   (plain_ ? plain_fixed_ : fixed_)[bucket_of(view)].add(std::min(rest, modelled));
+  const double own_ms = outcome.tick_ms - (nodes > 0 ? others_ms_ : plain_others_ms_);
+  if (own_ms > 0) gain_[bucket_of(view)].add(tokens, own_ms * plain_value_);
   tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);
 }
 

@@ -50,6 +50,19 @@ class AutoChooser final : public Chooser, private DraftGate {
       ms += (value - ms) / count;
     }
   };
+  // What ticks bring, as a multiple of what plain decoding would in their time: of late, the newest counting most.
+  struct Gain {
+    double tokens = 0, plain_tokens = 0;
+    int32_t ticks = 0;
+    void add(double brought, double plain) {
+      constexpr double kKeep = 0.95;  // a tick later
+      tokens = kKeep * tokens + brought;
+      plain_tokens = kKeep * plain_tokens + plain;
+      ++ticks;
+    }
+    // 0: not known yet
+    double value() const { return ticks >= 3 && plain_tokens > 0 ? tokens / plain_tokens : 0; }
+  };
   // What a model would draft.
   struct Candidate {
     DraftDepth found;
@@ -90,6 +103,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   std::vector<Run> runs_;           // likewise
   // By power of two of the rows: what a tick takes beside its passes: one that looks for drafts, and one that does not.
   std::array<Mean, 18> fixed_, plain_fixed_;
+  std::array<Gain, 18> gain_;       // likewise
   std::vector<Known> known_;        // by slot
   int64_t ticks_ = 0, step_ticks_ = 0, last_verified_ = 0;
   int32_t idle_ = 0, rest_ = 0;     // ticks whose drafts were not worth verifying; ticks to go without looking
@@ -108,6 +122,8 @@ class AutoChooser final : public Chooser, private DraftGate {
   TickTimes times_;
   double others_ms_ = 0, plain_others_ms_ = 0;  // of its time that no choice changes: if it verifies drafts, and if not
   double value_ = 0;                // tokens a millisecond that the tick should reach
+  double usual_value_ = 0;          // and that ticks like it do; 0: not known yet
+  double plain_value_ = 0;          // and that it would reach without a draft
   struct {
     double tokens = 0, nodes = 0, spent_ms = 0;
   } draft_;                         // of the levels so far

@@ -45,6 +45,8 @@ class Forest {
   // higher acceptance.
   int32_t add(int32_t parent, int32_t token, float acceptance, int drafter, int rank);
 
+  // REQUIRES: none of its siblings has the token.
+  void set_token(int32_t node, int32_t token) { nodes_[static_cast<size_t>(node)].token = token; }
   void set_worth(int32_t node, float worth) { nodes_[static_cast<size_t>(node)].worth = worth; }
 
   // Keeps the nodes whose worth is above `least`, and of those equal to it the first `num_equal`; returns how many of these there

@@ -24,6 +24,7 @@ struct SpeculationVariant {
   int64_t preempt_at_tick = -1;
   const KernelTable* kernels = nullptr;  // instead of the path's
   std::vector<CostModel> costs = {};     // of a policy that weighs them
+  AcceptanceDial dial = {};
 };
 
 // One pass costs 1 ms whatever it runs, a level of a draft nothing: speculation always pays.
@@ -47,6 +48,7 @@ class Speculation : public EveryPath {
     o.policy = r.policy;
     o.proofs.preempt_at_tick = r.preempt_at_tick;
     o.costs = r.costs;
+    o.dial = r.dial;
     o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path, "twin4=w4:" + target_.path};
     o.custom_drafters = {
         {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, target_.vocab_size); }},
@@ -298,6 +300,20 @@ TEST_P(Speculation, ADrafterRunsIn4Bits) {
   EXPECT_GT(stats_["drafter_weight_bytes"].get<int64_t>(), bytes);
   EXPECT_LT(static_cast<double>(kept4) / static_cast<double>(whole4), static_cast<double>(kept) / static_cast<double>(whole));
   EXPECT_GT(2 * kept4, whole4);
+}
+
+// The twin proposes what the target draws; so what the dial replaces is never kept, and nothing behind it.
+TEST_P(Speculation, ADialSpoilsDrafts) {
+  const Outputs plain = run({});
+  double kept[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(difference(plain, run({.policy = "fixed:twin:3", .dial = {.keep = 0.5 * i}})), "");
+    EXPECT_GT(drafter_count("twin", "drafted"), 100);
+    kept[i] = static_cast<double>(drafter_count("twin", "accepted")) / static_cast<double>(drafter_count("twin", "drafted"));
+  }
+  EXPECT_EQ(kept[0], 0);
+  EXPECT_NEAR(kept[1], (0.5 + 0.25 + 0.125) / 3, 0.08);
+  EXPECT_GT(kept[2], 0.9);
 }
 
 TEST(SpeculationErrors, ArePlain) {
