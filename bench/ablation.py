@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What are the parts of policy auto worth, and the presets beside it? Long-tailed rollouts on a modelled clock: the engine's own workers, a small
+model's tokens and drafts, and passes that take what a profile of a large model says (outrider emulate). Nothing else on the machine is seen
+in the times, so differences of a per cent show, and the same command prints the same figures.
+
+    bench/ablation.py --profile PROFILE.json --model DIR --drafter NAME=w4:DIR [--steps 8] [--policy auto:chain …] [--json FILE]
+
+A step is a rollout with noise of its own. Printed for every policy: its makespan, the geometric mean over the steps of off's over it, and of auto's over
+it, each with a two-sided 90 % interval (Student's t on the logarithms). Exit code 1: an output differs from plain decoding's.
+"""
+import argparse
+import collections
+import filecmp
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from auto_wins import PRESETS, ROOT, lower_bound
+
+PARTS = ["auto:chain", "auto:q", "auto:uncoupled", "auto:untuned", "auto:stragglers"]
+
+
+def makespan(args, policy, step, folder):
+    out, stats = os.path.join(folder, "rollouts.jsonl"), os.path.join(folder, "stats.json")
+    command = [args.bin, "emulate", "--profile", args.profile, "--model", args.model, "--prompts", os.path.join(folder, "prompts.jsonl"),
+               "--out", out, "--stats", stats, "--policy", policy, "--max-new-tokens", str(args.max_new_tokens), "--max-batch", str(args.batch),
+               "--step", str(step), "--threads", "1"]
+    for drafter in args.drafter:
+        command += ["--drafter", drafter]
+    if args.kv_bytes:
+        command += ["--kv-bytes", args.kv_bytes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr.strip() or f"{command} ended with {done.returncode}")
+    plain = os.path.join(folder, f"plain-{step}.jsonl")
+    if policy == "off":
+        os.rename(out, plain)
+    elif not filecmp.cmp(out, plain, shallow=False):
+        sys.exit(f"step {step}: the output of {policy} differs")
+    with open(stats, encoding="utf-8") as f:
+        return json.load(f)["busy_seconds"]
+
+
+def interval(ratios):
+    mean, low = lower_bound(ratios)
+    return f"{mean:.3f} ({low:.3f} to {mean * mean / low:.3f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin/outrider"))
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--model", required=True, help="whose tokens are drawn; it may be small")
+    parser.add_argument("--drafter", action="append", default=[], help="NAME=model:DIR or NAME=w4:DIR, as the profile names it")
+    parser.add_argument("--prompts", default=os.path.join(ROOT, "tests/data/tinymath/prompts.jsonl"))
+    parser.add_argument("--num-prompts", type=int, default=128)
+    parser.add_argument("--max-new-tokens", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--kv-bytes", help="of the model's pages, which are small")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--policy", action="append", help="instead of auto's parts and the presets")
+    parser.add_argument("--json", help="write every makespan to this file")
+    args = parser.parse_args()
+    if args.steps < 2:
+        parser.error("--steps must be at least 2, for an interval")
+    model = args.drafter[0].split("=")[0] if args.drafter else "self"
+    others = args.policy or PARTS + [p.format(model=model) for p in PRESETS]
+    seconds = collections.defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="outrider-bench-") as folder:
+        with open(args.prompts, encoding="utf-8") as f, open(os.path.join(folder, "prompts.jsonl"), "w", encoding="utf-8") as few:
+            few.writelines(line for line, _ in zip(f, range(args.num_prompts)))
+        for step in range(args.steps):
+            for policy in ["off", "auto", *others]:
+                seconds[policy].append(makespan(args, policy, step, folder))
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump({"arguments": vars(args), "seconds": seconds}, f, indent=1)
+    print("| policy | modelled seconds, median | off's over it (90 %) | auto's over it (90 %) |\n|---|---|---|---|")
+    for policy, own in sorted(seconds.items(), key=lambda item: statistics.median(item[1])):
+        over = [[a / b for a, b in zip(seconds[base], own)] for base in ("off", "auto")]
+        texts = ["1" if policy == base else interval(ratios) for base, ratios in zip(("off", "auto"), over)]
+        print(f"| `{policy}` | {statistics.median(own):.2f} | {texts[0]} | {texts[1]} |")
+
+
+if __name__ == "__main__":
+    main()
