@@ -147,7 +147,7 @@ constexpr otr_engine_options kEngineDefaults = {
     .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1,
     .worker_processes = 0, .worker_executable = nullptr, .worker_timeout_ms = 300'000, .max_worker_restarts = 3,
     .num_draft_workers = 0, .keep_checkpoints = 0, .nccl_library = nullptr, .nccl_unique_id = nullptr, .nccl_unique_id_bytes = 0,
-    .nccl_num_ranks = 0, .nccl_first_rank = 0, .nccl_timeout_ms = 10'000};
+    .nccl_num_ranks = 0, .nccl_first_rank = 0, .nccl_timeout_ms = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,

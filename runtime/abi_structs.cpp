@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "runtime/page_net.h"
+
 namespace otr {
 
 Result<HostTensor> host_tensor(const otr_tensor& t) {
@@ -73,7 +75,8 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   }
   o.nccl.num_ranks = c.nccl_num_ranks == 0 ? o.num_workers : c.nccl_num_ranks;
   o.nccl.first_rank = c.nccl_first_rank;
-  o.nccl.patience_ms = c.nccl_timeout_ms;
+  if (c.nccl_timeout_ms != 0) o.nccl.patience_ms = c.nccl_timeout_ms;
+  else o.nccl.patience_ms = std::clamp(c.worker_timeout_ms / PageNet::kTimeoutShare, 1, o.nccl.patience_ms);
   return o;
 }
 

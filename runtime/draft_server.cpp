@@ -30,6 +30,7 @@ void DraftStats::add(const DraftStats& o) {
   rollbacks += o.rollbacks;
   closed_windows += o.closed_windows;
   reconfigured += o.reconfigured;
+  full_links += o.full_links;
   kv_pages_in_use += o.kv_pages_in_use;
   busy_seconds += o.busy_seconds;
 }
@@ -48,6 +49,7 @@ std::string DraftStats::json() const {
   put("rollbacks", std::to_string(rollbacks));
   put("closed_windows", std::to_string(closed_windows));
   put("reconfigured", std::to_string(reconfigured));
+  put("full_links", std::to_string(full_links));
   put("kv_pages_in_use", std::to_string(kv_pages_in_use));
   put("busy_seconds", decimal(busy_seconds));
   return text + "}";
@@ -261,6 +263,7 @@ bool DraftServer::send() {
       if (names_[slot].link != link) continue;
       DraftWindow& window = *requests_[slot].window;
       for (DraftMessage message; !link->drafts.full() && window.send(&message); rings = true) link->drafts.push(message);
+      stats_.full_links += link->drafts.full() && window.is_due();
     }
     if (rings) link->verifier->ring();
     any |= rings;

@@ -17,6 +17,7 @@ struct DraftStats {
   int64_t rollbacks = 0;
   int64_t closed_windows = 0;  // for want of room
   int64_t reconfigured = 0;    // settings looked at
+  int64_t full_links = 0;      // times that a request's draft found no room
   int32_t kv_pages_in_use = 0;
   double busy_seconds = 0;
 

@@ -374,6 +374,7 @@ std::string Engine::stats_json() const {
     last_loss = last_loss_;
     if (net_) net = ",\"nccl\":" + net_->json();
     requeued = requeued_samples_;
+    for (const auto& process : processes_) s.full_sockets += process->full_sockets();
     for (const WorkerFacts& facts : facts_) {
       num_threads += facts.num_threads;
       num_pages += facts.num_pages;
@@ -413,7 +414,7 @@ std::string Engine::stats_json() const {
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +
-                                          ",\"last_worker_loss\":" + json_text(last_loss) + net;
+                                          ",\"full_sockets\":" + std::to_string(s.full_sockets) + ",\"last_worker_loss\":" + json_text(last_loss) + net;
   return std::string(text) + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }

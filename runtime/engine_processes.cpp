@@ -12,7 +12,6 @@
 #include "runtime/kv_file.h"
 #include "runtime/page_net.h"
 #include "runtime/race.h"
-#include "runtime/wire_fields.h"
 #include "runtime/worker_share.h"
 
 namespace otr {
@@ -23,9 +22,10 @@ Status check_process_options(const EngineOptions& o) {
   if (o.max_worker_restarts < 0) return invalid_argument("max_worker_restarts must not be negative");
   const NcclOptions& n = o.nccl;
   if (!n.library.empty() && o.num_workers < 2) return unsupported("NCCL: there is one worker process alone");
-  if (!n.library.empty() && (n.patience_ms > kMaxInt / 8 || n.patience_ms >= o.worker_timeout_ms)) {  // a process may wait for a move
-    return invalid_argument("nccl_timeout_ms " + std::to_string(n.patience_ms) + " must be less than worker_timeout_ms " +
-                            std::to_string(o.worker_timeout_ms) + ", and at most " + std::to_string(kMaxInt / 8));
+  constexpr int32_t kShare = PageNet::kTimeoutShare;
+  if (!n.library.empty() && n.patience_ms > o.worker_timeout_ms / kShare) {
+    return invalid_argument("nccl_timeout_ms " + std::to_string(n.patience_ms) + " must be at most " + std::to_string(o.worker_timeout_ms / kShare) +
+                            ", which is worker_timeout_ms / " + std::to_string(kShare));
   }
   if (n.id && (n.first_rank < 0 || n.num_ranks < n.first_rank || n.num_ranks - n.first_rank < o.num_workers)) {
     return invalid_argument("nccl_first_rank " + std::to_string(n.first_rank) + " and " + std::to_string(o.num_workers) + " workers are not ranks of " +
@@ -97,7 +97,7 @@ Status Engine::add_processes(const WorkerOptions& w) {
                    .setup = process_setup(w),
                    .host = this};
   drafts_history_ = p.setup.history != HistoryContent::kNone;
-  if (options_.num_draft_workers > 0) accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch))));
+  if (options_.num_draft_workers > 0) accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch, options_.proofs))));
   for (int32_t i = 0; i < num_workers; ++i) {
     const WorkerShare share(options_, w.speculation.policy, i);
     p.setup.index = i;
@@ -116,18 +116,14 @@ Status Engine::add_processes(const WorkerOptions& w) {
   return {};
 }
 
-// An order that there is no memory for is as one that is lost: its process fails when its patience is over.
 void Engine::make_net() {
   auto spare = std::make_shared<SpareId>([library = options_.nccl.library] { return make_nccl_id(library); });
   NetOptions o{.make_id = [spare = std::move(spare)] { return spare->take(); }, .first_id = options_.nccl.id,
                .num_ranks = options_.nccl.num_ranks, .first_rank = options_.nccl.first_rank};
   net_.emplace(options_.num_workers, std::move(o), [this](int32_t worker, const NetOrder& order) {
-    try {
-      WireBytes bytes;
-      encode_net_order(order, &bytes);
-      processes_[static_cast<size_t>(worker)]->hand_on(WireType::kNetOrder, bytes);
-    } catch (const std::bad_alloc&) {
-    }
+    WireBytes bytes;
+    encode_net_order(order, &bytes);
+    processes_[static_cast<size_t>(worker)]->hand_on(WireType::kNetOrder, bytes);
   });
 }
 
@@ -240,7 +236,7 @@ Status Engine::process_links(int32_t worker, WireView payload) {
   OTR_ASSIGN_OR_RETURN(const LinkMessage message,
                        decode_link(payload, {.start = {.vocab_size = limits_.vocab_size, .context_limit = limits_.context_limit, .num_pages = limits_.num_pages},
                                              .num_workers = options_.num_workers,
-                                             .capacity = static_cast<uint32_t>(link_capacity(options_.max_batch))}));
+                                             .capacity = static_cast<uint32_t>(link_capacity(options_.max_batch, options_.proofs))}));
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool has_link = !accounts_.empty() && server_of(message.link) != message.link;
   const int32_t server = has_link ? server_of(message.link) : -1;
@@ -389,11 +385,11 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
     placement_.lost(worker, comes_back);
     relink(worker, comes_back);
     if (net_) net_->lost(worker, comes_back);
-    worker_restarts_ += comes_back;
-    stats_[w].kv_pages_in_use = 0;
+    stats_[w].kv_pages_in_use = stats_[w].kv_pages_leased = stats_[w].drafting.kv_pages_in_use = 0;
     counted_before_[w] = stats_[w];
     if (!comes_back) facts_[w] = {};
     lose_replicas(worker);
+    worker_restarts_ += comes_back;
   }
   losing_[w] = true;
   queue_again(worker, why);

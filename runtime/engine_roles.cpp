@@ -71,11 +71,10 @@ Status Engine::name_decoupled(std::span<const DrafterModel> models, Policy* poli
 // Between processes the links are theirs (LinkRelay): the engine's own worker has one because it has a drafter for it.
 void Engine::add_links() {
   const int32_t here = options_.worker_processes ? 1 : options_.num_workers;
-  const size_t capacity = link_capacity(options_.max_batch);
+  const size_t capacity = link_capacity(options_.max_batch, options_.proofs);
   for (int32_t i = 0; options_.num_draft_workers > 0 && i < here; ++i) {
     const uint32_t seed = options_.proofs.delay_seed;
-    const size_t forced = static_cast<size_t>(options_.proofs.link_capacity);
-    links_.push_back(std::make_unique<DraftLink>(forced > 0 ? forced : capacity, seed == 0 ? 0 : seed + 3 * static_cast<uint32_t>(i)));
+    links_.push_back(std::make_unique<DraftLink>(capacity, seed == 0 ? 0 : seed + 3 * static_cast<uint32_t>(i)));
   }
 }
 

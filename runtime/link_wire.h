@@ -19,7 +19,9 @@
 namespace otr {
 
 // Of each queue of a link.
-inline size_t link_capacity(int32_t max_batch) { return 2 * static_cast<size_t>(max_batch); }
+inline size_t link_capacity(int32_t max_batch, const WorkerProofs& proofs) {
+  return proofs.link_capacity > 0 ? static_cast<size_t>(proofs.link_capacity) : 2 * static_cast<size_t>(max_batch);
+}
 // The first num_draft_workers draft: each for itself, should it have samples, and for its share of the others.
 inline int32_t server_of(int32_t worker, int32_t num_draft_workers) {
   return worker < num_draft_workers ? worker : (worker - num_draft_workers) % num_draft_workers;

@@ -49,27 +49,29 @@ void NetAccount::begin() {
     return;
   }
   ++generation_;
+  NetOrder join{.kind = NetOrder::Kind::kJoin, .generation = generation_, .id = id.value(), .size = is_trainers ? options_.num_ranks : size,
+                .rank = is_trainers ? options_.first_rank : 0, .pull = {}};
+  for (size_t worker = 0; worker < ends_.size(); ++worker) {
+    if (ends_[worker].state != State::kReady) continue;
+    order_(static_cast<int32_t>(worker), join);
+    ++join.rank;
+  }
   joined_ = true;
   int32_t next = is_trainers ? options_.first_rank : 0;
-  for (size_t worker = 0; worker < ends_.size(); ++worker) {
-    End& e = ends_[worker];
-    if (e.state != State::kReady) continue;
-    e.rank = next++;
-    NetOrder join{.kind = NetOrder::Kind::kJoin, .generation = generation_, .id = id.value(), .size = is_trainers ? options_.num_ranks : size, .rank = e.rank, .pull = {}};
-    order_(static_cast<int32_t>(worker), join);
+  for (End& e : ends_) {
+    if (e.state == State::kReady) e.rank = next++;
   }
 }
 
 void NetAccount::end(const std::string& why) {
-  joined_ = false;
-  last_failure_ = why;
+  std::string text = why;
   for (size_t worker = 0; worker < ends_.size(); ++worker) {
-    End& e = ends_[worker];
-    const bool hears = e.rank >= 0 && e.state == State::kReady;
-    e.rank = -1;
-    e.up = false;
+    const bool hears = ends_[worker].rank >= 0 && ends_[worker].state == State::kReady;
     if (hears) order_(static_cast<int32_t>(worker), {.kind = NetOrder::Kind::kLeave, .generation = generation_, .pull = {}});
   }
+  joined_ = false;
+  last_failure_ = std::move(text);
+  for (End& e : ends_) e.rank = -1, e.up = false;
 }
 
 Status NetAccount::news(int32_t worker, const NetNews& news) {
@@ -79,9 +81,9 @@ Status NetAccount::news(int32_t worker, const NetNews& news) {
     case NetNews::Kind::kUp: at(worker).up |= is_of_now; return {};
     case NetNews::Kind::kFailed:
       if (!is_of_now) return {};
+      end(news.why);
       ++failures_;
       given_up_ = ++failures_in_a_row_ >= kMostFailures;
-      end(news.why);
       begin();
       return {};
     case NetNews::Kind::kPull: return pull(worker, news);

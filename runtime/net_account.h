@@ -4,6 +4,8 @@
 // all that are there join anew, with a new id. After kMostFailures in a row that no death explains pages go by file for good.
 //
 // Thread safety: none needed; the engine's lock guards it. Orders are given while it is held. So ids are made beforehand, by SpareId.
+// Errors: an order that there is no memory for ends the call with std::bad_alloc. Nothing has changed then but what some were told already:
+// whoever called ends the process that it called for, or calls again, and all hear of it once more.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,13 @@
 #include <utility>
 
 namespace otr {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
 
 PageNet::PageNet(std::unique_ptr<PagePort> port, ModelRunner* target, NetHost* host, int32_t patience_ms)
     : port_(std::move(port)), target_(target), host_(host), patience_ms_(patience_ms) {
@@ -22,7 +29,11 @@ void PageNet::stop() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  drop_parcels();
+}
+
+int64_t PageNet::busy_ms() const {
+  const int64_t since = busy_since_ns_;
+  return since == 0 ? 0 : (now_ns() - since) / 1'000'000;
 }
 
 std::byte* PageNet::address(PageId page) const { return target_->page_address(page); }
@@ -42,6 +53,8 @@ void PageNet::follow(const NetOrder& order) {
       break;
     }
     case NetOrder::Kind::kJoin:
+      leave(order.generation - 1);  // what came before is over
+      [[fallthrough]];
     case NetOrder::Kind::kMove:
     case NetOrder::Kind::kEndParcel: {  // it waits for a move
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -64,6 +77,7 @@ void PageNet::leave(uint64_t generation) {
 }
 
 void PageNet::leave_port() {
+  host_->pass(ProtocolStep::kNetLeave);
   port_->leave();
   drop_parcels();
 }
@@ -104,7 +118,9 @@ void PageNet::run() {
     NetOrder order;
     {
       std::unique_lock<std::mutex> lock(mutex_);
+      busy_since_ns_ = 0;
       changed_.wait(lock, [&] { return stop_ || !orders_.empty() || (joined && up_ == 0); });
+      busy_since_ns_ = now_ns();
       if (stop_) break;
       if (orders_.empty()) {  // the generation is over
         joined = false;
@@ -122,7 +138,7 @@ void PageNet::run() {
       fail(order.generation, Status(StatusCode::kOutOfMemory, "out of memory"));  // short enough for no memory of its own
     }
   }
-  port_->leave();
+  leave_port();
 }
 
 void PageNet::carry_out(const NetOrder& order, bool* joined) {
@@ -136,6 +152,7 @@ void PageNet::carry_out(const NetOrder& order, bool* joined) {
 }
 
 void PageNet::join(const NetOrder& order) {
+  host_->pass(ProtocolStep::kNetJoin);
   const Status status = port_->join(order.id, order.size, order.rank, given_up(order.generation));
   if (!status.ok()) return fail(order.generation, status);
   {
@@ -143,6 +160,7 @@ void PageNet::join(const NetOrder& order) {
     if (order.generation <= left_) return;
     up_ = order.generation;
   }
+  host_->pass(ProtocolStep::kNetJoined);
   host_->tell({.kind = NetNews::Kind::kUp, .generation = order.generation, .why = {}, .pull = {}});
 }
 
@@ -161,7 +179,13 @@ void PageNet::fail(uint64_t generation, const Status& why) {
 Status PageNet::move(PageMove* move, uint64_t generation) {
   Status status;
   try {
-    status = port_->move(move, given_up(generation));
+    host_->pass(move->sends ? ProtocolStep::kNetSend : ProtocolStep::kNetReceive);
+    const PagePort::GivenUp is_over = given_up(generation);
+    status = port_->move(move, [this, &is_over] {
+      host_->pass(ProtocolStep::kNetMoving);
+      return is_over();
+    });
+    if (status.ok()) host_->pass(ProtocolStep::kNetMoved);
   } catch (const std::bad_alloc&) {
     status = Status(StatusCode::kOutOfMemory, "out of memory");
   }
@@ -230,6 +254,7 @@ bool PageNet::pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t f
 
 // A move that has begun is waited for as long as it takes: it writes to the pages, and its own patience is limited.
 bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to) {
+  host_->pass(ProtocolStep::kNetPull);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stop_ || generation == 0 || generation != up_) return false;
@@ -239,7 +264,6 @@ bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const Page
     for (const PageId page : to) pull_.to.push_back(address(page));
   }
   host_->tell({.kind = NetNews::Kind::kPull, .generation = generation, .why = {}, .pull = pull});
-  constexpr int32_t kMovesBefore = 4;  // of others, that may have to be waited for
   std::unique_lock<std::mutex> lock(mutex_);
   const auto decided = [this] { return stop_ || pull_.state != State::kAsked; };
   if (!changed_.wait_for(lock, std::chrono::milliseconds(kMovesBefore * patience_ms_), decided)) pull_.state = State::kNone;

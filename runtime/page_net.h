@@ -10,6 +10,7 @@
 // circle. A word goes with the pages: the parcel's number, or 0 where the lender has taken them back; what comes with another word is not
 // used. A move that fails or takes too long ends the generation: nothing is offered until the engine has all join again, and what was under
 // way is computed anew, or goes by file. Parcels end after the port has left, which is when nothing reads their pages any more.
+// A port that does not come back, from leaving either, shows in busy_ms(): its process has to end then, and its pages with it.
 //
 // Thread safety: follow() and stop() by the serving thread, offer() and pull() by the worker's, end() by any. The host is called without a
 // lock held. follow() waits for no move. pull() and end() allocate nothing; where the net's thread has no memory the generation fails.
@@ -26,6 +27,7 @@
 
 #include "runtime/kv_lease.h"
 #include "runtime/page_port.h"
+#include "runtime/worker_fault.h"
 
 namespace otr {
 
@@ -33,11 +35,14 @@ class NetHost {
  public:
   virtual ~NetHost() = default;
   virtual void tell(const NetNews& news) = 0;  // to the engine
+  virtual void pass(ProtocolStep) {}           // for proofs: where it is
 };
 
 class PageNet {
  public:
   static constexpr int32_t kMostPages = 256;  // of a move
+  static constexpr int32_t kMovesBefore = 4;  // of others, that a pull may have to wait for
+  static constexpr int32_t kTimeoutShare = kMovesBefore + 1;  // of patiences, that an engine's patience has to have at least
 
   // All outlive it. `patience_ms`: as the port's.
   PageNet(std::unique_ptr<PagePort> port, ModelRunner* target, NetHost* host, int32_t patience_ms);
@@ -60,6 +65,8 @@ class PageNet {
   bool pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t first, std::span<const PageId> to);
   // Nobody reads the parcel any more: its process is told, whether this one has joined the generation or not.
   void end(uint64_t generation, int32_t from, uint64_t parcel);
+  // For how long the thread has been busy with one thing; 0: with nothing. Any thread's.
+  int64_t busy_ms() const;
 
  private:
   enum class State { kNone, kAsked, kMoving, kCame, kFailed };
@@ -91,6 +98,7 @@ class PageNet {
   const int32_t patience_ms_;
   std::atomic<uint64_t> up_ = 0, left_ = 0;  // the generation that is joined; up to which all are over
   std::atomic<bool> stop_ = false;
+  std::atomic<int64_t> busy_since_ns_ = 0;  // 0: it waits
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -167,16 +167,8 @@ bool ProcessWorker::at_rest() const {
 }
 
 void ProcessWorker::discard_orders() {
-  Orders discarded;
   const std::lock_guard<std::mutex> lock(mutex_);
-  discarded.starts.append(&orders_.starts);
-  orders_.cancels.clear();
-  orders_.move.reset();
-  orders_.roles.reset();
-  orders_.lend.reset();
-  orders_.relinks.clear();
-  orders_.handed_on.clear();
-  orders_.end_step = orders_.weights = false;
+  orders_.discard();
 }
 
 bool ProcessWorker::stopping() const {
@@ -266,6 +258,7 @@ Status ProcessWorker::live() {
   OTR_ASSIGN_OR_RETURN(process_, std::move(spawned));
   const std::string who = "process " + std::to_string(process_.pid());
   WorkerChannel channel(std::move(socket));
+  if (options_.setup.proofs.socket_bytes > 0) channel.shrink(options_.setup.proofs.socket_bytes);
   Status status = set_up(&channel);
   if (status.ok()) status = serve(&channel);
   if (status.ok()) say_stop(&channel);
@@ -321,6 +314,7 @@ Status ProcessWorker::serve(WorkerChannel* channel) {
     OTR_RETURN_IF_ERROR(sent);
     OTR_RETURN_IF_ERROR(check_signs(Clock::now()));
     const bool to_write = channel->queued_bytes() > 0;
+    full_sockets_ += to_write;
     if (!to_write && (waits_for_room || has_orders())) continue;
     const Clock::time_point limit = std::min(heard_, turned_) + std::chrono::milliseconds(options_.timeout_ms);
     wait_for_channel(*channel, to_write, wake_.get(), ms_until(limit));
@@ -344,41 +338,23 @@ std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s, 
   bytes_.clear();
   if (paused_ && !pause_sent_) {
     type = WireType::kPause, pause_sent_ = true;
-  } else if (std::exchange(orders_.weights, false)) {
-    type = WireType::kWeights;
-  } else if (orders_.roles) {
-    type = WireType::kRoles, encode_roles(*std::exchange(orders_.roles, std::nullopt), &bytes_);
   } else if (OwnedFd history = std::exchange(history_due_, false) ? history_.duplicate() : OwnedFd(); history.get() >= 0) {
     files->push_back(std::move(history));
     type = WireType::kHistory;
-  } else if (!orders_.relinks.empty()) {
-    type = WireType::kRelink, encode_relink(orders_.relinks.back(), &bytes_);
-    orders_.relinks.pop_back();
-  } else if ((*s = orders_.starts.pop()) != nullptr) {
-    type = WireType::kStart;
-  } else if (!orders_.cancels.empty()) {
-    type = WireType::kCancel, encode_u64(orders_.cancels.back(), &bytes_);
-    orders_.cancels.pop_back();
-  } else if (orders_.move) {
-    type = WireType::kGive, encode_move(*std::exchange(orders_.move, std::nullopt), &bytes_);
-  } else if (orders_.lend) {
-    type = WireType::kLend, encode_lend(*std::exchange(orders_.lend, std::nullopt), &bytes_);
-  } else if (!orders_.handed_on.empty()) {
-    type = orders_.handed_on.front().first, bytes_.swap(orders_.handed_on.front().second);
-    orders_.handed_on.pop_front();
-  } else if (std::exchange(orders_.end_step, false)) {
-    type = WireType::kEndStep;
-  } else if (!paused_ && pause_sent_) {
-    type = WireType::kResume, pause_sent_ = false;
+  } else {
+    type = orders_.take(&bytes_, s);
   }
+  if (!type && !paused_ && pause_sent_) type = WireType::kResume, pause_sent_ = false;
   if (type) ++last_order_;  // the number that the frame will have
   return type;
 }
 
 // False: the socket has to take some first.
 bool ProcessWorker::send_orders(WorkerChannel* channel) {
+  const int32_t forced = options_.setup.proofs.socket_bytes;
+  const size_t most = forced > 0 ? static_cast<size_t>(forced) : kMostQueued;
   for (;;) {
-    if (channel->queued_bytes() > kMostQueued) return false;
+    if (channel->queued_bytes() > most) return false;
     std::unique_ptr<Sequence> s;
     std::vector<OwnedFd> files;
     const std::optional<WireType> type = take_order(&s, &files);

@@ -12,16 +12,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/child_process.h"
-#include "runtime/link_wire.h"
+#include "runtime/process_orders.h"
 #include "runtime/report_wire.h"
-#include "runtime/sequence_queue.h"
 #include "runtime/worker_channel.h"
 #include "runtime/worker_port.h"
 
@@ -77,6 +75,8 @@ class ProcessWorker final : public WorkerPort {
   void resume() override;
   void stop() override;
   bool at_rest() const override;
+  // Times that the socket did not take all orders at once, of all processes so far.
+  int64_t full_sockets() const { return full_sockets_; }
   void weights_changed();  // REQUIRES: at rest, and paused
   void set_history(OwnedFd file);  // what processes draft from: this one, and its successors
   void relink(const Relink& relink);
@@ -88,19 +88,6 @@ class ProcessWorker final : public WorkerPort {
  private:
   using Clock = std::chrono::steady_clock;
   enum class State { kStarting, kReady, kGone };
-  struct Orders {
-    SequenceQueue starts;
-    std::vector<uint64_t> cancels;
-    std::optional<Move> move;
-    std::optional<DraftRoles> roles;
-    std::optional<Lend> lend;
-    std::vector<Relink> relinks;
-    std::deque<std::pair<WireType, WireBytes>> handed_on;
-    bool end_step = false, weights = false;
-    bool empty() const {
-      return starts.empty() && cancels.empty() && !move && !roles && !lend && relinks.empty() && handed_on.empty() && !end_step && !weights;
-    }
-  };
 
   void run();
   Status live();
@@ -132,11 +119,12 @@ class ProcessWorker final : public WorkerPort {
   uint64_t turns_ = 0;
   bool was_at_rest_ = true;
   Clock::time_point heard_, turned_;  // the last sign of the process; of the worker in it
+  std::atomic<int64_t> full_sockets_ = 0;  // read by any
 
   mutable std::mutex mutex_;
   std::condition_variable first_, stopped_;
   // Guarded by mutex_.
-  Orders orders_;
+  ProcessOrders orders_;
   int32_t num_pages_;
   std::vector<CostModel> costs_;
   OwnedFd history_;

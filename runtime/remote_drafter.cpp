@@ -143,7 +143,7 @@ void RemoteDrafter::receive() {
 bool RemoteDrafter::send(Request* r) {
   if (!link_.is_current()) return false;
   if (r->copy != nullptr) {
-    if (link_.opened.full()) return false;
+    if (link_.opened.full()) return ++num_full_, false;
     link_.opened.push(std::move(r->copy));
     ++num_opened_;
     rings_ = true;
@@ -154,7 +154,7 @@ bool RemoteDrafter::send(Request* r) {
     link_.verdicts.push(verdict);
     rings_ = true;
   }
-  return false;
+  return ++num_full_, false;
 }
 
 DraftWork RemoteDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {

@@ -49,6 +49,7 @@ class RemoteDrafter final : public Drafter {
   bool owes() const { return owes_; }
   int64_t num_opened() const { return num_opened_; }        // requests
   int64_t num_impatient() const { return num_impatient_; }  // times that a sequence has waited in vain
+  int64_t num_full() const { return num_full_; }            // times that something found no room
 
  private:
   static constexpr int32_t kNone = -1;
@@ -80,7 +81,7 @@ class RemoteDrafter final : public Drafter {
   std::vector<int32_t> open_;        // of requests_: wanted, or left and not told yet
   uint32_t next_name_ = 0;
   bool opens_ = false, owes_ = false, rings_ = false;
-  int64_t num_opened_ = 0, num_impatient_ = 0;
+  int64_t num_opened_ = 0, num_impatient_ = 0, num_full_ = 0;
   KeepRate rate_;
 };
 

@@ -30,12 +30,12 @@ template <typename Stats, typename Visit>
 void for_each_count(Stats& s, const Visit& visit) {
   for (auto* n : {&s.ticks, &s.generated_tokens, &s.prefill_tokens, &s.scored_tokens, &s.finished_samples, &s.preemptions, &s.migrations,
                   &s.prefix_hit_tokens, &s.weight_bytes_written, &s.kv_copied_tokens, &s.replicas, &s.lost_replicas, &s.lost_tokens, &s.adopted_tokens,
-                  &s.drafts_elsewhere, &s.impatient}) {
+                  &s.drafts_elsewhere, &s.impatient, &s.full_links, &s.full_sockets}) {
     visit(*n);
   }
   auto& d = s.drafting;
   for (auto* n : {&d.ticks, &d.requests, &d.ended_requests, &d.drafted_tokens, &d.kept_tokens, &d.wasted_tokens, &d.rollbacks,
-                  &d.closed_windows, &d.reconfigured}) {
+                  &d.closed_windows, &d.reconfigured, &d.full_links}) {
     visit(*n);
   }
   visit(d.busy_seconds);

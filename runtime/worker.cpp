@@ -345,6 +345,7 @@ void Worker::report() {
   if (const RemoteDrafter* const remote = speculator_->remote(); remote != nullptr) {
     stats_.drafts_elsewhere = remote->num_opened();
     stats_.impatient = remote->num_impatient();
+    stats_.full_links = remote->num_full();
   }
   if (server_ != nullptr) stats_.drafting = server_->stats();
   stats_.decide_seconds = speculator_->decide_seconds();

@@ -67,6 +67,8 @@ uint64_t WorkerChannel::queue(WireType type, WireView payload, std::vector<Owned
   return ++num_sent_;
 }
 
+void WorkerChannel::shrink(int32_t bytes) { (void)setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes); }
+
 void WorkerChannel::queue_half(WireType type, WireView payload) {
   const size_t begin = out_.size();
   queue(type, payload);

@@ -69,7 +69,9 @@ class WorkerChannel {
   int fd() const { return fd_.get(); }
   void shutdown();  // both ends see that it is over
 
-  // For proofs: the next frame has a wrong bit; half of one is all that is queued.
+  // For proofs: its socket takes no more at a time, or as little as the system lets; the next frame has a wrong bit; half of one is all that
+  // is queued.
+  void shrink(int32_t bytes);
   void corrupt_next() { corrupts_ = true; }
   void queue_half(WireType type, WireView payload);
 

@@ -37,9 +37,19 @@ enum class ProtocolStep : uint8_t {
   kLinked,  // a message of the worker at the other end of a link
   kLink,    // about to be sent there
   kTrace,   // likewise
-  kNetOrder,  // about pages between GPUs
+  // Of processes whose pages go from GPU to GPU (page_net.h).
+  kNetOrder,
+  kNetJoin,     // about to
+  kNetJoined,   // has, and has not said so
+  kNetPull,     // about to ask for pages
+  kNetSend,     // about to
+  kNetReceive,  // likewise
+  kNetMoving,   // at either end, while pages are under way
+  kNetMoved,    // at either end
+  kNetLeave,    // about to leave the port
 };
-inline constexpr int kNumProtocolSteps = 26;
+inline constexpr int kNumProtocolSteps = 34;
+inline constexpr int kFirstNetStep = static_cast<int>(ProtocolStep::kNetOrder);
 
 enum class FaultKind : uint8_t {
   kDie,      // SIGKILL
@@ -48,8 +58,10 @@ enum class FaultKind : uint8_t {
   kCorrupt,  // the next frame has a bit that is not what was sent
   kLie,      // a report of a sample that the worker does not have
   kRefuse,   // no memory
+  kLate,     // goes on after half of the engine's patience
 };
-inline constexpr int kNumFaultKinds = 6;
+inline constexpr int kNumFaultKinds = 7;
+inline constexpr int kNumFatalKinds = 6;  // the first ones: where they strike, the process ends; but for the net's thread
 
 struct WorkerFault {
   int32_t worker = 0;

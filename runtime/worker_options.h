@@ -47,6 +47,7 @@ struct WorkerProofs {
   uint32_t delay_seed = 0;  // not 0: messages between workers are seen late, at random
   bool alternate_roles = false;  // who drafts for others in one step, does not in the next, whatever is planned
   int32_t link_capacity = 0;  // of the queues between them; 0: what their batch may fill
+  int32_t socket_bytes = 0;   // that may wait at an end of a process' socket, or as few as the system lets; 0: what it is used to
 };
 
 struct WorkerOptions {

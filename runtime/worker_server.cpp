@@ -63,6 +63,7 @@ Status WorkerServer::read_setup() {
   for (OwnedFd& file : files) (void)file.release();  // the setup's models have them
   followed_ = announced_ = frame.number;
   faults_.emplace(setup_.proofs.faults, setup_.index, setup_.life);
+  if (setup_.proofs.socket_bytes > 0) channel_.shrink(setup_.proofs.socket_bytes);
   pass(ProtocolStep::kSetup);
   if (setup_.version != otr_version()) {
     return unsupported("the worker's executable has version " + std::string(otr_version()) + " of the library, its engine " + setup_.version);
@@ -99,7 +100,7 @@ Status WorkerServer::make_worker() {
                    .max_draft_rows = setup_.max_draft_rows};
   if (setup_.num_draft_workers > 0) {
     OTR_ASSIGN_OR_RETURN(links_, LinkRelay::create({.worker = setup_.index, .num_workers = setup_.num_workers, .num_draft_workers = setup_.num_draft_workers,
-                                                    .capacity = link_capacity(setup_.engine_batch), .delay_seed = setup_.proofs.delay_seed}));
+                                                    .capacity = link_capacity(setup_.engine_batch, setup_.proofs), .delay_seed = setup_.proofs.delay_seed}));
     w.speculation.link = links_->own();
     w.speculation.decoupled = setup_.decoupled;
     w.serves = links_->served();
@@ -162,6 +163,9 @@ Status WorkerServer::serve() {
     if (!is_open) return io_error("the engine has closed the socket");
     announce_rest();
     if (Clock::now() >= next) {
+      if (net_ != nullptr && net_->busy_ms() > setup_.timeout_ms) {
+        return Status(StatusCode::kTimeout, "its net came no further for " + std::to_string(setup_.timeout_ms) + " ms");
+      }
       pass(ProtocolStep::kHeartbeat);
       const std::lock_guard<std::recursive_mutex> lock(mutex_);
       bytes_.clear();
@@ -220,6 +224,7 @@ Status WorkerServer::send(WireType type, const WireBytes& payload, std::vector<O
   for (;;) {
     OTR_RETURN_IF_ERROR(channel_.flush());
     if (channel_.queued_bytes() == 0) return {};
+    ++full_sockets_;
     if (Clock::now() >= limit) return Status(StatusCode::kTimeout, "the engine does not read");
     wait_for_channel(channel_, true, -1, ms_until(limit));
   }
@@ -233,12 +238,14 @@ void WorkerServer::pass(ProtocolStep step) {
 
 void WorkerServer::strike(const WorkerFault& fault) {
   while (fault.kind == FaultKind::kHang) pause();
+  if (fault.kind == FaultKind::kLate) std::this_thread::sleep_for(std::chrono::milliseconds(setup_.timeout_ms / 2));
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   WireBytes lie;
   encode_report({.load = {}, .stats = {}, .progress = {}, .finished = {{.group = ~uint64_t{0}, .sample = 1, .reason = OTR_FINISH_STOP, .error = {}}},
                  .given = {}, .files = {}, .answered = {}, .lent = {}, .replicas = {}, .dropped = {}}, &lie);
   switch (fault.kind) {
-    case FaultKind::kHang: return;
+    case FaultKind::kHang:
+    case FaultKind::kLate: return;
     case FaultKind::kTear:
       channel_.queue_half(WireType::kReport, lie);
       (void)channel_.flush();

@@ -65,7 +65,9 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   void flush() override {}                     // so do ticks
   int error() const override { return 0; }
 
-  void tell(const NetNews& news) override;  // any thread's
+  // ---- Any thread's ----
+  void tell(const NetNews& news) override;
+  void pass(ProtocolStep step) override;
 
   // ---- Under mutex_ ----
   void take(WorkerReport* report);
@@ -74,7 +76,6 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   void give_pages(Sequence* s, SampleGiven* given);
   Status send(WireType type, const WireBytes& payload, std::vector<OwnedFd> files = {});
 
-  void pass(ProtocolStep step);
   void strike(const WorkerFault& fault);
 
   WorkerSetup setup_;
@@ -101,6 +102,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
   Clock::time_point reported_ = Clock::now(), counted_ = reported_;
   uint64_t followed_ = 0, announced_ = 0;
+  int64_t full_sockets_ = 0;
 };
 
 }  // namespace otr

@@ -109,6 +109,7 @@ void WorkerServer::send_report() {
   reported_ = Clock::now();
   if (std::exchange(stats_due_, false)) {
     pending_.stats = stats_;
+    pending_.stats->full_sockets = full_sockets_;
     counted_ = reported_;
     has_news_ = false;
   }

@@ -133,6 +133,8 @@ void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.migrate_every);
   w->put(p.migration_seed);
   w->put(p.delay_seed);
+  w->put(p.link_capacity);
+  w->put(p.socket_bytes);
   w->put(static_cast<uint8_t>(p.rebuild.mode));
   w->put(p.rebuild.link_bytes_per_second);
   w->put(p.rebuild.revoke_every);
@@ -152,6 +154,8 @@ WorkerProofs read_proofs(WireReader* r) {
   p.migrate_every = r->integer("migrate_every", 0, kMaxInt);
   p.migration_seed = r->integer<uint32_t>("migration_seed", 0, UINT32_MAX);
   p.delay_seed = r->integer<uint32_t>("delay_seed", 0, UINT32_MAX);
+  p.link_capacity = r->integer("link_capacity", 0, 1 << 20);
+  p.socket_bytes = r->integer("socket_bytes", 0, 1 << 20);
   p.rebuild.mode = static_cast<RebuildMode>(r->integer<uint8_t>("rebuild", 0, static_cast<uint8_t>(RebuildMode::kTransfer)));
   p.rebuild.link_bytes_per_second = r->number("link_bytes_per_second", 0.0, 1e15);
   p.rebuild.revoke_every = r->integer("revoke_every", 0, kMaxInt);

@@ -43,6 +43,8 @@ void WorkerStats::add(const WorkerStats& o) {
   adopted_tokens += o.adopted_tokens;
   drafts_elsewhere += o.drafts_elsewhere;
   impatient += o.impatient;
+  full_links += o.full_links;
+  full_sockets += o.full_sockets;
   if (trace_error == 0) trace_error = o.trace_error;
   spec.add(o.spec);
   drafting.add(o.drafting);
@@ -74,6 +76,7 @@ std::string WorkerStats::json() const {
   if (drafts_elsewhere > 0) {
     put("drafts_elsewhere", std::to_string(drafts_elsewhere));
     put("impatient", std::to_string(impatient));
+    put("full_links", std::to_string(full_links));
   }
   if (drafting.requests > 0) put("drafting", drafting.json());
   if (pace.passes > 0) put("pace", pace.json());

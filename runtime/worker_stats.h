@@ -38,6 +38,8 @@ struct WorkerStats {
   int64_t adopted_tokens = 0;  // that another replica has found
   int64_t drafts_elsewhere = 0;  // requests that it has opened at a worker that drafts for it
   int64_t impatient = 0;      // times that a sequence has waited in vain for a draft of another worker
+  int64_t full_links = 0;     // times that what was to go to a drafting worker found no room
+  int64_t full_sockets = 0;   // of a process: times that its socket did not take all at once
   SpecCounts spec;
   DraftStats drafting;  // for other workers
   PaceStats pace;       // of a paced worker

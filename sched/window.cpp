@@ -25,19 +25,24 @@ void DraftWindow::add(int32_t token) {
   tokens_[static_cast<size_t>(num_drafted_++)] = token;
 }
 
-bool DraftWindow::send(DraftMessage* message) {
+std::optional<DraftWindow::Sent> DraftWindow::next_due() const {
   const int32_t unsent = num_drafted_ - num_sent_, count = std::min(unsent, setting_.window);
-  if (ended_ || waits() || num_messages_ == static_cast<int32_t>(messages_.size())) return false;
+  if (ended_ || waits() || num_messages_ == static_cast<int32_t>(messages_.size())) return std::nullopt;
   const int32_t begin = judged_ + num_sent_;
   const bool last = count == unsent, at_limit = begin + count >= limit_;
   const bool closes = last && !at_limit && (closing_ || (setting_.mode == DraftMode::kCoupled && count == setting_.window));
   const bool due = count == setting_.window || closing_ || (last && at_limit);
-  if (!due || (count == 0 && !closes)) return false;
-  if (closes) closing_ = false;
-  Sent& sent = messages_[static_cast<size_t>(num_messages_++)];
-  sent = {.begin = begin, .num_tokens = count, .closes = closes};
-  num_sent_ += count;
-  fill(sent, false, message);
+  if (!due || (count == 0 && !closes)) return std::nullopt;
+  return Sent{.begin = begin, .num_tokens = count, .closes = closes};
+}
+
+bool DraftWindow::send(DraftMessage* message) {
+  const std::optional<Sent> next = next_due();
+  if (!next) return false;
+  if (next->closes) closing_ = false;
+  messages_[static_cast<size_t>(num_messages_++)] = *next;
+  num_sent_ += next->num_tokens;
+  fill(*next, false, message);
   return true;
 }
 

@@ -19,6 +19,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -69,6 +70,7 @@ class DraftWindow {
   void close() { closing_ = true; }
   // The next message that is due. Ask until there is none.
   bool send(DraftMessage* message);
+  bool is_due() const { return next_due().has_value(); }
   // The messages that wait for a verdict, once more; from the first on until false.
   bool resend(int32_t index, DraftMessage* message) const;
 
@@ -89,6 +91,7 @@ class DraftWindow {
     int32_t begin, num_tokens;
     bool closes;
   };
+  std::optional<Sent> next_due() const;
   bool waits() const { return num_messages_ > 0 && messages_[static_cast<size_t>(num_messages_ - 1)].closes; }
   void fill(const Sent& sent, bool again, DraftMessage* message) const;
 

@@ -33,7 +33,7 @@ struct CUgraphExec_st {
 
 namespace {
 
-constexpr int kDevices = 2;
+constexpr int kDevices = 3;
 constexpr size_t kMemory = size_t{1} << 30, kNodeBytes = 1024;
 constexpr size_t kUnit = 4096;  // of memory that is mapped: small, so that small models' weights are
 

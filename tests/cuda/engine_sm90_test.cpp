@@ -13,7 +13,7 @@
 #include "runtime/engine.h"
 #include "tests/cuda/device_buffer.h"
 #include "tests/runtime/engine_runs.h"
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/test_engine.h"
 #include "tests/runtime/trainer_tensors.h"
 
 namespace otr {

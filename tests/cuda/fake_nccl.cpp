@@ -1,9 +1,10 @@
 // The functions of NCCL that the engine uses, between processes whose devices are emulated: over sockets of this machine. Like NCCL's, its
 // calls do not wait, what they ask for is done on a stream, an end that dies is an error of the others, and an id serves once.
 //
-// OTR_FAKE_NCCL="OP RANK NTH KIND MARKER" plants a fault: OP is join, send or receive; the NTH one (from 0) of a process whose rank is
+// OTR_FAKE_NCCL="OP RANK NTH KIND MARKER" plants a fault: OP is join, send, receive or abort; the NTH one (from 0) of a process whose rank is
 // RANK fails as KIND says: hang, error, die, or spoil (a wrong byte). With a MARKER, a path, it does so once, in whichever process is first
-// to make that file; with "-" every time from the NTH on.
+// to make that file; with "-" every time from the NTH on. Several are joined by ';'. What is sent or received fails in the middle: half of
+// the pieces have gone.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -21,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,25 +32,32 @@
 
 namespace {
 
-enum class Op { kJoin, kSend, kReceive };
+enum class Op { kJoin, kSend, kReceive, kAbort };
 enum class Fault { kNone, kHang, kError, kDie, kSpoil };
 
-Fault fault_at(Op op, int rank) {
-  static std::atomic<int> counts[3] = {};
-  const int count = counts[static_cast<int>(op)]++;
-  const char* const plan = std::getenv("OTR_FAKE_NCCL");
-  char name[16], kind[16], marker[256];
+// What one plan says of the `count`th time that `rank` does this.
+Fault fault_of(const std::string& plan, const char* op, int rank, int count) {
+  std::istringstream words(plan);
+  std::string name, kind, marker;
   int at = 0, nth = 0;
-  if (plan == nullptr || std::sscanf(plan, "%15s %d %d %15s %255s", name, &at, &nth, kind, marker) != 5) return Fault::kNone;
-  const char* const names[] = {"join", "send", "receive"};
-  if (at != rank || count < nth || std::string(name) != names[static_cast<int>(op)]) return Fault::kNone;
-  if (std::string(marker) != "-") {
-    const int file = open(marker, O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (!(words >> name >> at >> nth >> kind >> marker) || at != rank || count < nth || name != op) return Fault::kNone;
+  if (marker != "-") {
+    const int file = open(marker.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0) return Fault::kNone;
     close(file);
   }
-  const std::string k = kind;
-  return k == "hang" ? Fault::kHang : k == "error" ? Fault::kError : k == "die" ? Fault::kDie : Fault::kSpoil;
+  return kind == "hang" ? Fault::kHang : kind == "error" ? Fault::kError : kind == "die" ? Fault::kDie : Fault::kSpoil;
+}
+
+Fault fault_at(Op op, int rank) {
+  static std::atomic<int> counts[4] = {};
+  const char* const names[] = {"join", "send", "receive", "abort"};
+  const int count = counts[static_cast<int>(op)]++;
+  const char* const plans = std::getenv("OTR_FAKE_NCCL");
+  std::istringstream all(plans == nullptr ? "" : plans);
+  Fault fault = Fault::kNone;
+  for (std::string plan; fault == Fault::kNone && std::getline(all, plan, ';');) fault = fault_of(plan, names[static_cast<int>(op)], rank, count);
+  return fault;
 }
 
 struct Piece {
@@ -141,8 +150,10 @@ struct ncclComm {
 
   void run(const std::vector<Piece>& pieces) {
     const Fault fault = fault_at(pieces.front().sends ? Op::kSend : Op::kReceive, rank);
-    bool good = strike(fault);
-    for (const Piece& p : pieces) {
+    bool good = true;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& p = pieces[i];
+      if (i == pieces.size() / 2) good = good && strike(fault);
       std::vector<char> data(p.bytes);
       if (good && p.sends) (void)cudaMemcpy(data.data(), p.data, p.bytes, cudaMemcpyDeviceToHost);
       if (fault == Fault::kSpoil && p.bytes > sizeof(uint64_t)) data[p.bytes / 2] = static_cast<char>(data[p.bytes / 2] ^ 0x40);
@@ -179,6 +190,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  while (fault_at(Op::kAbort, comm->rank) == Fault::kHang) pause();
   comm->aborted = true;
   return delete comm, ncclSuccess;
 }

@@ -26,6 +26,7 @@ struct GpuVariant {
   std::vector<WorkerFault> faults = {};
   NcclOptions nccl = {};
   int32_t num_pages = 24;  // of a worker
+  int32_t timeout_ms = 300'000;
 };
 
 class GpuProcessesSm90 : public testing::Test {
@@ -56,6 +57,7 @@ class GpuProcessesSm90 : public testing::Test {
     o.worker_processes = v.processes;
     o.worker_executable = OUTRIDER_WORKER;
     o.max_worker_restarts = 20;
+    o.worker_timeout_ms = v.timeout_ms;
     o.nccl = v.nccl;
     o.proofs = {.migrate_every = v.migrate_every, .migration_seed = 1, .rebuild = v.rebuild, .faults = v.faults};
     return Engine::create(o);

@@ -15,6 +15,7 @@
 
 #include "graph/row_batch_builder.h"
 #include "kernels/base/thread_pool.h"
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/rollouts.h"
 #include "tests/runtime/tiny_model.h"
 

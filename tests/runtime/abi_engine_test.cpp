@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/base/thread_pool.h"
+#include "kernels/dispatch.h"
 #include "tests/runtime/abi_fixture.h"
 
 namespace otr {

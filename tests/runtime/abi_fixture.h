@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "tests/runtime/rollouts.h"
 #include "tests/runtime/sanitized.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/runtime/rollouts.h"
 #include "tests/runtime/sanitized.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

@@ -10,6 +10,7 @@
 #include "loader/frame_sum.h"
 #include "loader/xxh64.h"
 #include "tests/runtime/engine_runs.h"
+#include "tests/runtime/every_path.h"
 
 namespace otr {
 namespace {

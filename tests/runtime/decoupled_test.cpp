@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/runtime/engine_runs.h"
+#include "tests/runtime/every_path.h"
 
 namespace otr {
 namespace {
@@ -70,6 +71,11 @@ class Decoupled : public EveryPath {
   }
   int64_t count(const char* key) const { return stats_.at(key).get<int64_t>(); }
   int64_t drafting(const char* key) const { return drafting_sum(stats_, key); }
+  int64_t sum(const char* key) const {
+    int64_t total = 0;
+    for (const nlohmann::json& w : stats_["workers"]) total += w.value(key, int64_t{0});
+    return total;
+  }
 
   const TinyModel model_{{.num_layers = 2}};
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
@@ -103,6 +109,7 @@ TEST_P(Decoupled, ChangesNothing) {
 // Queues that hold a message or two: what finds no room is kept and goes later, and neither side waits for the other for ever.
 TEST_P(Decoupled, FullQueuesChangeNothing) {
   const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
+  int64_t full_drafts = 0, full_verdicts = 0;
   for (const int32_t capacity : {1, 2}) {
     for (const uint32_t delay_seed : {0u, 5u}) {
       if (kSanitized && (capacity == 1) != (delay_seed == 0)) continue;
@@ -111,8 +118,14 @@ TEST_P(Decoupled, FullQueuesChangeNothing) {
       EXPECT_EQ(difference(plain, run(v)), "") << name_of(v) << ", queues of " << capacity;
       EXPECT_GT(drafting("requests"), capacity) << name_of(v);
       EXPECT_GT(drafting("drafted_tokens"), 0) << name_of(v);
+      // Else it would be no test of full queues.
+      EXPECT_GT(drafting("full_links") + sum("full_links"), 0) << name_of(v) << ", queues of " << capacity;
+      full_drafts += drafting("full_links");
+      full_verdicts += sum("full_links");
     }
   }
+  EXPECT_GT(full_drafts, 0);
+  EXPECT_GT(full_verdicts, 0);
 }
 
 // A worker that drafts in one step and verifies in the next: the same samples, and neither weights nor pages come or go with the role.

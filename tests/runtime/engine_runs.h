@@ -1,8 +1,11 @@
 // Requests to an Engine, and what comes of them: for tests that need options which the C ABI does not have.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/test_engine.h"
 #include "tests/runtime/trainer_tensors.h"
 
 namespace otr {

@@ -6,7 +6,9 @@
 #include <random>
 #include <vector>
 
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "kernels/base/fp_env.h"
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/every_path.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

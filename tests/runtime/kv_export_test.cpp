@@ -7,7 +7,8 @@
 #include <cstring>
 
 #include "loader/xxh64.h"
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/every_path.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

@@ -15,6 +15,7 @@
 
 #include "runtime/engine.h"
 #include "runtime/kv_file.h"
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/mixed_requests.h"
 
 namespace otr {

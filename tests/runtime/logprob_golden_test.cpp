@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/golden.h"
 
 namespace {

@@ -5,6 +5,7 @@
 
 #include "tests/runtime/rollouts.h"
 #include "tests/runtime/sanitized.h"
+#include "tests/runtime/tiny_model.h"
 
 namespace otr {
 

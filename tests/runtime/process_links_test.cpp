@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -53,11 +54,35 @@ TEST_F(ProcessLinks, PoliciesMayChooseThem) {
   }
 }
 
+// Queues that hold one message, and sockets that take as little at a time as the system lets: whoever finds no room comes again, and neither
+// engine nor processes wait for one another for ever.
+TEST_F(ProcessLinks, FullQueuesChangeNothing) {
+  for (const int32_t num_draft_workers : {0, 1}) {
+    ProcessVariant v = variant(3, num_draft_workers);
+    if (num_draft_workers == 0) v.policy = "fixed:small+ngram:4", v.race = RaceMode::kLeapfrog;
+    v.trace_path = model_.path() + "/trace.json";
+    v.migrate_every = 6;
+    v.link_capacity = v.socket_bytes = 1;
+    v.delay_seed = 5;
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(difference(plain_, run(v)), "") << num_draft_workers;
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(kSanitized ? 120 : 30));
+    EXPECT_EQ(count("worker_restarts"), 0);
+    // Else it would be no test of full queues.
+    EXPECT_GT(count("full_sockets"), static_cast<int64_t>(plain_.size()));
+    if (num_draft_workers == 0) continue;
+    EXPECT_GT(drafting("full_links"), 0);
+    int64_t full_links = 0;
+    for (const nlohmann::json& w : stats_["workers"]) full_links += w.value("full_links", int64_t{0});
+    EXPECT_GT(full_links, 0);
+  }
+}
+
 class LinkSteps : public ProcessLinks, public testing::WithParamInterface<ProtocolStep> {};
 
 // Either end dies at every step that links add; in every other way one of them fails.
 TEST_P(LinkSteps, CanFail) {
-  for (int kind = 0; kind < kNumFaultKinds; ++kind) {
+  for (int kind = 0; kind < kNumFatalKinds; ++kind) {
     for (const int32_t worker : {0, 1}) {
       const bool dies = static_cast<FaultKind>(kind) == FaultKind::kDie;
       if ((kSanitized || !dies) && (kind + static_cast<int>(GetParam())) % 2 != worker) continue;
@@ -128,9 +153,9 @@ TEST_F(ProcessLinks, RandomFaultsChangeNothing) {
       const uint32_t first = static_cast<uint32_t>(ProtocolStep::kStart);
       v.faults.push_back({.worker = static_cast<int32_t>(random(static_cast<uint32_t>(v.num_workers))),
                           .life = static_cast<int32_t>(random(2)),
-                          .step = static_cast<ProtocolStep>(first + random(kNumProtocolSteps - first)),
+                          .step = static_cast<ProtocolStep>(first + random(static_cast<uint32_t>(kFirstNetStep) - first)),
                           .occurrence = static_cast<int32_t>(random(12)),
-                          .kind = static_cast<FaultKind>(random(kNumFaultKinds))});
+                          .kind = static_cast<FaultKind>(random(kNumFatalKinds))});
     }
     SCOPED_TRACE("round " + std::to_string(round) + ": " + text_of(v.faults));
     walk(v);

@@ -99,7 +99,7 @@ class RaceSteps : public ProcessRaces, public testing::WithParamInterface<Protoc
 
 // Whoever lends, or has a replica, fails at the steps that races add.
 TEST_P(RaceSteps, CanFail) {
-  for (int kind = 0; kind < kNumFaultKinds; ++kind) {
+  for (int kind = 0; kind < kNumFatalKinds; ++kind) {
     if (kSanitized && kind % 3 != 0) continue;
     ProcessVariant v = variant(2, RaceMode::kLeapfrog);
     for (int32_t worker = 0; worker < 2; ++worker) {

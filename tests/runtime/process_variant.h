@@ -22,6 +22,7 @@ struct ProcessVariant {
   int32_t num_draft_workers = 0;
   RaceMode race = RaceMode::kOff;
   uint32_t delay_seed = 0;
+  int32_t link_capacity = 0, socket_bytes = 0;  // 0: as usual
   bool keeps_checkpoints = false;
   std::string trace_path = "";
   RebuildOptions rebuild = {};
@@ -36,7 +37,7 @@ struct ProcessVariant {
   std::string executable = OUTRIDER_WORKER;
 };
 
-// Steps of every rollout of processes; the others come with drafting workers, races, traces and history.
+// Steps of every rollout of processes; the others come with drafting workers, races, traces, history and nets.
 inline constexpr int kNumPlainSteps = static_cast<int>(ProtocolStep::kStop) + 1;
 
 inline std::string text_of(const std::vector<WorkerFault>& faults) {

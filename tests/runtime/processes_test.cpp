@@ -43,7 +43,8 @@ class ProtocolSteps : public Processes, public testing::WithParamInterface<int> 
 TEST_P(ProtocolSteps, CanFail) {
   const ProtocolStep step = static_cast<ProtocolStep>(GetParam());
   const bool is_at_start = step == ProtocolStep::kSetup || step == ProtocolStep::kReady;
-  for (int kind = 0; kind < kNumFaultKinds; ++kind) {
+  const bool is_long = std::getenv("OUTRIDER_LONG_TESTS") != nullptr;
+  for (int kind = 0; kind < (is_long ? kNumFaultKinds : kNumFatalKinds); ++kind) {
     if (kSanitized && kind % 2 != GetParam() % 2) continue;
     Variant v{.migrate_every = 7};
     const int32_t life = is_at_start ? 1 : 0;
@@ -54,7 +55,8 @@ TEST_P(ProtocolSteps, CanFail) {
     if (is_hang && !kSanitized) v.timeout_ms = 300;
     v.start_timeout_ms = is_hang && is_at_start ? (kSanitized ? 8000 : 1500) : 60'000;
     SCOPED_TRACE(text_of(v.faults));
-    const int64_t least = is_at_start ? 2 : step == ProtocolStep::kStop ? 0 : 1;
+    const bool is_late = static_cast<FaultKind>(kind) == FaultKind::kLate;
+    const int64_t least = (is_at_start ? 1 : 0) + (is_late || step == ProtocolStep::kStop ? 0 : 1);
     walk(v);
     // Whether anything is given is as the machine likes.
     for (int round = 0; step == ProtocolStep::kGive && round < 10 && count("worker_restarts") < least; ++round) walk(v);
@@ -81,7 +83,7 @@ TEST_F(Processes, RandomFaultsChangeNothing) {
                     .life = static_cast<int32_t>(random() % 2),
                     .step = static_cast<ProtocolStep>(first + static_cast<int>(random() % (kNumPlainSteps - first))),
                     .occurrence = static_cast<int32_t>(random() % 12),
-                    .kind = static_cast<FaultKind>(random() % kNumFaultKinds)};
+                    .kind = static_cast<FaultKind>(random() % kNumFatalKinds)};
       v.faults.push_back(f);
     }
     SCOPED_TRACE("round " + std::to_string(round) + ": " + text_of(v.faults));
@@ -292,7 +294,7 @@ TEST_F(Processes, TheirTicksAreTraced) {
 // Whoever tells of ticks, or is told what to draft from, fails in every way.
 TEST_F(Processes, TraceAndHistoryCanFail) {
   for (const ProtocolStep step : {ProtocolStep::kTrace, ProtocolStep::kHistory}) {
-    for (int kind = 0; kind < kNumFaultKinds; ++kind) {
+    for (int kind = 0; kind < kNumFatalKinds; ++kind) {
       if (kSanitized && kind % 3 != 0) continue;
       Variant v{.policy = "fixed:history+ngram:4", .trace_path = model_.path() + "/trace.json"};
       v.faults = {{.worker = 1, .life = 0, .step = step, .occurrence = 0, .kind = static_cast<FaultKind>(kind)}};

@@ -14,6 +14,7 @@
 
 #include "runtime/profiler.h"
 #include "tests/runtime/rollouts.h"
+#include "tests/runtime/tiny_model.h"
 
 namespace otr {
 namespace {

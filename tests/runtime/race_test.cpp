@@ -6,6 +6,7 @@
 
 #include "runtime/race.h"
 #include "tests/runtime/engine_runs.h"
+#include "tests/runtime/every_path.h"
 
 namespace otr {
 namespace {

@@ -2,8 +2,9 @@
 // multiple of anything. Each is run in two ways that must agree to the bit.
 #include <gtest/gtest.h>
 
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/sanitized.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

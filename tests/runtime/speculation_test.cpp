@@ -11,6 +11,7 @@
 
 #include "kernels/linear/linear_epilogue.h"
 #include "tests/runtime/engine_runs.h"
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/odd_drafters.h"
 
 namespace otr {

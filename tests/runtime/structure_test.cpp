@@ -8,8 +8,9 @@
 #include <set>
 #include <vector>
 
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/sanitized.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

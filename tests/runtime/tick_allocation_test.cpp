@@ -1,41 +1,22 @@
-// What allocates, and what happens when an allocation fails. A program of its own, since it replaces operator new.
+// What allocates, and what happens when an allocation fails. In a program of its own, since operator new is replaced (failing_new.h).
 //
 // A tick allocates nothing: everything is made at create, at submit, or when a request joins. A call that runs out of memory says so
 // and has had no effect.
 
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <new>
 #include <thread>
 
 #include "tests/runtime/engine_runs.h"
-
-namespace {
-
-thread_local bool is_test_thread = false;
-thread_local int64_t allocations_left = -1;       // of this thread before one fails; negative: no limit
-std::atomic<int64_t> engine_allocations{0};       // of all other threads
-std::atomic<int64_t> engine_allocations_left{-1};  // of these before one fails; negative: no limit
-
-}  // namespace
-
-// Not inlined: the compiler would see one side of a pair and take it for a mismatch.
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (!is_test_thread) {
-    ++engine_allocations;
-    if (engine_allocations_left >= 0 && engine_allocations_left-- == 0) throw std::bad_alloc();
-  }
-  if (allocations_left == 0) throw std::bad_alloc();
-  if (allocations_left > 0) --allocations_left;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/runtime/failing_new.h"
+#include "tests/runtime/process_variant.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {
@@ -251,26 +232,68 @@ class OutOfMemory : public TickAllocation {
   }();
 };
 
-// Every allocation of the thread that hears a worker process fails once: what the process has finished comes out, and the same.
-TEST_F(OutOfMemory, WhatAProcessReportsIsNotLost) {
-  EngineOptions o = options(1);
-  const Outputs expected = roll(engine(o).get());
-  o.worker_processes = true;
-  o.worker_executable = OUTRIDER_WORKER;
-  o.worker_timeout_ms = 20'000;
-  o.max_worker_restarts = 1000;
-  const std::unique_ptr<Engine> e = engine(o);
-  int failures = 0;
-  for (int64_t limit = 0; limit < 90; limit += 1 + limit / 12) {
-    EXPECT_TRUE(e->pause().ok());
-    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-    engine_allocations_left = limit;
-    e->resume();
-    EXPECT_EQ(difference(expected, collect(e.get())), "") << "allocation " << limit;
-    failures += engine_allocations_left < 0;
-    engine_allocations_left = -1;
+// Engines whose workers are processes: alone, with one that drafts for the other, racing, moving samples and their pages.
+class ProcessesOutOfMemory : public OutOfMemory {
+ protected:
+  EngineOptions processes(int32_t num_workers) const {
+    EngineOptions o = options(num_workers);
+    o.worker_processes = true;
+    o.worker_executable = OUTRIDER_WORKER;
+    o.worker_timeout_ms = 20'000;
+    o.max_worker_restarts = 1000;
+    return o;
   }
-  EXPECT_GT(failures, 10);
+  std::vector<EngineOptions> all_kinds() const {
+    std::vector<EngineOptions> kinds = {processes(1), processes(2), processes(2), processes(2)};
+    kinds[1].num_draft_workers = 1;
+    kinds[1].policy = "fixed:small:4:decoupled";
+    kinds[2].policy = "fixed:small+ngram:3";
+    kinds[2].race = RaceMode::kLeapfrog;
+    for (EngineOptions& o : kinds) o.drafters = {"small=model:" + drafter_.path()};
+    kinds[3].proofs.migrate_every = 3;
+    return kinds;
+  }
+  // Rolls again and again, and one more allocation succeeds each time before one fails. How often one did.
+  int failing_rolls(const EngineOptions& o, const std::function<void()>& begin) {
+    const std::unique_ptr<Engine> e = engine(o);
+    int failures = 0;
+    const int64_t share = std::getenv("OUTRIDER_LONG_TESTS") != nullptr ? 12 : 3;  // most of what is new happens at the beginning
+    for (int64_t limit = 0; limit < 90; limit += 1 + limit / share) {
+      EXPECT_TRUE(e->pause().ok());
+      for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+      engine_allocations_left = limit;
+      begin();
+      e->resume();
+      EXPECT_EQ(difference(expected_, collect(e.get())), "") << "allocation " << limit;
+      failures += engine_allocations_left < 0;
+      engine_allocations_left = -1;
+    }
+    EXPECT_EQ(difference(expected_, roll(e.get())), "");
+    EXPECT_TRUE(e->pause().ok());
+    EXPECT_EQ(nlohmann::json::parse(e->stats_json())["kv_pages_in_use"], 0);
+    e->resume();
+    return failures;
+  }
+
+  const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
+  const Outputs expected_ = roll(engine(options(1)).get());
+};
+
+// Every allocation of the threads that hear worker processes fails once: what the processes have finished comes out, and the same.
+TEST_F(ProcessesOutOfMemory, WhatTheyReportIsNotLost) {
+  for (const EngineOptions& o : all_kinds()) EXPECT_GT(failing_rolls(o, [] {}), 5) << o.policy;
+}
+
+// Likewise of those that see one die: what it had goes to another, or to its successor, and that is told to all whom it concerns.
+TEST_F(ProcessesOutOfMemory, WhatADeadOneHadIsNotLost) {
+  std::vector<EngineOptions> kinds = all_kinds();
+  if (std::getenv("OUTRIDER_LONG_TESTS") == nullptr) kinds.erase(kinds.begin(), kinds.begin() + 2);
+  for (const EngineOptions& o : kinds) {
+    const auto kill_one = [] {
+      for (const pid_t pid : children()) return (void)kill(pid, SIGKILL);
+    };
+    EXPECT_GT(failing_rolls(o, kill_one), 5) << o.policy;
+  }
 }
 
 // A load that runs out of memory has taken nothing, however many groups there are.

@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

@@ -11,7 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/runtime/rollouts.h"
+#include "tests/runtime/every_path.h"
+#include "tests/runtime/test_engine.h"
 #include "tests/runtime/trainer_tensors.h"
 
 namespace otr {

@@ -114,6 +114,21 @@ TEST(WorkerChannel, AFullQueueWaits) {
   EXPECT_EQ(received, queued);
 }
 
+TEST(WorkerChannel, ASocketMayTakeLittleAtATime) {
+  Pair p;
+  p.sender->shrink(1);
+  const std::string large(200'000, 'z');
+  p.sender->queue(WireType::kStart, bytes_of(large));
+  ASSERT_TRUE(p.sender->flush().ok());
+  EXPECT_GT(p.sender->queued_bytes(), large.size() / 2);
+  std::string got = "none";
+  for (int i = 0; got == "none" && i < 1000; ++i) {
+    ASSERT_TRUE(p.sender->flush().ok());
+    got = p.next();
+  }
+  EXPECT_EQ(got, large);
+}
+
 TEST(WorkerChannel, DamageIsSeen) {
   {
     Pair p;

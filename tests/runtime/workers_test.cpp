@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "tests/runtime/engine_runs.h"
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {

@@ -31,7 +31,12 @@ void draft_all(DraftWindow* d, int32_t wrong_at = -1) {
 }
 std::vector<DraftMessage> sent(DraftWindow* d) {
   std::vector<DraftMessage> all;
-  for (DraftMessage m; d->send(&m);) all.push_back(m);
+  for (DraftMessage m; d->is_due();) {
+    EXPECT_TRUE(d->send(&m));
+    all.push_back(m);
+  }
+  DraftMessage none;
+  EXPECT_FALSE(d->send(&none));
   return all;
 }
 VerdictMessage verify(VerifyWindow* v, int32_t stop = kNoStop) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 
 #include "runtime/abi_structs.h"
 #include "runtime/engine.h"
@@ -40,7 +39,6 @@ that were not done when they were due: then the times are not to be trusted, and
 constexpr double kMostLate = 0.05;      // of the passes
 constexpr double kRoom = 1.25;          // of a scale that is proposed, over what all but kMostLate / 2 of the passes needed
 constexpr int64_t kWaitMs = 3'600'000;  // for the next sample
-const char* const kSamplingFlags[] = {"n", "max-new-tokens", "temperature", "top-k", "top-p", "min-p", "seed"};
 
 std::vector<Flag> flag_table() {
   std::vector<Flag> table;
@@ -62,20 +60,13 @@ std::vector<Flag> flag_table() {
       {"stay", nullptr, "samples that run go to no other worker, whoever is idle: replicas do"},
       {"reconfigure-every", "N", "levels of a draft worker between two reconfigurations (algorithm 2); 0: none (default 1000)"},
       {"samples", "FILE.jsonl", "write when each sample finished: lines that 'simulate --samples' reads"},
-      {"n", "N", "samples a prompt (default 1)"},
-      {"max-new-tokens", "N", "tokens a sample, at most (default 1024)"},
-      {"temperature", "T", "0 takes the likeliest token (default 1)"},
-      {"top-k", "K", "sample from the K likeliest tokens; 0 is off (default 0)"},
-      {"top-p", "P", "sample from the likeliest tokens that together reach P; 1 is off (default 1)"},
-      {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
-      {"seed", "S", "default 0"},
-      {"step", "K", "the RL step: another step, other noise (default 0)"},
       {"policy", "POLICY", "as for rollout (default auto); drafters with a model that the profile does not have are left out"},
       {"drafter", "NAME=model:PATH", "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated"},
       {"explain", nullptr, "say on stderr which workers draft for others, and why"},
       {"trace", "FILE.json", "write what every tick chose, expected and did, in modelled time"},
   };
   table.insert(table.end(), std::begin(own), std::end(own));
+  table.insert(table.end(), kSamplingFlagTable.begin(), kSamplingFlagTable.end());
   return table;
 }
 
@@ -142,16 +133,14 @@ struct Prompts {
 
 Prompts read_prompts(LineReader* input, const SamplingSettings& defaults, const Tokenizer* tokenizer) {
   Prompts prompts;
-  std::unordered_set<std::string> ids;
+  RolloutReader reader(defaults, tokenizer);
   std::string_view text;
   for (LineReader::Next next; (next = input->next(/*may_block=*/true, &text)) != LineReader::Next::kEnd;) {
     if (next == LineReader::Next::kLine && text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
       if (next == LineReader::Next::kTooLong) throw BadLine("longer than " + std::to_string(kMaxLineBytes) + " bytes");
-      RolloutLine line = read_rollout_line(text, input->line_number(), defaults, tokenizer);
-      if (!line.stream && ids.contains(line.id.text)) throw BadLine("id " + line.id.json + " was already given; lines that share an id need a stream each");
-      ids.insert(line.id.text);
-      prompts.lines.push_back(std::move(line));
+      prompts.lines.push_back(reader.read(text, input->line_number()));
+      reader.accept(prompts.lines.back());
     } catch (const BadLine& bad) {
       ++prompts.num_bad;
       std::fprintf(stderr, "%s:%lld: %s\n", input->name().c_str(), static_cast<long long>(input->line_number()), bad.what());
@@ -286,11 +275,7 @@ int emulate_command(int argc, char** argv) {
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);
   const EngineFlags engine_flags(flags, "auto");
-  SamplingSettings defaults;
-  for (const char* name : kSamplingFlags) {
-    if (flags.given(name)) sampling_flag(name, flags.required(name), &defaults);
-  }
-  const uint64_t step = u64_flag("step", flags.text("step", "0"));
+  const auto [defaults, step] = sampling_flags(flags);
   const EngineOptions options = paced_engine_options(flags, engine_flags);
   LineReader input(flags.required("prompts"));
   OutputFile output(flags.text("out", "-"), input.fd());

@@ -169,11 +169,28 @@ void choice_flag(const std::string& name, const std::string& text, std::initiali
   bad_flag(name, text, "must be one of " + list);
 }
 
-void sampling_flag(const std::string& name, const std::string& text, SamplingSettings* settings) {
-  std::string key = name;
-  std::replace(key.begin(), key.end(), '-', '_');
-  const std::string rule = set_sampling_key(key, number_in(name, text), settings);
-  if (!rule.empty()) bad_flag(name, text, rule);
+const std::vector<Flag> kSamplingFlagTable = {
+    {"n", "N", "samples a prompt (default 1)"},
+    {"max-new-tokens", "N", "tokens a sample, at most (default 1024)"},
+    {"temperature", "T", "0 takes the likeliest token (default 1)"},
+    {"top-k", "K", "sample from the K likeliest tokens; 0 is off (default 0)"},
+    {"top-p", "P", "sample from the likeliest tokens that together reach P; 1 is off (default 1)"},
+    {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
+    {"seed", "S", "default 0"},
+    {"step", "K", "the RL step: another step, other noise (default 0)"},
+};
+
+SamplingFlags sampling_flags(const Flags& flags) {
+  SamplingFlags sampling{.defaults = {}, .step = u64_flag("step", flags.text("step", "0"))};
+  for (const Flag& flag : kSamplingFlagTable) {
+    std::string key = flag.name;
+    if (!flags.given(key) || key == "step") continue;
+    const std::string text = flags.required(key);
+    std::replace(key.begin(), key.end(), '-', '_');
+    const std::string rule = set_sampling_key(key, number_in(flag.name, text), &sampling.defaults);
+    if (!rule.empty()) bad_flag(flag.name, text, rule);
+  }
+  return sampling;
 }
 
 const std::vector<Flag> kEngineFlagTable = {

@@ -13,10 +13,9 @@
 #include <vector>
 
 #include "runtime/outrider.h"
+#include "tools/outrider/request_line.h"
 
 namespace otr::cli {
-
-struct SamplingSettings;
 
 struct Flag {
   const char* name;   // without the dashes; "--n" and "-n" are the same
@@ -53,8 +52,13 @@ uint64_t size_flag(const std::string& name, const std::string& text);  // "10485
 // `text` must be one of `allowed`.
 void choice_flag(const std::string& name, const std::string& text, std::initializer_list<const char*> allowed);
 
-// Sets the parameter of a line that the flag is named after (--top-k: top_k).
-void sampling_flag(const std::string& name, const std::string& text, SamplingSettings* settings);
+// What rollout and emulate draw: each flag but the step is named after the parameter of a line that it sets (--top-k: top_k).
+extern const std::vector<Flag> kSamplingFlagTable;
+struct SamplingFlags {
+  SamplingSettings defaults;
+  uint64_t step = 0;
+};
+SamplingFlags sampling_flags(const Flags& flags);
 
 // The flags that rollout and score have in common, and what the engine makes of them.
 extern const std::vector<Flag> kEngineFlagTable;

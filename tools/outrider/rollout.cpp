@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 
 #include "loader/tokenizer.h"
 #include "runtime/outrider.h"
@@ -38,38 +37,26 @@ that was sampled from), raw_logprobs, text, finish_reason (stop, length or error
 Exit codes: 0, 2 usage, 3 bad input (the good lines are still done), 4 failure at run time.
 )";
 
-const char* const kSamplingFlags[] = {"n", "max-new-tokens", "temperature", "top-k", "top-p", "min-p", "seed"};
-
 class Rollout : public LineCommand {
  public:
   Rollout(otr_engine* engine, const Tokenizer* tokenizer, const SamplingSettings& defaults, uint64_t step)
-      : engine_(engine), tokenizer_(tokenizer), defaults_(defaults), step_(step) {}
+      : engine_(engine), tokenizer_(tokenizer), reader_(defaults, tokenizer), step_(step) {}
 
   PendingLine submit(std::string_view text, int64_t line_number, uint64_t tag) override;
   PendingLine known(std::string_view text, int64_t line_number) override;
   std::string render(const PendingLine& pending, const otr_result_view& result) const override;
 
  private:
-  RolloutLine parse(std::string_view text, int64_t line_number) const;
   PendingLine accept(const RolloutLine& line);
 
   otr_engine* engine_;
   const Tokenizer* tokenizer_;  // may be null
-  SamplingSettings defaults_;
+  RolloutReader reader_;
   uint64_t step_;
-  std::unordered_set<std::string> ids_;  // of all lines so far
 };
 
-RolloutLine Rollout::parse(std::string_view text, int64_t line_number) const {
-  RolloutLine line = read_rollout_line(text, line_number, defaults_, tokenizer_);
-  if (!line.stream && ids_.contains(line.id.text)) {
-    throw BadLine("id " + line.id.json + " was already given; lines that share an id need a stream each");
-  }
-  return line;
-}
-
 PendingLine Rollout::accept(const RolloutLine& line) {
-  ids_.insert(line.id.text);
+  reader_.accept(line);
   PendingLine pending;
   pending.id_json = line.id.json;
   append_json_array(&pending.prompt_json, line.prompt_token_ids);
@@ -77,10 +64,10 @@ PendingLine Rollout::accept(const RolloutLine& line) {
   return pending;
 }
 
-PendingLine Rollout::known(std::string_view text, int64_t line_number) { return accept(parse(text, line_number)); }
+PendingLine Rollout::known(std::string_view text, int64_t line_number) { return accept(reader_.read(text, line_number)); }
 
 PendingLine Rollout::submit(std::string_view text, int64_t line_number, uint64_t tag) {
-  const RolloutLine line = parse(text, line_number);
+  const RolloutLine line = reader_.read(text, line_number);
   const otr_sampling_params sampling = line.sampling.abi();
   const otr_group_request request = group_request(line, step_, tag, &sampling);
   uint64_t group = 0;
@@ -124,15 +111,8 @@ std::string what_shapes_samples(const SamplingSettings& defaults, uint64_t step)
 std::vector<Flag> flag_table() {
   std::vector<Flag> table = kEngineFlagTable;
   table.insert(table.begin() + 1, {"prompts", "FILE|-", "JSON lines; - is standard input (required)"});
+  table.insert(table.end(), kSamplingFlagTable.begin(), kSamplingFlagTable.end());
   const Flag own[] = {
-      {"n", "N", "samples a prompt (default 1)"},
-      {"max-new-tokens", "N", "tokens a sample, at most (default 1024)"},
-      {"temperature", "T", "0 takes the likeliest token (default 1)"},
-      {"top-k", "K", "sample from the K likeliest tokens; 0 is off (default 0)"},
-      {"top-p", "P", "sample from the likeliest tokens that together reach P; 1 is off (default 1)"},
-      {"min-p", "P", "sample from tokens at least P times as likely as the likeliest; 0 is off (default 0)"},
-      {"seed", "S", "default 0"},
-      {"step", "K", "the RL step: another step, other noise (default 0)"},
       {"policy", "POLICY",
        "what is speculated: auto (default), off, specactor, rhymerl, tlt, efficientrollout, or "
        "fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]] | :decoupled]"},
@@ -159,11 +139,7 @@ int rollout_command(int argc, char** argv) {
   const std::string history = flags.text("history", ""), content = flags.text("history-content", "logprobs");
   choice_flag("history-content", content, {"tokens", "logprobs"});
   if (!history.empty()) engine_flags.options.history = content == "tokens" ? 1 : 2;
-  SamplingSettings defaults;
-  for (const char* name : kSamplingFlags) {
-    if (flags.given(name)) sampling_flag(name, flags.required(name), &defaults);
-  }
-  const uint64_t step = u64_flag("step", flags.text("step", "0"));
+  const auto [defaults, step] = sampling_flags(flags);
   const std::string show_progress = flags.text("progress", "auto");
   choice_flag("progress", show_progress, {"auto", "always", "never"});
 

@@ -22,10 +22,11 @@ std::string text_of(const otr_result_view& result, const Tokenizer* tokenizer) {
 
 }  // namespace
 
-RolloutLine read_rollout_line(std::string_view text, int64_t line_number, const SamplingSettings& defaults, const Tokenizer* tokenizer) {
-  RolloutLine line = parse_rollout_line(text, line_number, defaults);
-  if (line.prompt) line.prompt_token_ids = encode(*line.prompt, tokenizer);
-  return line;
+RolloutLine RolloutReader::read(std::string_view text, int64_t line_number) const {
+  RolloutLine line = parse_rollout_line(text, line_number, defaults_);
+  if (line.prompt) line.prompt_token_ids = encode(*line.prompt, tokenizer_);
+  if (line.stream || !ids_.contains(line.id.text)) return line;
+  throw BadLine("id " + line.id.json + " was already given; lines that share an id need a stream each");
 }
 
 otr_group_request group_request(const RolloutLine& line, uint64_t step, uint64_t tag, const otr_sampling_params* sampling) {
