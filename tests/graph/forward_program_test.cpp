@@ -235,6 +235,7 @@ TEST_P(ForwardProgramTest, EarlierPositionsMayComeAsLateAsTheirLayer) {
   program.run({{&others, 0, 79, others_pages}});
   for (const int32_t left_out : {-1, 0, 1, 2}) {
     for (const PageId page : pages) program.fill(page, std::nanf(""));
+    for (const PageId page : {0, 1, 2}) program.fill(page, 0.0f);
     program.run({{&tokens, 0, 149, {0, 1, 2}}});
     LateLayers late(&program, {0, 1, 2}, pages, left_out);
     const std::vector<Row> rows = program.run({{&tokens, 149, 150, pages}, {&others, 79, 80, others_pages}}, &late);

@@ -145,14 +145,13 @@ class ModelledWorker {
     seen_ = seconds_;
     const bool left_out = first_copied_ == num_pages_ && from_front(all) == end_ - at_;
     for (; !left_out && arrived_ >= kPage && at_ < gap_end(); arrived_ -= kPage) --first_copied_;
-    if (at_ >= gap_end()) return run(at_ < end_ || first_copied_ < num_pages_ ? 0 : end_ - at_, true);
+    if (at_ >= gap_end()) return run(0, true);
     const int32_t rows = from_front(all);
     if (rows > 0) return run(rows, first_copied_ == num_pages_ && at_ + rows == end_);
-    const double left = gap_end() - at_ <= 0 ? 0 : (first_copied_ - at_ / kPage) * kPage - arrived_;
-    const double first_layer = std::max(0.0, (left + arrived_) / num_layers_ - arrived_);
-    const ComingCopies coming{.first_layer = first_layer / link_, .all = left / link_};
+    const double tokens = (first_copied_ - at_ / kPage) * kPage;
+    const ComingCopies coming{.first_layer = std::max(0.0, tokens / num_layers_ - arrived_) / link_, .all = (tokens - arrived_) / link_};
     if (num_layers_ > 1 && may_begin_early(coming, least_tick_, 1)) {
-      seconds_ += late_pass(left + arrived_);
+      seconds_ += late_pass(tokens);
       return false;
     }
     const double page_in = std::max(1e-9, (kPage - arrived_) / link_);
