@@ -1,6 +1,6 @@
 // What it costs to go on with a long request at another worker, by the rate of the link between the two: computing its keys and values
-// anew, copying them, or both from both ends until they meet, the last pages within the pass that needs them or whole; and how long an idle worker takes from an order to its first tick's
-// result.
+// anew, copying them, or both from both ends until they meet, the last pages within the pass that needs them or whole; and how long an
+// idle worker takes from an order to its first tick's result.
 //
 //     kv_rebuild_bench MODEL [TOKENS]
 //

@@ -48,7 +48,8 @@ struct ComingCopies {
 //   all <= tick   no layer is waited for but the first: layer l is there after (l + 1) / L * all, and the pass, which then began
 //                 first_layer = all / L later, comes to it after all / L + l / L * tick, which is no sooner
 //   the others    are held up by first_layer each, and this sample has its next token a tick sooner, less first_layer, where others tick
-//                 meanwhile: (num_samples - 1) * first_layer <= tick - first_layer. Alone it holds nobody up, and so it says.
+//                 meanwhile: (num_samples - 1) * first_layer <= tick - first_layer. Alone it holds nobody up, and the rule says no more
+//                 than that the first layer comes within the tick.
 bool may_begin_early(const ComingCopies& copies, double tick, int32_t num_samples);
 
 }  // namespace otr
