@@ -53,8 +53,8 @@ TEST(KvSplit, TheTickBehindTheGapCounts) {
   rates.num_layers = 28;
   EXPECT_DOUBLE_EQ(rebuild_seconds(1344, 1500, 64, rates), 192 / 2'000.0 + 0.005 / 28);
   rates.any_copied = false;
-  EXPECT_EQ(tokens_from_front(0, 4000, 64, rates), 3648);
-  EXPECT_DOUBLE_EQ(rebuild_seconds(3648, 4000, 64, rates), 3648 / 20'000.0 + 0.005);
+  EXPECT_EQ(tokens_from_front(0, 4000, 64, rates), 3712);
+  EXPECT_DOUBLE_EQ(rebuild_seconds(3712, 4000, 64, rates), 3712 / 20'000.0 + 0.005);
 }
 
 // Of 400 tokens a tick of 300 is a full one and one of 100, which takes as long as a tick takes.
@@ -119,7 +119,8 @@ class ModelledWorker {
 
   double seconds(int32_t gap, Way way) {
     end_ = gap;
-    at_ = seconds_ = seen_ = arrived_ = 0;
+    at_ = 0;
+    seconds_ = seen_ = arrived_ = 0;
     num_pages_ = first_copied_ = (gap + kPage - 1) / kPage;
     if (way == Way::kRecompute) {
       for (int32_t left = gap + 1; left > 0; left -= kChunk) seconds_ += tick(std::min(left, kChunk));
