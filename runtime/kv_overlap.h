@@ -37,8 +37,9 @@ class KvOverlap final : public LayerGate {
       : target_(*target), options_(options), pace_(pace), since_tick_(pace) {}
 
   // ---- Before the pass ----
-  // Of what the link has brought so many bytes have not been copied.
+  // Of what the link has brought so many bytes have not been copied; and then some have, as whole pages.
   void begin_tick(double arrived_bytes);
+  void note_copied(double bytes) { arrived_at_tick_ -= bytes; }
   bool takes(const KvLease& lease) const;
   // What there would be to wait for with so many pages more.
   ComingCopies coming(int32_t more_pages) const;

@@ -179,7 +179,9 @@ bool KvRebuild::copy(Sequence* s, int32_t first_wanted) {
     return false;
   }
   if (!throttled()) copied_.add(count * kPageTokens, copying.seconds());
-  budget_ -= static_cast<double>(count) * static_cast<double>(target_->page_bytes());
+  const double bytes = static_cast<double>(count) * static_cast<double>(target_->page_bytes());
+  budget_ -= bytes;
+  overlap_.note_copied(bytes);
   s->first_copied = first;
   return true;
 }
