@@ -47,7 +47,8 @@ TEST(KvSplit, TheTickBehindTheGapCounts) {
   RebuildRates rates{.computed = 20'000, .copied = 2'000, .least_tick = 0.005};
   EXPECT_EQ(tokens_from_front(0, 1500, 64, rates), 1500);
   rates.any_copied = true;
-  EXPECT_EQ(tokens_from_front(0, 1500, 64, rates), 1344);
+  EXPECT_EQ(tokens_from_front(0, 1500, 64, rates), 1408);
+  EXPECT_DOUBLE_EQ(rebuild_seconds(1408, 1500, 64, rates), 1408 / 20'000.0 + 0.005);
   EXPECT_DOUBLE_EQ(rebuild_seconds(1344, 1500, 64, rates), 192 / 2'000.0 + 0.005);
   // Beside 28 layers of that tick there is time for more copies.
   rates.num_layers = 28;
