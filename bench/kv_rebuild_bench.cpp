@@ -1,6 +1,6 @@
 // What it costs to go on with a long request at another worker, by the rate of the link between the two: computing its keys and values
-// anew, copying them, or both from both ends until they meet; and how long an idle worker takes from an order to its first tick's
-// result.
+// anew, copying them, or both from both ends until they meet, the last pages within the pass that needs them or whole; and how long an
+// idle worker takes from an order to its first tick's result.
 //
 //     kv_rebuild_bench MODEL [TOKENS]
 //
@@ -72,15 +72,15 @@ class Bench {
     const double recompute = cost_ms({.mode = RebuildMode::kRecompute});
     const double computed = num_tokens_ / recompute * 1e3;  // tokens per second
     std::printf("%s, a request of %d tokens: computed anew in %.1f ms (%.0f tokens a second)\n\n", model_.c_str(), num_tokens_, recompute, computed);
-    std::printf("| link, MB/s | of the compute rate | recompute, ms | transfer, ms | both ends, ms | both against the better one |\n|---|---|---|---|---|---|\n");
+    std::printf("| link, MB/s | of the compute rate | recompute, ms | transfer, ms | both ends, whole pages, ms | both ends, ms | both against the better one |\n|---|---|---|---|---|---|---|\n");
     for (const double share : {0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0}) {
       const double rate = share * computed * page_bytes / kPageTokens;
       const double transfer = cost_ms({.mode = RebuildMode::kTransfer, .link_bytes_per_second = rate});
-      const double both = cost_ms({.link_bytes_per_second = rate});
-      std::printf("| %.2f | %.2f | %.1f | %.1f | %.1f | %.2f |\n", rate / 1e6, share, recompute, transfer, both,
+      const double whole = cost_ms({.link_bytes_per_second = rate, .whole_pages = true}), both = cost_ms({.link_bytes_per_second = rate});
+      std::printf("| %.2f | %.2f | %.1f | %.1f | %.1f | %.1f | %.2f |\n", rate / 1e6, share, recompute, transfer, whole, both,
                   both / std::min(transfer, recompute));
     }
-    std::printf("| memory | | %.1f | %.1f | %.1f | |\n", recompute, cost_ms({.mode = RebuildMode::kTransfer}), cost_ms({}));
+    std::printf("| memory | | %.1f | %.1f | | %.1f | |\n", recompute, cost_ms({.mode = RebuildMode::kTransfer}), cost_ms({}));
     std::printf("\nsamples bit-equal: %s\n", same_ ? "yes" : "NO");
     first_tick();
     return same_ ? 0 : 1;

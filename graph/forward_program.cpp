@@ -197,6 +197,7 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   const RopeAppendParams append{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout, .qkv = b.qkv.data(),
                                 .q_norm = lw.q_norm, .k_norm = lw.k_norm, .norm_eps = eps, .cos = b.cos.data(), .sin = b.sin.data(),
                                 .q = b.q.data(), .pages = pages, .fault = device_fault_};
+  lists_->gates.push_back(launches->size());
   launches->push_back([append, op = k.rope_append, on](const RowBatch& rows) {
     RopeAppendParams p = append;
     p.rows = &rows;
@@ -220,9 +221,20 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
          {.sums = b.residual.data(), .add_residual = true});
 }
 
-void ForwardProgram::run(const RowBatch& rows, const SetTokens& set_tokens) const {
+void ForwardProgram::run_layers(const RowBatch& rows, LayerGate* gate) const {
+  size_t done = 0;
+  if (gate != nullptr) {
+    for (size_t layer = 0; layer < lists_->gates.size(); ++layer) {
+      for (; done < lists_->gates[layer]; ++done) lists_->layers[done](rows);
+      gate->before_layer(static_cast<int32_t>(layer));
+    }
+  }
+  for (; done < lists_->layers.size(); ++done) lists_->layers[done](rows);
+}
+
+void ForwardProgram::run(const RowBatch& rows, const SetTokens& set_tokens, LayerGate* gate) const {
   if (accelerator_ == nullptr) {
-    for (const Launch& launch : lists_->layers) launch(rows);
+    run_layers(rows, gate);
     for (const Launch& launch : lists_->head) launch(rows);
     return;
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "graph/device_rows.h"
+#include "graph/layer_gate.h"
 #include "graph/model_weights.h"
 #include "graph/program_pool.h"
 #include "graph/quantized_weights.h"
@@ -55,9 +56,10 @@ class ForwardProgram {
                                        const ProgramOptions& options = {});
 
   // REQUIRES: rows within the bucket; every segment's pages are writable at its rows and hold the positions before them.
-  // set_tokens(token_ids), if any, is asked on a device before the pass, to launch what sets rows' tokens there.
+  // set_tokens(token_ids), if any, is asked on a device before the pass, to launch what sets rows' tokens there. `gate`, if any, on the
+  // host alone: positions before the rows may come as late as their layer's turn.
   using SetTokens = std::function<void(int32_t* token_ids)>;
-  void run(const RowBatch& rows, const SetTokens& set_tokens = nullptr) const;
+  void run(const RowBatch& rows, const SetTokens& set_tokens = nullptr, LayerGate* gate = nullptr) const;
 
   // Buffers that are its own give their memory back and get it again, as Buffer::sleep and wake. No run() between them.
   Status sleep();
@@ -108,6 +110,7 @@ class ForwardProgram {
   void build(const Parts& parts);
   void build_head(const Parts& parts);
   void build_layer(const Parts& parts, int32_t layer);
+  void run_layers(const RowBatch& rows, LayerGate* gate) const;
   struct Output {  // of a linear: `sums`, or `gated`
     float* sums = nullptr;
     bool add_residual = false;  // what is in `sums`
@@ -122,6 +125,7 @@ class ForwardProgram {
   // What captures refer to: at one address wherever the program is moved.
   struct Lists {
     std::vector<Launch> layers, head;
+    std::vector<size_t> gates;  // by layer: the first of `layers` that touches its pages
     DeviceRows rows;  // on a device
   };
 

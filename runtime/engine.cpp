@@ -411,6 +411,7 @@ std::string Engine::stats_json() const {
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
   const std::string moved = ",\"weight_bytes_written\":" + std::to_string(written) + ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
+                            ",\"kv_overlaps\":" + std::to_string(s.kv_overlaps) + ",\"kv_overlaps_lost\":" + std::to_string(s.kv_overlaps_lost) +
                             ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +

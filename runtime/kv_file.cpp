@@ -80,10 +80,20 @@ Status KvFile::map(uint64_t name, const KvLayout& layout) {
 
 int32_t KvFile::num_pages() const { return (num_positions_ + kPageTokens - 1) / kPageTokens; }
 
+const Element* KvFile::page(int32_t number) const {
+  const std::byte* const pages = static_cast<const std::byte*>(map_) + sizeof(KvFileHeader);
+  return reinterpret_cast<const Element*>(pages) + int64_t{number} * page_elements_;
+}
+
 bool KvFile::copy(int32_t first, std::span<const PageId> to, ModelRunner* target) {
   if (map_ == nullptr) return false;
-  const std::byte* const pages = static_cast<const std::byte*>(map_) + sizeof(KvFileHeader);
-  return target->write_pages(to, reinterpret_cast<const Element*>(pages) + int64_t{first} * page_elements_).ok();
+  return target->write_pages(to, page(first)).ok();
+}
+
+bool KvFile::copy_layer(int32_t layer, int32_t first, std::span<const PageId> to, ModelRunner* target) {
+  if (map_ == nullptr) return false;
+  target->write_layer(layer, to, page(first));
+  return true;
 }
 
 void KvFile::end() {

@@ -48,11 +48,14 @@ class KvFile final : public KvLease {
   int32_t num_pages() const override;
   int32_t num_positions() const override { return num_positions_; }
   bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) override;
+  bool has_layers() const override { return true; }  // a page's layers are in one piece each
+  bool copy_layer(int32_t layer, int32_t first, std::span<const PageId> to, ModelRunner* target) override;
   void end() override;
   bool over() const override { return map_ == nullptr; }
 
  private:
   Status map(uint64_t name, const KvLayout& layout);
+  const Element* page(int32_t number) const;
 
   OwnedFd file_;
   const int32_t num_positions_;

@@ -9,6 +9,13 @@ bool LentPages::copy(int32_t first, std::span<const PageId> to, ModelRunner* tar
   return true;
 }
 
+bool LentPages::copy_layer(int32_t layer, int32_t first, std::span<const PageId> to, ModelRunner* target) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (over_) return false;
+  target->copy_layer(source_, layer, std::span(pages_).subspan(static_cast<size_t>(first), to.size()), to);
+  return true;
+}
+
 void LentPages::end() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -6,7 +6,7 @@
 // not copied by then is computed anew.
 //
 // Thread safety: all functions may be called from any thread. `source` and `lender` outlive every call of copy() and end(). A lock keeps
-// reading (copy, hold) and what ends it (end, revoke) apart, so a copy is to be of a bounded number of pages, and revoke() waits for it.
+// reading (copy, copy_layer, hold) and what ends it (end, revoke) apart, so a copy is to be of a bounded number of pages, and revoke() waits for it.
 // The rule by which pages are used again: `over_` becomes true under that lock alone, so while nobody reads, and whoever has the lock looks
 // at it before reading. So over() needs no lock and waits for nobody: once it is true, nobody reads the pages or ever will.
 #pragma once
@@ -36,6 +36,9 @@ class KvLease {
   virtual int32_t num_positions() const = 0;
   // The borrower's: copies the pages from number `first` on into `to`, pages of `target`. False: they are gone, nothing is copied.
   virtual bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) = 0;
+  // Likewise one layer of them, where that can be: while a pass is under way. REQUIRES: has_layers().
+  virtual bool has_layers() const { return false; }
+  virtual bool copy_layer(int32_t, int32_t /*first*/, std::span<const PageId>, ModelRunner*) { return false; }
   // The borrower's: it reads no more.
   virtual void end() = 0;
   // Whether nothing more will come.
@@ -56,6 +59,8 @@ class LentPages final : public KvLease {
   int32_t num_pages() const override { return static_cast<int32_t>(pages_.size()); }
   int32_t num_positions() const override { return num_positions_; }
   bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) override;
+  bool has_layers() const override { return !source_.on_device(); }
+  bool copy_layer(int32_t layer, int32_t first, std::span<const PageId> to, ModelRunner* target) override;
   void end() override;  // the lender is told
   TickSpeed speed() const override { return speed_; }
 

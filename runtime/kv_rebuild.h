@@ -5,27 +5,35 @@
 //   tokens    0 ……………… num_computed        copied pages ……… lease's end
 //             computed ▸▸▸▸▸▸▸│  gap    │◂◂◂◂◂◂◂ copied              met: one table, as if nothing had been
 //
-// Copies are made between ticks, by this worker's threads: as many pages as the link has carried meanwhile, or a bounded number.
+// Copies are made between ticks, by this worker's threads: as many pages as the link has carried meanwhile, or a bounded number. Those that
+// are left when the front is done may come within the pass of the rows behind them (KvOverlap): the sequence then runs as if it had them,
+// and is as before if they are lost, or its rows do not run.
 //
-// A worker's: single-threaded. Nothing is allocated but in lend(). Invariant: num_computed never passes the first copied page.
+// A worker's: single-threaded. Nothing is allocated but in lend(). Invariant: num_computed never passes the first copied page, but for
+// sequences whose copies come in the pass, from advance() to end_pass().
 #pragma once
 
+#include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "runtime/kv_lease.h"
+#include "runtime/kv_overlap.h"
 #include "runtime/pace.h"
 #include "runtime/request.h"
 #include "runtime/worker_options.h"
+#include "sched/batcher.h"
 #include "sched/kv_split.h"
 
 namespace otr {
 
 class KvRebuild {
  public:
-  // All outlive it. `pace`: by whose clock rates are; null: the wall's.
-  KvRebuild(ModelRunner* target, WorkerMailbox* own, const RebuildOptions& options, const Pace* pace = nullptr)
-      : target_(target), own_(own), options_(options), pace_(pace), since_tick_(pace) {}
+  // All outlive it. `pace`: by whose clock rates are; null: the wall's. `chunk`: rows that a tick computes at most.
+  KvRebuild(ModelRunner* target, WorkerMailbox* own, const RebuildOptions& options, const Pace* pace = nullptr,
+            int32_t chunk = std::numeric_limits<int32_t>::max())
+      : target_(target), own_(own), options_(options), pace_(pace), chunk_(chunk), overlap_(target, options, pace), since_tick_(pace) {}
 
   // ---- Who gives a sequence ----
   // Lends what the sequence has computed to whoever goes on with it. Nothing where that is less than a page, where copying is off, or
@@ -41,13 +49,23 @@ class KvRebuild {
   static bool take(std::shared_ptr<KvLease> lease, Sequence* s);
   void begin_tick();
   // Copies what the link has brought, joins the ends if they have met, and sets how far rows may run in the next tick. Returns the
-  // positions that were copied, where they have met, else 0. REQUIRES: the sequence has a lease and is in the batch.
-  int32_t advance(Sequence* s);
+  // positions that were copied, where they have met, else 0. `num_samples`: that may run in the tick. REQUIRES: the sequence has a
+  // lease and is in the batch.
+  int32_t advance(Sequence* s, int32_t num_samples = 1);
+  bool comes_in_pass(const Sequence& s) const { return overlap_.has(s); }
+  // What runs is known: who has no rows goes on as before.
+  void begin_pass(std::span<const RowRun> runs);
+  LayerGate* gate() { return overlap_.size() > 0 ? &overlap_ : nullptr; }  // of the pass
+  double held_ms(double pass_ms) { return overlap_.held_ms(pass_ms); }     // of a paced worker
+  double waited_seconds() const { return overlap_.waited_seconds(); }     // in the pass, for copies
+  // The pass is over: the next sequence whose copies came in it, and how many positions; or 0: they are lost, and what its rows found is
+  // not to be kept: runs_to is before all of them. Null: no more.
+  Sequence* end_pass(int32_t* copied);
   // The sequence leaves, or its pages go: nothing more is copied, and the copies go too.
   void drop(Sequence* s);
-  // A tick has run, with so many rows of sequences that are more than a token behind.
+  // A tick has run, with so many rows of sequences that are more than a token behind; without the waits in it.
   void end_tick(int64_t rows, double seconds);
-  // Until the link brings another page.
+  // Until the link brings another page, or has so little left to bring that a pass may begin.
   double seconds_to_wait() const;
 
   // What it holds, for PagePool::check().
@@ -62,18 +80,26 @@ class KvRebuild {
   bool throttled() const { return options_.link_bytes_per_second > 0; }
   bool copy(Sequence* s, int32_t first_wanted);
   int32_t join(Sequence* s);
-  RebuildRates rates(const KvLease& lease, bool copies_come) const;
+  void begin_early(Sequence* s, int32_t num_samples);
+  void undo(const KvOverlap::Entry& e);
+  static void end_lease(Sequence* s);
+  bool leaves_link_out(const Sequence& s) const;
+  double least_tick(const KvLease& lease) const;
+  RebuildRates rates(const Sequence& s, bool copies_come) const;
   void give_back(const LentPages& lease);
 
   ModelRunner* const target_;
   WorkerMailbox* const own_;
   const RebuildOptions options_;
   const Pace* const pace_;
+  const int32_t chunk_;
+  KvOverlap overlap_;
   std::vector<std::shared_ptr<LentPages>> lent_;
   Rate computed_, copied_;  // the latter where there is no link
   double least_tick_ = 0;   // seconds; of the recent past and of few rows
   PacedStopwatch since_tick_;
-  double budget_ = 0;     // bytes that may be copied now
+  double budget_ = 0;     // bytes that may be copied now; < 0: so many more come in the pass
+  double early_in_ = 0;   // seconds until a pass may begin while its copies come; infinite: nobody waits for that
   bool active_ = false;   // since the last tick something was to come
 };
 

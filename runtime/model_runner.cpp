@@ -306,6 +306,20 @@ void ModelRunner::copy_pages(const ModelRunner& from, std::span<const PageId> so
   });
 }
 
+void ModelRunner::copy_layer(const ModelRunner& from, int32_t layer, std::span<const PageId> source, std::span<const PageId> to) {
+  const int64_t first = layer * layout_.layer_elements();
+  pool_.parallel_for(static_cast<int>(to.size()), [&](int i, int) {
+    const size_t at = static_cast<size_t>(i);
+    std::memcpy(pages_.data() + to[at] * layout_.page_elements() + first, from.pages_.data() + source[at] * layout_.page_elements() + first,
+                static_cast<size_t>(layout_.layer_elements()) * sizeof(Element));
+  });
+}
+
+void ModelRunner::write_layer(int32_t layer, std::span<const PageId> ids, const Element* transfer) {
+  page_scatter_layer({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
+                      .transfer = transfer}, layer, pool_);
+}
+
 void ModelRunner::prepare_on_device(const PageWork& work) {
   PageId* ids = page_ids_.host<PageId>();
   const PageId* on_device = page_ids_.device<const PageId>();
@@ -328,7 +342,7 @@ void ModelRunner::prepare_on_device(const PageWork& work) {
   }
 }
 
-void ModelRunner::run(const RowBatch& rows) { program_->run(rows); }
+void ModelRunner::run(const RowBatch& rows, LayerGate* gate) { program_->run(rows, nullptr, gate); }
 
 void ModelRunner::draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results) {
   if (device_draws_ != nullptr) return throw_failure(device_draws_->sample(program_->logits(), draws, num_draws, results));

@@ -87,9 +87,11 @@ class ModelRunner {
   Status write_pages(std::span<const PageId> ids, const Element* transfer);
   std::byte* page_address(PageId page) { return reinterpret_cast<std::byte*>(pages_.data() + page * layout_.page_elements()); }
   // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
-  // writes to those pages.
+  // writes to those pages. On the host a layer of them can come alone, and while a pass is between two layers (LayerGate).
   void copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to);
-  void run(const RowBatch& rows);
+  void copy_layer(const ModelRunner& from, int32_t layer, std::span<const PageId> source, std::span<const PageId> to);
+  void write_layer(int32_t layer, std::span<const PageId> ids, const Element* transfer);  // of whole pages in their canonical form
+  void run(const RowBatch& rows, LayerGate* gate = nullptr);
   // Draws from the logits of the last run.
   void draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results);
   // For chains of drafts of at most `max_draws` tokens in all: null on the host. It is used while the runner is. Errors: kOutOfMemory.

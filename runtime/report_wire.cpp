@@ -29,8 +29,8 @@ WorkerLoad read_load(WireReader* r) {
 template <typename Stats, typename Visit>
 void for_each_count(Stats& s, const Visit& visit) {
   for (auto* n : {&s.ticks, &s.generated_tokens, &s.prefill_tokens, &s.scored_tokens, &s.finished_samples, &s.preemptions, &s.migrations,
-                  &s.prefix_hit_tokens, &s.weight_bytes_written, &s.kv_copied_tokens, &s.replicas, &s.lost_replicas, &s.lost_tokens, &s.adopted_tokens,
-                  &s.drafts_elsewhere, &s.impatient, &s.full_links, &s.full_sockets}) {
+                  &s.prefix_hit_tokens, &s.weight_bytes_written, &s.kv_copied_tokens, &s.kv_overlaps, &s.kv_overlaps_lost, &s.replicas, &s.lost_replicas,
+                  &s.lost_tokens, &s.adopted_tokens, &s.drafts_elsewhere, &s.impatient, &s.full_links, &s.full_sockets}) {
     visit(*n);
   }
   auto& d = s.drafting;

@@ -49,7 +49,7 @@ Worker::Worker(const WorkerOptions& options, std::unique_ptr<Device> device)
       device_(std::move(device)),
       pace_(options.pace != nullptr ? std::make_unique<Pace>(options.pace_clock) : nullptr),
       batcher_(batch_limits(options_)),
-      rebuild_(&target(), &mailbox_, options_.proofs.rebuild, pace_.get()),
+      rebuild_(&target(), &mailbox_, options_.proofs.rebuild, pace_.get(), options_.prefill_chunk),
       random_(options.proofs.migration_seed + static_cast<uint32_t>(options.index)),
       rows_(row_limits(options_, target()), target().tile_rows()),
       paths_(options.max_draft_rows, 2 * options.max_draft_rows) {  // kMaxDraftDepth positions touch two pages at most

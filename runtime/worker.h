@@ -46,8 +46,7 @@ class Worker final : private BatchHost {
   int64_t weight_bytes_written() const;  // by all its models. Any thread
   // Pages, buffers and captured programs of all its models give their memory back, or get it again; an error of the latter leaves them
   // asleep. REQUIRES: it is at rest, and has no sequence.
-  Status sleep_pages();
-  Status wake_pages();
+  Status sleep_pages(), wake_pages();
 
  private:
   Worker(const WorkerOptions& options, std::unique_ptr<Device> device);
@@ -73,7 +72,8 @@ class Worker final : private BatchHost {
   bool stays(const Sequence& s) const { return options_.replicas_stay && s.race != nullptr; }
   void adopt_tokens();
   void migrate_at_random();
-  void advance_rebuilds();
+  void advance_rebuilds(), settle_copies();
+  void note_copied(const Sequence& s, int32_t positions);
   bool waits_for_sibling(const Sequence& s) const;
   bool wait_for_pages();
   bool await_drafts();

@@ -26,7 +26,10 @@ enum class RebuildMode {
 struct RebuildOptions {
   RebuildMode mode = RebuildMode::kBothEnds;
   double link_bytes_per_second = 0;  // no more is copied than a link of this rate would carry; 0: as fast as memory is
-  int32_t revoke_every = 0;          // for proofs: all that is lent is taken back before one tick in so many; 0: never
+  bool whole_pages = false;          // for comparison: copies come between ticks alone (KvOverlap)
+  // For proofs:
+  int32_t revoke_every = 0;      // all that is lent is taken back before one tick in so many; 0: never
+  int32_t revoke_at_layer = -1;  // what comes in a pass is lost before this layer of it
 };
 
 // Of paced workers: keys and values move as fast as the profile's token does.

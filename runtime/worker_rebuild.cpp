@@ -34,11 +34,24 @@ void Worker::advance_rebuilds() {
       s.runs_to = Sequence::kEverything;
       continue;
     }
-    const int32_t copied = rebuild_.advance(&s);
-    stats_.kv_copied_tokens += copied;
-    if (copied > 0 && !s.group->is_score && s.num_computed >= s.num_prompt()) {
-      target().prefix_cache().insert(s.tokens, s.pages.pages(), full_prompt_pages(s));
-    }
+    note_copied(s, rebuild_.advance(&s, batcher_.num_running()));
+  }
+}
+
+// Only now that all of them are there others may find the prompt's pages.
+void Worker::note_copied(const Sequence& s, int32_t positions) {
+  stats_.kv_copied_tokens += positions;
+  if (positions > 0 && !s.group->is_score && s.num_computed >= s.num_prompt()) {
+    target().prefix_cache().insert(s.tokens, s.pages.pages(), full_prompt_pages(s));
+  }
+}
+
+// What came in the pass is there, or lost: then commit() keeps nothing of that sequence.
+void Worker::settle_copies() {
+  int32_t copied = 0;
+  while (const Sequence* s = rebuild_.end_pass(&copied)) {
+    ++(copied > 0 ? stats_.kv_overlaps : stats_.kv_overlaps_lost);
+    note_copied(*s, copied);
   }
 }
 
@@ -48,7 +61,7 @@ bool Worker::waits_for_sibling(const Sequence& s) const {
   for (int32_t i = 0; i < batcher_.num_running(); ++i) {
     const Sequence& other = live(batcher_.running_slot(i));
     if (other.age >= s.age) return false;  // they are in the order of their age
-    if (other.group == s.group && other.num_computed < other.num_prompt()) return true;
+    if (other.group == s.group && (other.num_computed < other.num_prompt() || rebuild_.comes_in_pass(other))) return true;
   }
   return false;
 }

@@ -137,7 +137,9 @@ void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.socket_bytes);
   w->put(static_cast<uint8_t>(p.rebuild.mode));
   w->put(p.rebuild.link_bytes_per_second);
+  w->put(static_cast<uint8_t>(p.rebuild.whole_pages));
   w->put(p.rebuild.revoke_every);
+  w->put(p.rebuild.revoke_at_layer);
   w->put(static_cast<uint32_t>(p.faults.size()));
   for (const WorkerFault& f : p.faults) {
     w->put(f.worker);
@@ -158,7 +160,9 @@ WorkerProofs read_proofs(WireReader* r) {
   p.socket_bytes = r->integer("socket_bytes", 0, 1 << 20);
   p.rebuild.mode = static_cast<RebuildMode>(r->integer<uint8_t>("rebuild", 0, static_cast<uint8_t>(RebuildMode::kTransfer)));
   p.rebuild.link_bytes_per_second = r->number("link_bytes_per_second", 0.0, 1e15);
+  p.rebuild.whole_pages = r->integer<uint8_t>("whole_pages", 0, 1) != 0;
   p.rebuild.revoke_every = r->integer("revoke_every", 0, kMaxInt);
+  p.rebuild.revoke_at_layer = r->integer("revoke_at_layer", -1, kMaxInt);
   constexpr size_t kFaultBytes = 14;
   p.faults.resize(r->count("faults", kFaultBytes));
   for (WorkerFault& f : p.faults) {

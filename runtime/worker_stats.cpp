@@ -29,6 +29,8 @@ void WorkerStats::add(const WorkerStats& o) {
   prefix_hit_tokens += o.prefix_hit_tokens;
   weight_bytes_written += o.weight_bytes_written;
   kv_copied_tokens += o.kv_copied_tokens;
+  kv_overlaps += o.kv_overlaps;
+  kv_overlaps_lost += o.kv_overlaps_lost;
   kv_pages_in_use += o.kv_pages_in_use;
   kv_pages_leased += o.kv_pages_leased;
   kv_pages_peak += o.kv_pages_peak;
@@ -64,6 +66,8 @@ std::string WorkerStats::json() const {
   put("migrations", std::to_string(migrations));
   put("weight_bytes_written", std::to_string(weight_bytes_written));
   put("kv_copied_tokens", std::to_string(kv_copied_tokens));
+  put("kv_overlaps", std::to_string(kv_overlaps));
+  put("kv_overlaps_lost", std::to_string(kv_overlaps_lost));
   put("batch_peak", std::to_string(batch_peak));
   put("kv_pages_in_use", std::to_string(kv_pages_in_use));
   put("kv_pages_peak", std::to_string(kv_pages_peak));

@@ -23,6 +23,8 @@ struct WorkerStats {
   int64_t prefix_hit_tokens = 0;
   int64_t weight_bytes_written = 0;  // by models of its own: loaded, put or quantised
   int64_t kv_copied_tokens = 0;  // positions of sequences that came from other workers, copied and not computed
+  int64_t kv_overlaps = 0;       // times that such a sequence's rows ran while its last pages came,
+  int64_t kv_overlaps_lost = 0;  // and times that these were lost in the middle
   int32_t kv_pages_in_use = 0;   // held by live sequences
   int32_t kv_pages_leased = 0;   // held only for other workers to copy
   int32_t kv_pages_peak = 0;

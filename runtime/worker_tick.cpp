@@ -29,20 +29,22 @@ bool Worker::step() {
   if (stats_.ticks == options_.proofs.preempt_at_tick) batcher_.preempt_one(this);
   advance_rebuilds();
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
+  rebuild_.begin_pass(runs);
   if (runs.empty()) return wait_for_pages() || await_drafts();
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
-  target().run(rows_.batch());      // run: the forward program …
+  target().run(rows_.batch(), rebuild_.gate());  // run: the forward program …
   if (device_->accelerator() != nullptr) speculator_->look_ahead();  // … beside which, on a device, drafters look up for the next tick
   draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
   hold_pass(runs.size());
-  const double verifying = marks_.clock.seconds() - marks_.verify_at;
+  const double waited = rebuild_.waited_seconds(), verifying = marks_.clock.seconds() - marks_.verify_at - waited;
+  settle_copies();
   commit(runs);                     // commit: … kept, with its pages; finished samples leave
   const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;
-  speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * drafting, .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * seconds});
+  speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * drafting, .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * (seconds - waited)});
   if (options_.trace != nullptr) trace_tick(runs.size(), drafting, verifying, seconds);
-  rebuild_.end_tick(stats_.prefill_tokens - marks_.prefill_tokens, seconds);
+  rebuild_.end_tick(stats_.prefill_tokens - marks_.prefill_tokens, seconds - waited);
   ++stats_.ticks;
   stats_.kernel_seconds += verifying;
   stats_.busy_seconds += seconds;
@@ -57,7 +59,7 @@ void Worker::hold_pass(size_t batch) {
   if (pace_ == nullptr) return;
   const RowBatch rows = rows_.batch();
   const CostRole role = rows.num_rows > static_cast<int32_t>(batch) ? CostRole::kVerify : CostRole::kTarget;
-  pace_->hold(options_.pace->target.time_ms(role, pass_shape(static_cast<double>(batch), rows)));
+  pace_->hold(rebuild_.held_ms(options_.pace->target.time_ms(role, pass_shape(static_cast<double>(batch), rows))));
 }
 
 void Worker::trace_tick(size_t batch, double draft, double verify, double tick) {
@@ -120,7 +122,7 @@ void Worker::fork(size_t run, const Sequence& s, int32_t begin) {
 // How deep the sequence of this run may draft, up to `most`: not past its limit, and not past the pages there are.
 int32_t Worker::draft_depth(const Sequence& s, const RowRun& run, int32_t most) const {
   const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() && run.end - run.begin == 1;
-  if (!decodes) return 0;
+  if (!decodes || rebuild_.comes_in_pass(s)) return 0;  // a drafter would read what is not there yet
   const int32_t depth = std::min(most, s.max_tokens - s.num_tokens() - 1);
   if (s.pages.pages_to_write(target().page_pool(), run.end, run.end + depth) <= target().prefix_cache().num_available()) return depth;
   return std::min(depth, s.pages.num_pages() * kPageTokens - run.end);
@@ -205,6 +207,7 @@ void Worker::commit(const std::vector<RowRun>& runs) {
     const RowRun& run = runs[i];
     const RunPlace& at = places_[i];
     Sequence* s = &live(run.slot);
+    if (s->runs_to < run.end) continue;  // what it read was lost meanwhile: see settle_copies()
     s->num_computed = run.end;
     if (rows_faulted(at.row, run.end - run.begin)) {
       finish(s, OTR_FINISH_ERROR, kNotFinite);

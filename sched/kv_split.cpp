@@ -1,33 +1,53 @@
 #include "sched/kv_split.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace otr {
+namespace {
 
-double rebuild_seconds(int32_t x, int32_t gap, const RebuildRates& rates) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  const auto seconds = [](int32_t tokens, double rate) {
-    if (tokens <= 0) return 0.0;
-    return rate > 0 ? tokens / rate : kNever;
-  };
-  const double front = x > 0 ? std::max(rates.least_tick, seconds(x, rates.computed)) : 0;
-  return std::max(front, seconds(gap - x, rates.copied));
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Ticks of a chunk each, and the last one of what is left.
+double front_seconds(int32_t x, const RebuildRates& rates) {
+  const auto tick = [&rates](int32_t tokens) { return std::max(rates.least_tick, rates.computed > 0 ? tokens / rates.computed : kNever); };
+  const int32_t chunks = x / rates.chunk, rest = x % rates.chunk;
+  return (chunks > 0 ? chunks * tick(rates.chunk) : 0) + (rest > 0 ? tick(rest) : 0);
+}
+
+double copy_seconds(int32_t tokens, const RebuildRates& rates) {
+  if (tokens <= rates.arrived) return 0;
+  return rates.copied > 0 ? (tokens - rates.arrived) / rates.copied : kNever;
+}
+
+}  // namespace
+
+double rebuild_seconds(int32_t x, int32_t gap, int32_t page, const RebuildRates& rates) {
+  const double front = front_seconds(x, rates);
+  if (x == gap && !rates.any_copied) return front;
+  const double copies = copy_seconds((gap - x + page - 1) / page * page, rates);
+  const double begin = std::max(front, copies - rates.least_tick);
+  return begin == kNever ? kNever : begin + rates.least_tick + std::max(0.0, copies - begin) / rates.num_layers;
 }
 
 int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates) {
   const int32_t gap = end - begin;
   if (gap == 0 || rates.copied <= 0) return gap;
   if (rates.computed <= 0) return std::min(end, (begin / page + 1) * page) - begin;
-  // Where both take equally long, the better one of the page ends around it; or no more than the page that is begun.
-  const int32_t least = std::min(end, (begin + page - 1) / page * page);
-  const int32_t equal = begin + static_cast<int32_t>(gap * (rates.computed / (rates.computed + rates.copied)));
-  const int32_t below = std::max(least, equal / page * page), above = std::max(least, std::min(end, (equal / page + 1) * page));
-  int32_t best = least;
-  for (const int32_t other : {below, above}) {
-    if (rebuild_seconds(other - begin, gap, rates) < rebuild_seconds(best - begin, gap, rates)) best = other;
+  // All that it may choose from: a few thousand pages at most, some nanoseconds each.
+  int32_t best = gap;
+  double best_seconds = rebuild_seconds(gap, gap, page, rates);
+  for (int32_t at = (begin + page - 1) / page * page; at < end; at += page) {
+    const double seconds = rebuild_seconds(at - begin, gap, page, rates);
+    if (seconds < best_seconds || (seconds == best_seconds && at - begin < best)) {
+      best = at - begin;
+      best_seconds = seconds;
+    }
   }
-  return best - begin;
+  return best;
+}
+
+bool may_begin_early(const ComingCopies& copies, double tick, int32_t num_samples) {
+  return copies.all <= tick && num_samples * copies.first_layer <= tick;
 }
 
 }  // namespace otr

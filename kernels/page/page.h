@@ -24,7 +24,8 @@ struct KvLayout {
   int32_t head_dim = 0;
 
   OTR_HOST_DEVICE constexpr int64_t head_elements() const { return int64_t{kPageTokens} * head_dim; }  // of K or of V
-  OTR_HOST_DEVICE constexpr int64_t page_elements() const { return 2 * head_elements() * num_kv_heads * num_layers; }
+  OTR_HOST_DEVICE constexpr int64_t layer_elements() const { return 2 * head_elements() * num_kv_heads; }  // of a page: in one piece
+  OTR_HOST_DEVICE constexpr int64_t page_elements() const { return layer_elements() * num_layers; }
   OTR_HOST_DEVICE constexpr int64_t page_bytes() const { return page_elements() * static_cast<int64_t>(sizeof(Element)); }
   // Element offsets inside a page.
   OTR_HOST_DEVICE constexpr int64_t k_offset(int layer, int kv_head) const {

@@ -25,5 +25,7 @@ struct PageScatterParams {
   const Element* transfer;  // [num_ids][page_elements], aligned to 16 bytes
 };
 void page_scatter(const PageScatterParams& params, ThreadPool& pool);
+// One layer of them, on the host.
+void page_scatter_layer(const PageScatterParams& params, int32_t layer, ThreadPool& pool);
 
 }  // namespace otr

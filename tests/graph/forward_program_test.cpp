@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -58,14 +59,14 @@ class Program {
   }
 
   // Runs the pieces as one batch. Returns the logits of every row, piece after piece.
-  std::vector<Row> run(const std::vector<Piece>& pieces) {
+  std::vector<Row> run(const std::vector<Piece>& pieces, LayerGate* gate = nullptr) {
     const ModelConfig& c = weights_.config();
     RowBatchBuilder builder({kMaxRows, 64, kMaxRows, kNumPages}, attention_tile_rows(c.num_heads, c.num_kv_heads));
     for (const Piece& p : pieces) {
       builder.add(std::span(*p.tokens).subspan(static_cast<size_t>(p.begin), static_cast<size_t>(p.end - p.begin)), p.begin, p.pages, 0);
     }
     const RowBatch batch = builder.batch();
-    program_->run(batch);
+    program_->run(batch, nullptr, gate);
     std::vector<Row> rows;
     for (int32_t r = 0; r < batch.num_rows; ++r) {
       rows.push_back(bits_of(program_->logits() + int64_t{r} * c.vocab_size, static_cast<size_t>(c.vocab_size)));
@@ -74,6 +75,10 @@ class Program {
   }
   bool faulted(int32_t row) const { return program_->fault()[row] != 0; }
 
+  // One layer of a page.
+  std::span<Element> layer(PageId page, int32_t layer) {
+    return {pages_.data() + page * layout_.page_elements() + layer * layout_.layer_elements(), static_cast<size_t>(layout_.layer_elements())};
+  }
   // Fills a page with one value everywhere.
   void fill(PageId page, float value) {
     Element* begin = pages_.data() + page * layout_.page_elements();
@@ -198,6 +203,47 @@ TEST_P(ForwardProgramTest, ItsOwnPagesAreSeen) {
   const std::vector<Row> expected = one_by_one(&program, tokens);
   program.fill(1, 1.0f);
   EXPECT_TRUE(program.run({{&tokens, 149, 150, {0, 1, 2}}})[0] != expected[149]);
+}
+
+// Copies the layers of pages into others as the pass comes to them: all of them, or all but one.
+class LateLayers final : public LayerGate {
+ public:
+  LateLayers(Program* program, const std::vector<PageId>& from, const std::vector<PageId>& to, int32_t left_out)
+      : program_(*program), from_(from), to_(to), left_out_(left_out) {}
+  void before_layer(int32_t layer) override {
+    EXPECT_EQ(layer, asked_++);
+    for (size_t i = 0; i < to_.size() && layer != left_out_; ++i) {
+      std::ranges::copy(program_.layer(from_[i], layer), program_.layer(to_[i], layer).begin());
+    }
+  }
+  int32_t asked() const { return asked_; }
+
+ private:
+  Program& program_;
+  const std::vector<PageId> from_, to_;
+  const int32_t left_out_;
+  int32_t asked_ = 0;
+};
+
+// The page that the rows write on is among those that come late. A layer that does not come is seen, whichever it is; other rows see nothing.
+TEST_P(ForwardProgramTest, EarlierPositionsMayComeAsLateAsTheirLayer) {
+  const TinyModel model({.num_layers = 3});
+  Program program(GetParam(), model, 2);
+  const std::vector<int32_t> tokens = random_tokens(4, 150, 97), others = random_tokens(5, 80, 97);
+  const std::vector<Row> expected_others = one_by_one(&program, others), expected = one_by_one(&program, tokens);
+  const std::vector<PageId> others_pages = {20, 21}, pages = {30, 31, 32};
+  for (const PageId page : others_pages) program.fill(page, 0.0f);
+  program.run({{&others, 0, 79, others_pages}});
+  for (const int32_t left_out : {-1, 0, 1, 2}) {
+    for (const PageId page : pages) program.fill(page, std::nanf(""));
+    for (const PageId page : {0, 1, 2}) program.fill(page, 0.0f);
+    program.run({{&tokens, 0, 149, {0, 1, 2}}});
+    LateLayers late(&program, {0, 1, 2}, pages, left_out);
+    const std::vector<Row> rows = program.run({{&tokens, 149, 150, pages}, {&others, 79, 80, others_pages}}, &late);
+    EXPECT_EQ(late.asked(), 3);
+    EXPECT_EQ(rows[0] == expected[149], left_out < 0) << left_out;
+    EXPECT_TRUE(rows[1] == expected_others[79]) << left_out;
+  }
 }
 
 TEST_P(ForwardProgramTest, ANanMarksItsRowAndTouchesNoOther) {

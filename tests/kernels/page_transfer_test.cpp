@@ -62,5 +62,19 @@ TEST(PageTransfer, ScatteringPutsPagesBackAndTouchesNoOther) {
         << id;
 }
 
+TEST(PageTransfer, LayersPutBackOneByOneAreThePages) {
+  const std::vector<Element> pages = random_pages(1);
+  const std::vector<PageId> from = {3, 1}, to = {0, 4};
+  std::vector<Element> transfer(2 * static_cast<size_t>(kLayout.page_elements())), whole = random_pages(2), by_layers = whole;
+  ThreadPool pool(2);
+  page_gather({kLayout, pages.data(), from.data(), 2, transfer.data()}, pool);
+  page_scatter({kLayout, whole.data(), to.data(), 2, transfer.data()}, pool);
+  for (int32_t layer = 0; layer < kLayout.num_layers; ++layer) {
+    EXPECT_FALSE(same_bits(by_layers, whole)) << layer;
+    page_scatter_layer({kLayout, by_layers.data(), to.data(), 2, transfer.data()}, layer, pool);
+  }
+  EXPECT_TRUE(same_bits(by_layers, whole));
+}
+
 }  // namespace
 }  // namespace otr
