@@ -67,9 +67,7 @@ WindowChoice best_window(WindowForm form, double p, const WindowCosts& costs, do
   WindowChoice best;
   form = form_in(form, batch);
   for (int32_t w = 1; w <= most && w <= costs.bound(form, w, line, most); ++w) {
-    WindowTimes times = costs.times(form, w, batch);
-    times.busy = 1 - std::pow(1 - std::pow(p, w), batch - 1);
-    const double speed = window_speed(form, p, w, times);
+    const double speed = window_speed(form, p, w, costs.times(form, w, batch));
     if (speed > best.speed) best = {w, speed};
   }
   return best;

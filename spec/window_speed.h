@@ -5,10 +5,11 @@
 //   decoupled   drafter and verifier work at once; a wrong token costs the windows behind it. Between two wrong tokens k = p^w / (1 - p^w)
 //               windows are kept whole, each in max(w D, V), and the one that is not takes w D + V:
 //                 (k w + E[a + 1 | a < w]) / (w D + V + k max(w D, V))
-//   in a batch  drafters are in the middle of a level when a verdict comes, for the sake of others, and passes follow each other as long as
-//               anybody's window is there, with chance `busy`: what is wrong misses whole passes, the mean of ceil((w + u) D / V) over u
-//               from 0 to 1, in the place of w D. Within 6 % of seven verifiers with one drafter, token by token (tests/sched/simulator_test.cpp);
-//               ceil(w D / V) in its place is 36 % below to 27 % above
+//   in a batch  passes of the verifier follow each other for the sake of others, so that a request that was wrong misses whole ones:
+//               (ceil(w D / V) + 1) V in the place of w D + V. A third slower at p = 0.5 (tests/sched/simulator_test.cpp). A drafter that
+//               works for several verifiers is in the middle of a level when a verdict comes, and their passes follow each other only as
+//               long as anybody's window is there (WindowTimes): the mean of ceil((w + u) D / V) over u from 0 to 1, with chance `busy`.
+//               So the simulator is within 6 % of seven verifiers with one drafter, token by token; without, 36 % below to 27 % above
 //   paper's     sum over a < w of p^a (1 - p) (a + 1) / 2, + w p^w, over max(w D, V): the half stands for what is thrown away. It is off by
 //               -47 to +27 % of what the protocol in sched/window.h does, and prefers the wrong mode on a sixth of a grid
 //               (tests/sched/window_test.cpp)
@@ -61,7 +62,7 @@ struct WindowCosts {
     return verify->verify_ms(batch, (window + (form == WindowForm::kCoupled ? 1 : 0)) * batch, context);
   }
   WindowTimes times(WindowForm form, int32_t window, double batch) const {
-    return {.draft_ms = draft_ms(batch), .verify_ms = verify_ms(form, window, batch), .level = form == WindowForm::kDecoupledInBatch ? 1.0 : 0.0};
+    return {draft_ms(batch), verify_ms(form, window, batch)};
   }
   // The lines go through b = 1 and b = `line`. At least 1, at most `most`.
   int32_t bound(WindowForm form, int32_t window, double line, int32_t most) const;
