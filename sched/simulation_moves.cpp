@@ -24,10 +24,12 @@ bool Simulation::take_half(int32_t to, double ms) {
   std::stable_sort(runs.begin(), runs.end(), shorter);
   Group& taker = groups_[static_cast<size_t>(to)];
   taker.drafter = busiest->drafter;
+  taker.races = busiest->races;
   for (size_t left = runs.size() / 2; left > 0; --left) {
     Run r = runs.front();
     runs.erase(runs.begin());
     r.ready_ms = ms + rebuild_ms(request(r).prompt + r.done);
+    if (is_served(taker)) r.set(plan_.setting);  // its drafter knows it no more
     std::vector<int32_t>& places = places_[static_cast<size_t>(r.request)];
     std::replace(places.begin(), places.end(), from, to);
     taker.runs.push_back(r);
@@ -46,6 +48,7 @@ void Simulation::race(const Racer& racer, double ms) {
   const Run& leader = run_of(name, first);
   Group& g = groups_[static_cast<size_t>(racer.worker)];
   g.drafter = racer.drafter;
+  g.races = true;
   Run r;
   r.request = name;
   r.drafter = racer.drafter;
@@ -58,7 +61,7 @@ void Simulation::race(const Racer& racer, double ms) {
   const double mean = question_.drafters[static_cast<size_t>(racer.drafter)].p, batch = o_.max_race_batch;
   const WindowChoice coupled = best_window(WindowForm::kCoupled, mean, c, batch, std::max(2.0, batch), o_.most);
   WindowChoice decoupled;
-  if (plan_.draft_gpus > 0) decoupled = best_window(question_.form, mean, c, batch, std::max(2.0, batch), o_.most);
+  if (plan_.draft_gpus > 0 && !is_engine()) decoupled = best_window(question_.form, mean, c, batch, std::max(2.0, batch), o_.most);
   const bool better = decoupled.speed > coupled.speed;
   r.set({.window = (better ? decoupled : coupled).window, .mode = better ? DraftMode::kDecoupled : DraftMode::kCoupled});
   g.runs.push_back(r);
@@ -73,15 +76,18 @@ void Simulation::assign(double ms) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int32_t load = static_cast<int32_t>(groups_[g].runs.size());
     free += load == 0;
-    workers.push_back({.id = static_cast<int32_t>(g), .drafter = load == 0 ? -1 : groups_[g].drafter, .load = load});
+    // Those for whom others draft are not of the ladder: their drafter is none that a racer has.
+    const int32_t drafter = is_served(groups_[g]) ? static_cast<int32_t>(o_.drafters.size()) : groups_[g].drafter;
+    workers.push_back({.id = static_cast<int32_t>(g), .drafter = load == 0 ? -1 : drafter, .load = load});
   }
   std::vector<RaceRequest> requests;
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].empty()) continue;
     RaceRequest r{.request = i, .p = 0, .drafters = 0};
     for (const int32_t place : places_[i]) {
-      const int32_t d = groups_[static_cast<size_t>(place)].drafter;
-      r.drafters |= 1u << d;
+      const Group& g = groups_[static_cast<size_t>(place)];
+      const int32_t d = g.drafter;
+      r.drafters |= is_served(g) ? 0 : 1u << d;
       r.p = std::max<double>(r.p, requests_[i].p[static_cast<size_t>(d)]);
     }
     requests.push_back(r);

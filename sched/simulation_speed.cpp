@@ -8,6 +8,11 @@
 #include "spec/optimiser.h"
 
 namespace otr {
+namespace {
+
+constexpr int kPassIterations = 4;  // then a pass and those who are in it agree within a percent
+
+}  // namespace
 
 // Tokens and waste until `ms` at the speeds of the last pricing.
 void Simulation::advance(int32_t group, double ms) {
@@ -22,40 +27,94 @@ void Simulation::advance(int32_t group, double ms) {
   g.now = ms;
 }
 
+// What the engine's policies choose anew as often as the batch changes.
+void Simulation::choose_windows(Group* g) {
+  double context = 0, batch = 0;
+  for (const Run& r : g->runs) {
+    if (r.ready_ms > g->now + kTiny) continue;
+    context += request(r).prompt + r.done;
+    ++batch;
+  }
+  if (batch == 0) return;
+  if (optimises_ticks()) return optimise_group(g, context / batch);
+  if (!g->races) return;
+  const double mean = question_.drafters[static_cast<size_t>(g->drafter)].p;
+  const WindowChoice best = best_window(WindowForm::kCoupled, mean, costs(*g, context / batch), batch, batch, o_.most);
+  for (Run& r : g->runs) r.set({.window = std::max(1, best.window), .mode = DraftMode::kCoupled});
+}
+
+// Rows of a pass that a run takes part in: what replicas find comes as rows too, about another window.
+double Simulation::rows_of(const Run& r) const {
+  const bool leaps = at_least(SimulationMode::kLeapfrog) && places_[static_cast<size_t>(r.request)].size() > 1;
+  return r.setting.window * (leaps ? 2 : 1) + (r.setting.mode == DraftMode::kCoupled ? 1 : 0);
+}
+
+// Who is wrong in a batch goes on with the next pass, if others keep the verifier busy: those whose next window is there already.
+WindowTimes Simulation::served_times(const Run& r, const ServedLoad& load) {
+  return {.draft_ms = load.draft_ms, .verify_ms = load.verify_ms, .level = load.served > 1 ? 1.0 : 0.0, .busy = 1 - std::pow(1 - r.whole, load.batch - 1)};
+}
+
+// A pass of those whose windows have come, which are the more the shorter it takes.
+double Simulation::served_pass_ms(const Group& g, const WindowCosts& c, ServedLoad load) const {
+  for (int i = 0; i < kPassIterations; ++i) {
+    double there = 0, rows = 0, nobody = 1;
+    for (const Run& r : g.runs) {
+      if (r.ready_ms > g.now + kTiny) continue;
+      const WindowTimes times = served_times(r, load);
+      const double wait = window_wait_ms(r.setting.window, times, times.busy);
+      const double ahead = std::max(0.0, r.setting.window * load.draft_ms - load.verify_ms);  // of a window that is kept whole
+      const double apart = r.setting.mode == DraftMode::kCoupled ? wait : (1 - r.whole) * wait + r.whole * ahead;
+      const double share = load.verify_ms / (apart + load.verify_ms);
+      there += share;
+      rows += share * rows_of(r);
+      nobody *= 1 - share;
+    }
+    load.verify_ms = c.verify->verify_ms(there / (1 - nobody), rows / (1 - nobody), c.context);
+  }
+  return load.verify_ms;
+}
+
 // Speeds in the batch and context of now.
 void Simulation::price(int32_t group) {
   Group& g = groups_[static_cast<size_t>(group)];
+  if (is_engine()) choose_windows(&g);
   double context = 0, rows = 0, batch = 0;
   int32_t widest = 0;
   for (const Run& r : g.runs) {
     if (r.ready_ms > g.now + kTiny) continue;
-    const bool leaps = at_least(SimulationMode::kLeapfrog) && places_[static_cast<size_t>(r.request)].size() > 1;
     context += request(r).prompt + r.done;
-    // What replicas find comes as rows too: about another window.
-    rows += r.setting.window * (leaps ? 2 : 1) + (r.setting.mode == DraftMode::kCoupled ? 1 : 0);
+    rows += rows_of(r);
     widest = std::max(widest, r.setting.window);
     ++batch;
   }
   for (Run& r : g.runs) r.speed = r.waste = 0;
   if (batch == 0) return;
   const WindowCosts c = costs(g, context / batch);
-  const double draft = c.draft_ms(batch);
-  const double verify = g.drafter < 0 ? c.verify->target_ms(batch, c.context) : c.verify->verify_ms(batch, rows, c.context);
+  const bool served = is_served(g);
+  ServedLoad load{.draft_ms = c.draft_ms(batch), .batch = batch};
+  load.verify_ms = g.drafter < 0 ? c.verify->target_ms(batch, c.context) : c.verify->verify_ms(batch, rows, c.context);
+  if (served) {
+    load.draft_ms = level_ms(static_cast<size_t>(group) % servers_.size(), &load.served);
+    load.verify_ms = served_pass_ms(g, c, load);
+  }
+  const double draft = load.draft_ms, verify = load.verify_ms;
+  // Where all share their GPUs, the widest window sets the pace.
+  const bool in_turns = plan_.draft_gpus == 0 || (g.races && is_engine());
   for (Run& r : g.runs) {
     if (r.ready_ms > g.now + kTiny) continue;
     if (g.drafter < 0) {
       r.speed = 1 / verify;
       continue;
     }
-    // Where all share their GPUs, the widest window sets the pace.
-    const double w = r.setting.window, once = (plan_.draft_gpus == 0 ? widest : w) * draft + verify;
-    r.tick_ms = once;
+    const double w = r.setting.window;
+    const WindowTimes times = served ? served_times(r, load) : WindowTimes{draft, verify};
+    r.tick_ms = (served ? window_wait_ms(r.setting.window, times, times.busy) : (in_turns ? widest : w) * draft) + verify;
     if (r.setting.mode == DraftMode::kCoupled) {
       const double tokens = r.window_tokens + r.whole;
-      r.speed = tokens / once;
+      r.speed = tokens / r.tick_ms;
       r.waste = (w - r.window_tokens) / tokens;
     } else {
-      r.speed = window_speed(form_in(WindowForm::kDecoupled, batch), r.p, r.setting.window, {draft, verify});
+      r.speed = window_speed(form_in(WindowForm::kDecoupled, batch), r.p, r.setting.window, times);
       const double ahead = draft > 0 ? std::min(w, verify / draft) : w;
       r.waste = (w - r.window_tokens + (1 - r.whole) * ahead) / r.window_tokens;
     }
@@ -103,15 +162,6 @@ void Simulation::price_leapfrog(int32_t group) {
   }
 }
 
-// The mean p of all requests for whom the same worker drafts.
-double Simulation::mean_beside(int32_t group) const {
-  double sum = 0, count = 0;
-  for (size_t g = static_cast<size_t>(group % o_.draft_workers); g < groups_.size(); g += static_cast<size_t>(o_.draft_workers)) {
-    for (const Run& r : groups_[g].runs) sum += r.p, ++count;
-  }
-  return sum / count;
-}
-
 void Simulation::reconfigure_group(int32_t group, double ms) {
   Group& g = groups_[static_cast<size_t>(group)];
   g.next_reconfigure = kNever;
@@ -126,7 +176,6 @@ void Simulation::reconfigure_group(int32_t group, double ms) {
   if (ours && plan_.draft_gpus == 0) return optimise_group(&g, context / batch);
   ReconfigureRule rule{.line = line};
   if (ours) rule = {.batch = batch, .line = line, .everyone = true};
-  if (shares_drafters()) rule.mean = mean_beside(group);
   const int32_t changed = reconfigure(rule, question_.form, costs(g, context / batch), o_.most, windows);
   for (size_t i = 0; i < windows.size(); ++i) g.runs[i].set(windows[i].setting);
   result_.num_reconfigured += changed;

@@ -10,7 +10,7 @@
 namespace otr {
 namespace {
 
-constexpr double kAssignEvery = 1000;    // ms: workers that come free wait for others so long
+constexpr double kAssignEvery = 1000;    // ms: workers that come free wait for others so long, but for the engine's
 constexpr double kContextGrowth = 0.05;  // speeds are priced anew after
 constexpr int64_t kOurIterations = 100;  // between two looks at the windows
 constexpr size_t kMostDecisions = 100;
@@ -105,11 +105,14 @@ void Simulation::place() {
     places_[i].push_back(static_cast<int32_t>(g));
   }
   for (Group& g : groups_) g.drafter = plan_.drafter;
+  if (!shares_drafters()) return;
+  servers_.assign(static_cast<size_t>(o_.draft_workers), {.left = static_cast<double>(o_.reconfigure_every)});
 }
 
 void Simulation::schedule(int32_t group) {
   Group& g = groups_[static_cast<size_t>(group)];
   ++g.version;
+  if (shares_drafters() && at_least(SimulationMode::kReconfigured)) count_levels(static_cast<size_t>(group) % servers_.size(), g.now);
   if (g.runs.empty()) return;
   double next = kNever, batch = 0, context = 0, grows = 0, tick = 0;
   for (const Run& r : g.runs) {
@@ -124,9 +127,7 @@ void Simulation::schedule(int32_t group) {
     tick = std::max(tick, r.tick_ms);
   }
   if (grows > 0) next = std::min(next, g.now + (kContextGrowth * context + 64.0 * batch) / grows);
-  if (at_least(SimulationMode::kReconfigured)) {
-    // A worker that drafts for others counts its levels.
-    if (shares_drafters() && grows > 0) tick = costs(g, context / batch).draft_ms(batch);
+  if (at_least(SimulationMode::kReconfigured) && !shares_drafters() && !optimises_ticks()) {
     if (g.next_reconfigure == kNever && tick > 0)
       g.next_reconfigure = g.now + static_cast<double>(mode_ == SimulationMode::kOurs ? kOurIterations : o_.reconfigure_every) * tick;
     next = std::min(next, g.next_reconfigure);
@@ -171,11 +172,12 @@ void Simulation::finish(int32_t group, double ms) {
     schedule(t);
     if (!g.runs.empty() || !at_least(SimulationMode::kFastestOfN)) continue;
     g.drafter = -1;
+    g.races = false;
     g.next_reconfigure = kNever;
     raced_ = true;
   }
   if (raced_ && !assigning_) {
-    events_.push({ms + kAssignEvery, -1, 0});
+    events_.push({ms + (is_engine() ? 0 : kAssignEvery), Event::kAssign, 0});
     assigning_ = true;
   }
 }
@@ -183,7 +185,7 @@ void Simulation::finish(int32_t group, double ms) {
 Result<SimulationResult> Simulation::run() {
   OTR_RETURN_IF_ERROR(plan());
   place();
-  ladder_ = ladder_order(question_, plan_.verifier, o_.max_race_batch);
+  ladder_ = ladder_order(question_, plan_.verifier, is_engine() ? 1 : o_.max_race_batch);
   result_.finish_ms.assign(requests_.size(), 0);
   for (int32_t g = 0; g < static_cast<int32_t>(groups_.size()); ++g) {
     price(g);
@@ -192,8 +194,13 @@ Result<SimulationResult> Simulation::run() {
   while (left_ > 0) {
     const Event e = events_.top();
     events_.pop();
-    if (e.group < 0) {
+    if (e.group == Event::kAssign) {
       assign(e.ms);
+      continue;
+    }
+    if (e.group < Event::kAssign) {
+      const size_t server = Event::server_of(e.group);
+      if (e.version == servers_[server].version) reconfigure_server(server, e.ms);
       continue;
     }
     Group& g = groups_[static_cast<size_t>(e.group)];

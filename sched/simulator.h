@@ -50,7 +50,9 @@ struct SimulationOptions {
   double shared = 0.5;                       // as leapfrog_tokens()
   int64_t reconfigure_every = kReconfigureIterations;  // algorithm 2; of workers that draft for others, levels
   double kv_transfer_ms = 0;                 // a token's keys and values between workers; 0: there is no way
-  // As Outrider's engine does it, instead of algorithm 1's groups and requests that stay where they are:
+  // As Outrider's engine does it, instead of algorithm 1's groups and requests that stay where they are. Then racers begin at once, draft
+  // for themselves in windows for their batch, and may have the drafter that others draft with for that request; `ours` looks at
+  // windows whenever a batch changes; algorithm 2 looks at all requests of a draft worker, by its levels:
   int32_t draft_workers = 0;  // so many workers draft for all others, each for its share, where drafting is decoupled; 0: groups
   int32_t drafter = -1;       // of `drafters`, that they draft with; -1: the fastest
   int32_t window = 0;         // in which they draft; 0: the best

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
 
 namespace otr {
 namespace {
@@ -24,6 +25,7 @@ constexpr double kLookingShare = 0.005;  // of a tick, for each of these
 constexpr int64_t kLongAgo = 8;      // ticks
 constexpr int64_t kExploreEvery = 8; // ticks
 constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
+constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
 }  // namespace
 
@@ -197,6 +199,7 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
                    .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = probe};
   }
   arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain.ms);
+  if (view.rows[0].rung > 0 && !tuner_.explored()) arm_ = arm_of_replica(view, std::span(arms).first(models_.size() + 1));
   if (arm_ == 0) return best;
   const size_t m = static_cast<size_t>(arm_) - 1;
   drafter_ = models_[m];
@@ -213,7 +216,23 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     // The gate ends a draft that goes badly; one that goes well may go on.
     depth_[r] = explored ? std::min(depth, kProbeDepth) : depth == 0 ? 0 : std::min(most, 2 * depth + 2);
   }
-  return candidates_[m].found.value() > best.value() ? candidates_[m].found : best;
+  return candidates_[m].found.value() > best.value() || view.rows[0].rung > 0 ? candidates_[m].found : best;
+}
+
+// The same drafter would find what the first replica finds: each next one takes the next best, if it is not much worse.
+int AutoChooser::arm_of_replica(const TickView& view, std::span<const Tuner::Arm> arms) const {
+  std::array<std::pair<double, int>, Tuner::kMaxArms> order;  // less their values, arms
+  size_t count = 0;
+  for (size_t a = 0; a < arms.size(); ++a) {
+    const int arm = static_cast<int>(a);
+    order[a] = {-arms[a].value * tuner_.factor(static_cast<double>(view.rows.size()), arm), arm};
+  }
+  std::sort(order.begin(), order.begin() + arms.size());
+  const double least = kWorthRacing * order[0].first;
+  for (size_t a = 0; a < arms.size(); ++a) {
+    if (order[a].second != 0 && order[a].first <= least && order[a].first < 0) order[count++] = order[a];
+  }
+  return count == 0 ? 0 : order[static_cast<size_t>(view.rows[0].rung) % count].second;
 }
 
 void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const {

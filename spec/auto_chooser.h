@@ -2,7 +2,7 @@
 // the Tuner's experience.
 //
 //   choose   for each drafter with a model: how deep it should draft for which rows, and what the tick is then worth; the best one drafts,
-//            or none; drafters that look up cost nothing and always do
+//            or none; drafters that look up cost nothing and always do. Replicas, by rung, get the next best ones: what they find differs
 //   gate     after each level, with its nodes' own probabilities: whether the next is worth its time, and for which of them
 //   select   which of all the nodes are worth verifying; siblings of different drafters share what the target can choose
 //   observe  times against the model, drafts against the odds, the choice against its forecast
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "spec/acceptance.h"
@@ -84,6 +85,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   bool rests(const TickView& view);
   bool plain_is_due(const TickView& view, const DraftDepth& plain) const;
   DraftDepth choose_arm(const TickView& view, const DraftDepth& plain);
+  int arm_of_replica(const TickView& view, std::span<const Tuner::Arm> arms) const;
   void plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const;
   void note_use(const TickView& view, bool used);
   double catch_up_ms(const TickView& view, int drafter) const;

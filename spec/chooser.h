@@ -23,7 +23,7 @@ struct TickRow {
   int32_t context;    // tokens it has: prompt and response
   int32_t generated;  // of them, the response's
   int32_t max_depth;  // of its draft: tokens it may still produce, pages to spare; >= 1
-  int32_t rung = 0;   // not 0: a replica; policy specactor drafts with drafter rung - 1 for it
+  int32_t rung = 0;   // not 0: a replica; policy specactor drafts with drafter rung - 1 for it, auto with the next best ones
 };
 
 struct TickView {

@@ -11,6 +11,24 @@ double coupled_tokens(double p, int32_t window) {
   return tokens;
 }
 
+namespace {
+
+// Of ceil(x) between 0 and x.
+double sum_of_ceil(double x) {
+  const double whole = std::ceil(x);
+  return whole * x - whole * (whole - 1) / 2;
+}
+
+}  // namespace
+
+double window_wait_ms(int32_t window, const WindowTimes& t, double busy) {
+  const double soonest = window * t.draft_ms, latest = soonest + t.level * t.draft_ms;
+  if (busy <= 0) return (soonest + latest) / 2;
+  const double first = soonest / t.verify_ms, last = latest / t.verify_ms;
+  const double passes = last > first ? (sum_of_ceil(last) - sum_of_ceil(first)) / (last - first) : std::ceil(first);
+  return busy * passes * t.verify_ms + (1 - busy) * (soonest + latest) / 2;
+}
+
 double window_speed(WindowForm form, double p, int32_t window, const WindowTimes& times) {
   const double draft = window * times.draft_ms, verify = times.verify_ms, whole = std::pow(p, window);
   switch (form) {
@@ -20,7 +38,7 @@ double window_speed(WindowForm form, double p, int32_t window, const WindowTimes
     // last of its run with probability 1 - p^w.
     case WindowForm::kDecoupled:
     case WindowForm::kDecoupledInBatch: {
-      const double missed = form == WindowForm::kDecoupled ? draft : std::ceil(draft / verify) * verify;
+      const double missed = window_wait_ms(window, times, form == WindowForm::kDecoupled ? 0 : times.busy);
       return coupled_tokens(p, window - 1) / ((1 - whole) * (missed + verify) + whole * std::max(draft, verify));
     }
     case WindowForm::kPaperDecoupled: {

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "runtime/draft_roles.h"
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/every_path.h"
 
@@ -82,6 +83,18 @@ class Decoupled : public EveryPath {
   std::vector<Request> requests_ = mixed_requests(model_);
   nlohmann::json stats_;
 };
+
+// 8 workers of 6 samples each: one drafts for 7, of three one for at most 2; and no more than there are rows of logits.
+TEST(DraftRoles, ALevelIsForEveryoneWhomAWorkerDraftsFor) {
+  WorkerOptions w;
+  w.num_workers = 8;
+  w.max_batch = 6;
+  w.max_draft_rows = 96;
+  EXPECT_EQ(draft_server_options(w, {}, 1).tree.max_batch, 42);
+  EXPECT_EQ(draft_server_options(w, {}, 3).tree.max_batch, 12);
+  w.max_batch = 64;
+  EXPECT_EQ(draft_server_options(w, {}, 1).tree.max_batch, 64 + 96 - 1);
+}
 
 TEST_P(Decoupled, ChangesNothing) {
   const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});

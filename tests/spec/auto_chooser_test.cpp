@@ -287,6 +287,26 @@ TEST(AutoChooser, StragglersGetMore) {
   EXPECT_EQ(std::accumulate(none.begin(), none.end(), 0), 0);
 }
 
+// Two drafters, of which the second is slower: replicas take them by turns, unless it is far slower.
+TEST(AutoChooser, ReplicasDraftWithTheNextBest) {
+  const auto drafter_of = [](double share, int32_t rung) {
+    const std::vector<DrafterTraits> drafters = {{.name = "ngram"}, {.name = "small", .has_model = true}, {.name = "medium", .has_model = true}};
+    const std::unique_ptr<Chooser> chooser = make_chooser({.policy = parse_policy("auto").value(), .drafters = drafters,
+                                                           .costs = {made_costs(64, 0.1), made_costs(64, 0.1), made_costs(64, share)}, .max_batch = 64});
+    const std::vector<TickRow> rows = {{.sequence = 1, .slot = 0, .context = 100, .generated = 50, .max_depth = 30, .rung = rung}};
+    TickPlan plan;
+    for (int tick = 0; tick < 4 && plan.drafters == 0; ++tick) {  // some look what plain decoding takes
+      plan.clear();
+      chooser->choose({.rows = rows, .batch = 1, .other_rows = 0, .context = 100}, &plan);
+    }
+    return plan.drafters & ~1u;
+  };
+  for (int32_t rung = 0; rung < 5; ++rung) {
+    EXPECT_EQ(drafter_of(0.13, rung), rung % 2 == 0 ? 2u : 4u) << rung;
+    EXPECT_EQ(drafter_of(1.5, rung), 2u) << rung;
+  }
+}
+
 // A sequence's tokens are verified within the limits, whatever the drafters proposed.
 TEST(AutoChooser, KeepsItsLimits) {
   const std::unique_ptr<Chooser> chooser = make_auto(made_costs(1e6, 0.01));
