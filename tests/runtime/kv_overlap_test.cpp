@@ -14,7 +14,10 @@
 #include "runtime/engine.h"
 #include "runtime/kv_file.h"
 #include "runtime/kv_rebuild.h"
+#include "tests/runtime/engine_runs.h"
+#include "tests/runtime/every_path.h"
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {
