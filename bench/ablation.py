@@ -6,7 +6,7 @@ in the times, so differences of a per cent show, and the same command prints the
     bench/ablation.py --profile PROFILE.json --model DIR --drafter NAME=w4:DIR [--steps 8] [--policy auto:chain …] [--json FILE]
 
 A step is a rollout with noise of its own. Printed for every policy: its makespan, the geometric mean over the steps of off's over it, and of auto's over
-it, each with a two-sided 90 % interval (Student's t on the logarithms). Exit code 1: an output differs from plain decoding's.
+it, each with a two-sided 90 % interval (Student's t on the logarithms). Exit code 1, with a line that says so: a run failed, or an output differs from plain decoding's.
 """
 import argparse
 import collections
@@ -41,7 +41,7 @@ def makespan(args, policy, step, folder):
     elif not filecmp.cmp(out, plain, shallow=False):
         sys.exit(f"step {step}: the output of {policy} differs")
     with open(stats, encoding="utf-8") as f:
-        return json.load(f)["busy_seconds"]
+        return json.load(f)["emulation"]["makespan_seconds"]
 
 
 def interval(ratios):
@@ -64,6 +64,8 @@ def main():
     parser.add_argument("--policy", action="append", help="instead of auto's parts and the presets")
     parser.add_argument("--json", help="write every makespan to this file")
     args = parser.parse_args()
+    if {"off", "auto"} & set(args.policy or []):
+        parser.error("off and auto run in any case")
     if args.steps < 2:
         parser.error("--steps must be at least 2, for an interval")
     model = args.drafter[0].split("=")[0] if args.drafter else "self"

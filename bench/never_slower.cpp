@@ -64,10 +64,11 @@ bool compare(const Question& q, int32_t batch, double keep) {
   std::vector<double> ratios, seconds;
   bool same = true;
   for (int32_t i = 0; i < q.pairs; ++i) {
+    const uint64_t streams = static_cast<uint64_t>(i);  // other samples in every pair
     StepRun off, by_auto;
-    if (i % 2 == 0) off = run_step(plain.get(), prompts, q.new_tokens);
-    by_auto = run_step(chosen.get(), prompts, q.new_tokens);
-    if (i % 2 == 1) off = run_step(plain.get(), prompts, q.new_tokens);
+    if (i % 2 == 0) off = run_step(plain.get(), prompts, q.new_tokens, streams);
+    by_auto = run_step(chosen.get(), prompts, q.new_tokens, streams);
+    if (i % 2 == 1) off = run_step(plain.get(), prompts, q.new_tokens, streams);
     same = same && off.samples == by_auto.samples;
     ratios.push_back(off.seconds / by_auto.seconds);
     seconds.push_back(off.seconds);

@@ -24,9 +24,9 @@ struct RebuildRates {
   double computed = 0;     // tokens per second that a tick's rows come to; 0: not known yet
   double copied = 0;       // tokens per second that arrive; 0: none do
   double least_tick = 0;   // seconds that a tick takes, however few its rows
-  int32_t chunk = std::numeric_limits<int32_t>::max();  // tokens that a tick computes at most
+  int32_t chunk = std::numeric_limits<int32_t>::max();  // tokens that a tick computes at most; > 0
   double arrived = 0;      // tokens whose pages have arrived, wholly or in part, and are not copied yet
-  int32_t num_layers = 1;  // that the last pages come in, one by one; 1: they come whole
+  int32_t num_layers = 1;  // > 0: that the last pages come in, one by one; 1: they come whole
   bool any_copied = false;  // then the rows behind the gap take a tick of their own, even if all that is left is computed
 };
 

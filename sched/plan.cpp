@@ -92,7 +92,7 @@ int32_t reconfigure(const ReconfigureRule& rule, WindowForm form, const WindowCo
                     std::span<RequestWindow> requests) {
   double sum = 0;
   for (const RequestWindow& r : requests) sum += r.p;
-  const double mean = rule.mean >= 0 ? rule.mean : sum / static_cast<double>(requests.size());
+  const double mean = sum / static_cast<double>(requests.size());
   int32_t looked_at = 0;
   for (RequestWindow& r : requests) {
     if (!rule.everyone && r.p >= mean) continue;

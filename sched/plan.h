@@ -80,7 +80,6 @@ struct RequestWindow {
 struct ReconfigureRule {
   double batch = 1;       // what a request is thought to run in
   double line = 1;        // the batch to which bounds are drawn
-  double mean = -1;       // of p, over more requests than are looked at; -1: over these
   bool everyone = false;  // not only those whose p is below the mean
   bool may_decouple = true;
 };

@@ -6,13 +6,12 @@
 //   drafter   d d d d|d d d d|. . . .|d d d d|x . . .        d: drafts a token, .: waits or drafts for others
 //   verifier          V V V V V V|V V V V V V|               a mismatch there ----^ rolls back: a new epoch
 //
-// A message may close: the drafter then waits for the verdict, which brings one token more, the target's own behind a window
-// that is kept whole. Coupled speculation is that every window closes: pausing is all that switching takes. Window and mode may
-// be set at any time.
+// A message may close: the drafter then waits for the verdict, which brings one token more, the target's own behind a window that is kept
+// whole. Coupled speculation is that every window closes. Window and mode may be set at any time.
 //
-// The verifier owns the epoch, and raises it with every mismatch, and whenever it goes on without the draft: what is on its way
-// begins elsewhere. Messages are recognised by epoch and position: duplicates, late and early ones do nothing. What was lost is
-// sent again on demand. Nothing here can change a response: a verdict holds the target's own tokens.
+// The verifier owns the epoch, and raises it with every mismatch, and whenever it goes on without the draft. Messages are recognised by
+// epoch and position: duplicates, late and early ones do nothing. What was lost is sent again on demand. Nothing here can change a
+// response: a verdict holds the target's own tokens.
 //
 // Thread safety: each half belongs to one thread; messages are values. Nothing is allocated after construction.
 #pragma once

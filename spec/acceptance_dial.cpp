@@ -1,6 +1,7 @@
 #include "spec/acceptance_dial.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace otr {
@@ -31,12 +32,22 @@ bool AcceptanceDial::spoils(const NoiseStream& request, int32_t position) const 
 }
 
 void AcceptanceDial::spoil(const NoiseStream& request, int32_t position, int32_t vocab_size, Forest* forest) const {
-  for (int32_t node = 0; on() && node < forest->size(); ++node) {
+  if (!on()) return;
+  std::array<int32_t, kMaxDraftNodes> was;  // by node: what a sibling gives up stays wrong for the others
+  for (int32_t node = 0; node < forest->size(); ++node) was[static_cast<size_t>(node)] = (*forest)[node].token;
+  for (int32_t node = 0; node < forest->size(); ++node) {
     const DraftNode& n = (*forest)[node];
     if (!spoils(request, position + n.depth - 1)) continue;
+    const auto is_taken = [&](int32_t token) {
+      for (int32_t other = n.parent + 1; other < forest->size(); ++other) {
+        const bool has = (*forest)[other].token == token || was[static_cast<size_t>(other)] == token;
+        if ((*forest)[other].parent == n.parent && has) return true;
+      }
+      return false;
+    };
     int32_t wrong = n.token;
     do wrong = (wrong + 1) % vocab_size;
-    while (forest->child(n.parent, wrong) != Forest::kNone);
+    while (is_taken(wrong));
     forest->set_token(node, wrong);
   }
 }

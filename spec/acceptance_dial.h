@@ -22,7 +22,7 @@ struct AcceptanceDial {
   // Of a request, in [0, 1].
   double share(const NoiseStream& request) const;
   bool spoils(const NoiseStream& request, int32_t position) const;
-  // Every node of the draft that comes at `position`, the root's children there. REQUIRES: vocab_size > the forest's size.
+  // Every node of the draft that comes at `position`, the root's children there. REQUIRES: vocab_size > twice the forest's size.
   void spoil(const NoiseStream& request, int32_t position, int32_t vocab_size, Forest* forest) const;
 };
 

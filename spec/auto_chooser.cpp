@@ -24,6 +24,7 @@ constexpr int32_t kMostRest = 8;      // ticks
 constexpr double kLookingShare = 0.005;  // of a tick, for each of these
 constexpr int64_t kLongAgo = 8;      // ticks
 constexpr int64_t kExploreEvery = 8; // ticks
+constexpr double kMostBelieved = 4;  // times the forecast: of what a tick has taken
 constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
@@ -229,10 +230,11 @@ int AutoChooser::arm_of_replica(const TickView& view, std::span<const Tuner::Arm
   }
   std::sort(order.begin(), order.begin() + arms.size());
   const double least = kWorthRacing * order[0].first;
+  const size_t next = static_cast<size_t>(view.rows[0].rung) - (order[0].second == 0);  // where the first replica drafts with none
   for (size_t a = 0; a < arms.size(); ++a) {
     if (order[a].second != 0 && order[a].first <= least && order[a].first < 0) order[count++] = order[a];
   }
-  return count == 0 ? 0 : order[static_cast<size_t>(view.rows[0].rung) % count].second;
+  return count == 0 ? 0 : order[next % count].second;
 }
 
 void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const {
@@ -396,7 +398,8 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   }
   const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
   (plain_ ? plain_fixed_ : fixed_)[bucket_of(view)].add(std::min(rest, modelled));
-  const double own_ms = outcome.tick_ms - (nodes > 0 ? others_ms_ : plain_others_ms_);
+  // A tick that the machine spent elsewhere says little.
+  const double own_ms = std::min(outcome.tick_ms, kMostBelieved * plan.expected_ms) - (nodes > 0 ? others_ms_ : plain_others_ms_);
   if (own_ms > 0) gain_[bucket_of(view)].add(tokens, own_ms * plain_value_);
   tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);
 }

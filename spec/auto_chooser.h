@@ -61,8 +61,8 @@ class AutoChooser final : public Chooser, private DraftGate {
       plain_tokens = kKeep * plain_tokens + plain;
       ++ticks;
     }
-    // 0: not known yet
-    double value() const { return ticks >= 3 && plain_tokens > 0 ? tokens / plain_tokens : 0; }
+    // 0: not known yet. At least 1: plain decoding is always there.
+    double value() const { return ticks < 3 || plain_tokens <= 0 ? 0 : tokens > plain_tokens ? tokens / plain_tokens : 1; }
   };
   // What a model would draft.
   struct Candidate {
