@@ -44,6 +44,8 @@ Status Engine::name_decoupled(std::span<const DrafterModel> models, Policy* poli
   const int32_t drafting = options_.num_draft_workers;
   if (drafting < 0 || 2 * drafting > options_.num_workers)
     return invalid_argument("num_draft_workers must be between 0 and half of num_workers");
+  // What drafters on other workers know of their drafts would be wrong.
+  if (drafting > 0 && options_.dial.on()) return unsupported("an acceptance dial where workers draft for others");
   if (drafting == 0) {
     if (!policy->decoupled) return {};
     return invalid_argument("policy '" + options_.policy + "' needs num_draft_workers: workers that draft for others");

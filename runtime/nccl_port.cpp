@@ -91,9 +91,11 @@ Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
   for (const ncclResult_t r : {result, ended}) {
     if (r != ncclSuccess && r != ncclInProgress) return failure("move", r);
   }
+  const Stopwatch moving;  // one patience for both
   OTR_RETURN_IF_ERROR(wait("move", patience_ms_, true, given_up));
   OTR_RETURN_IF_ERROR(copy_word(false));
-  OTR_RETURN_IF_ERROR(wait("word", patience_ms_, true, given_up));
+  const int32_t left_ms = std::max(1, patience_ms_ - static_cast<int32_t>(1e3 * moving.seconds()));
+  OTR_RETURN_IF_ERROR(wait("word", left_ms, true, given_up));
   move->word = *host_word_;
   return {};
 }

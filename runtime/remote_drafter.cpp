@@ -149,12 +149,13 @@ bool RemoteDrafter::send(Request* r) {
     rings_ = true;
   }
   VerdictMessage verdict;
-  while (!link_.verdicts.full()) {
-    if (!r->window->report(&verdict)) return true;
+  while (r->window->is_due()) {
+    if (link_.verdicts.full()) return ++num_full_, false;
+    (void)r->window->report(&verdict);
     link_.verdicts.push(verdict);
     rings_ = true;
   }
-  return ++num_full_, false;
+  return true;
 }
 
 DraftWork RemoteDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {

@@ -147,7 +147,7 @@ void VerifyWindow::grow(std::span<const int32_t> tokens, bool ended) {
 }
 
 bool VerifyWindow::report(VerdictMessage* verdict) {
-  if (told_length_ == length() && told_epoch_ == epoch_ && told_end_ == ended_) return false;
+  if (!is_due()) return false;
   *verdict = since(told_length_);
   told_length_ = verdict->end();
   told_epoch_ = verdict->epoch;

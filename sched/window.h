@@ -67,9 +67,8 @@ class DraftWindow {
   void add(int32_t token);  // REQUIRES: may_draft()
   // The drafter finds no more: what it has goes to the verifier as it is, also if that is nothing.
   void close() { closing_ = true; }
-  // The next message that is due. Ask until there is none.
-  bool send(DraftMessage* message);
   bool is_due() const { return next_due().has_value(); }
+  bool send(DraftMessage* message);  // the next that is due: ask until there is none
   // The messages that wait for a verdict, once more; from the first on until false.
   bool resend(int32_t index, DraftMessage* message) const;
 
@@ -79,8 +78,7 @@ class DraftWindow {
   int32_t judged() const { return judged_; }  // tokens that are the target's
   bool ended() const { return ended_; }
   uint32_t epoch() const { return epoch_; }
-  // Drafted and not judged, from judged() on.
-  std::span<const int32_t> drafted() const { return {tokens_.data(), static_cast<size_t>(num_drafted_)}; }
+  std::span<const int32_t> drafted() const { return {tokens_.data(), static_cast<size_t>(num_drafted_)}; }  // not judged, from judged() on
   int64_t num_rollbacks() const { return num_rollbacks_; }
   int64_t num_wasted() const { return num_wasted_; }  // thrown away, without the wrong ones that a verdict replaced
   int64_t num_kept() const { return num_kept_; }  // drafted, and the target's
@@ -126,11 +124,11 @@ class VerifyWindow {
   void grow(std::span<const int32_t> tokens, bool ended);
   void abandon() { ended_ = true; }  // the request leaves this verifier: its drafter may forget it
   // The next verdict that is due: what the drafter has not been told. Ask until there is none.
+  bool is_due() const { return told_length_ != length() || told_epoch_ != epoch_ || told_end_ != ended_; }
   bool report(VerdictMessage* verdict);
   // Whatever is known from position `begin` on: for a draft that was sent again, or a new drafter.
   VerdictMessage since(int32_t begin) const;
-  // Another drafter takes over. A new epoch, which since() tells it.
-  void replace_drafter();
+  void replace_drafter();  // another takes over, in a new epoch, which since() tells it
 
   int32_t length() const { return begin_ + static_cast<int32_t>(response_.size()); }
   bool ended() const { return ended_; }

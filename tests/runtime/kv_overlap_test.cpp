@@ -318,7 +318,7 @@ TEST_F(Overlap, AFileHasLayersToo) {
 
 // By the wall's clock the pass itself waits.
 TEST_F(Overlap, APassWaitsForItsLayers) {
-  constexpr double kLink = 0.06;
+  constexpr double kLink = kSanitized ? 0.5 : 0.06;
   const RebuildOptions options = link(kLink);
   lender_ = std::make_unique<KvRebuild>(&from(), &from_box_, options);
   borrower_ = std::make_unique<KvRebuild>(&to(), &to_box_, options);

@@ -13,7 +13,7 @@ namespace {
 
 class PageNetMemory : public PageNets {
  protected:
-  PageNetMemory() : PageNets(2, /*patience_ms=*/50) { is_test_thread = true; }
+  PageNetMemory() : PageNets(2, /*patience_ms=*/kSanitized ? 500 : 50) { is_test_thread = true; }
   ~PageNetMemory() override { engine_allocations_left = -1; }
 
   // The engine's memory is another matter.
