@@ -12,6 +12,9 @@ namespace {
 
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
 constexpr double kMargin = 1.03;      // what a drafter with a model must promise: plain decoding never disappoints
+// What has been caught up with stays: a run that is broken off has little to pay when it goes on. Were less believed after short runs, drafts
+// would look too dear to begin, and runs stay short.
+constexpr double kFewestTicks = 64;
 constexpr double kRunMemory = 0.25;   // how much the newest run of ticks with a drafter counts
 constexpr size_t kMostRows = 256;    // with more nothing is drafted: no row would get a node
 constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
@@ -95,7 +98,7 @@ double AutoChooser::catch_up_ms(const TickView& view, int drafter) const {
   };
   const double now = regular < 1 ? 0 : level_ms(rows + regular) - level_ms(rows);
   const double once = rest < 1 ? 0 : level_ms(rows + regular + rest) - level_ms(rows + regular);
-  return now + once / std::max(1.0, run.mean_ticks);
+  return now + once / std::max(kFewestTicks, run.mean_ticks);
 }
 
 void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {

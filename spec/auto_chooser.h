@@ -72,7 +72,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   // The ticks in a row that a drafter is used: now, and usually.
   struct Run {
     int32_t ticks = 0;
-    double mean_ticks = 64;
+    double mean_ticks = 0;
   };
 
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
