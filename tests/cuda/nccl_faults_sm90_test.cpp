@@ -121,7 +121,7 @@ TEST_F(NcclFaults, ATrainersIdIsUsedOnce) {
   EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 2}))), "");
   EXPECT_EQ(nccl()["generation"], 1) << nccl();
   EXPECT_GT(nccl()["moves"], 0);
-  EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 3, .first_rank = 1, .patience_ms = 100}))), "");
+  EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 3, .first_rank = 1, .patience_ms = 500}))), "");
   EXPECT_EQ(nccl()["failures"], 1) << nccl();  // nobody is rank 0; with an id of its own it goes
 }
 
