@@ -7,6 +7,7 @@
 
 #include "tests/runtime/failing_new.h"
 #include "tests/runtime/page_nets.h"
+#include "tests/runtime/sanitized.h"
 
 namespace otr {
 namespace {
