@@ -40,6 +40,8 @@ class Acceptance {
   void end_tick();
   // Kept / foretold.
   double trust(int drafter) const;
+  // Tokens of its drafts, of late, that were foretold and verified.
+  double seen(int drafter) const { return verdicts_[static_cast<size_t>(drafter)].places; }
 
  private:
   struct Share {

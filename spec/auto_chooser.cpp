@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 namespace otr {
@@ -28,7 +29,10 @@ constexpr double kLookingShare = 0.005;  // of a tick, for each of these
 constexpr int64_t kLongAgo = 8;      // ticks
 constexpr int64_t kExploreEvery = 8; // ticks
 constexpr double kMostBelieved = 4;  // times the forecast: of what a tick has taken
-constexpr int32_t kProbeDepth = 4;   // of a draft that is to be seen, not to win
+constexpr int32_t kProbeDepth = 3;   // of a draft that is to be seen, not to win
+constexpr size_t kProbeRows = 2;     // that have it: some four tokens that are foretold
+constexpr float kProbeLeast = 0.2f;  // A of a node whose children it sees
+constexpr double kKnown = 2;         // tokens foretold and verified: with fewer a drafter is looked at before it is used
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
 }  // namespace
@@ -54,6 +58,7 @@ AutoChooser::AutoChooser(const ChooserOptions& options)
     lengths_.reserve(batch);
     weights_.reserve(batch);
   }
+  probed_.reserve(batch);
   sorted_.reserve(batch * static_cast<size_t>(kMaxDraftNodes));
 }
 
@@ -76,6 +81,31 @@ double AutoChooser::others_ms(const TickView& view, const CostCorrection& correc
   return std::max(0.0, with - correction.factor(n) * cost.verify_ms(n, n, view.context));
 }
 
+// Tokens of the row that the drafter has to run before it drafts.
+int32_t AutoChooser::behind(const TickRow& row, int drafter) const {
+  if (!options_.drafters[static_cast<size_t>(drafter)].needs_prefill) return 0;
+  const size_t slot = static_cast<size_t>(row.slot);
+  const bool seen = slot < known_.size() && known_[slot].sequence == row.sequence;
+  return std::max(0, row.context - 1 - (seen ? known_[slot].tokens[static_cast<size_t>(drafter)] : 0));
+}
+
+// A draft that is there to be seen, for the few rows with the least to catch up with; sets probed_. Returns what it takes if it brings nothing.
+double AutoChooser::plan_probe(const TickView& view, const TickTimes& times, int drafter) {
+  probed_.resize(view.rows.size());
+  std::iota(probed_.begin(), probed_.end(), 0);
+  const auto before = [&](int32_t a, int32_t b) {
+    return std::pair(behind(view.rows[static_cast<size_t>(a)], drafter), a) < std::pair(behind(view.rows[static_cast<size_t>(b)], drafter), b);
+  };
+  if (probed_.size() > kProbeRows) {
+    std::partial_sort(probed_.begin(), probed_.begin() + kProbeRows, probed_.end(), before);
+    probed_.resize(kProbeRows);
+  }
+  const double rows = static_cast<double>(probed_.size());
+  double unknown = 0;
+  for (const int32_t row : probed_) unknown += behind(view.rows[static_cast<size_t>(row)], drafter);
+  return times.draft_ms(rows + unknown) + (kProbeDepth - 1) * times.draft_ms(rows) + times.verify_ms(kProbeDepth * rows) - times.verify_ms(0);
+}
+
 // What running the tokens that the drafter does not know yet adds to its first level. The newest draft that was kept is always one of them;
 // more are there where it begins, and that is spread over the ticks that it then drafts for.
 double AutoChooser::catch_up_ms(const TickView& view, int drafter) const {
@@ -83,12 +113,9 @@ double AutoChooser::catch_up_ms(const TickView& view, int drafter) const {
   const Run& run = runs_[static_cast<size_t>(drafter)];
   double regular = 0, rest = 0;
   for (const TickRow& row : view.rows) {
-    const size_t slot = static_cast<size_t>(row.slot);
-    const bool seen = slot < known_.size() && known_[slot].sequence == row.sequence;
-    const int32_t tokens = seen ? known_[slot].tokens[static_cast<size_t>(drafter)] : 0;
-    const int32_t behind = std::max(0, row.context - 1 - tokens);
-    regular += std::min(behind, 1);
-    rest += std::max(0, behind - 1);
+    const int32_t unknown = behind(row, drafter);
+    regular += std::min(unknown, 1);
+    rest += std::max(0, unknown - 1);
   }
   const double rows = static_cast<double>(view.rows.size());
   const CostModel& cost = options_.costs[static_cast<size_t>(drafter)];
@@ -122,11 +149,12 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   depth_.assign(view.rows.size(), 0);
   arm_ = 0;
   drafter_ = kNone;
+  probe_ = false;
   plain_ = view.rows.size() > kMostRows || rests(view);
   if (!plain_) {
     const DraftDepth best = choose_arm(view, plain);
     value_ = best.value();
-    plain_ = !tuner_.explored() && plain_is_due(view, plain);
+    plain_ = !probe_ && plain_is_due(view, plain);
     if (!plain_) return plan_drafts(view, best, plan);
     times_ = times(view, kNone);
     arm_ = 0;
@@ -198,9 +226,8 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     fill_odds(view, models_[m], 0);
     candidate.found = optimiser_.best_depth(t, odds_, most, once, candidate.found.value());
     candidate.row_depth = optimiser_.row_depth();
-    const double probe = once + kProbeDepth * t.draft_ms(n) + t.verify_ms(kProbeDepth * n) - t.verify_ms(0);
     arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
-                   .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = probe};
+                   .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
   }
   arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain.ms);
   if (view.rows[0].rung > 0 && !tuner_.explored()) arm_ = arm_of_replica(view, std::span(arms).first(models_.size() + 1));
@@ -209,16 +236,16 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   drafter_ = models_[m];
   times_ = times(view, drafter_);
   draft_ = {.tokens = n, .nodes = 0, .spent_ms = times_.draft_ms(n) + catch_up_ms(view, drafter_)};
-  const bool explored = tuner_.explored();
-  if (explored) {
-    fill_odds(view, drafter_, kHoped);
-    candidates_[m].found = optimiser_.best_depth(times_, odds_, most, catch_up_ms(view, drafter_));
-    candidates_[m].row_depth = optimiser_.row_depth();
+  probe_ = tuner_.explored() || (view.rows[0].rung == 0 && acceptance_.seen(drafter_) < kKnown);
+  if (probe_) {
+    plan_probe(view, times_, drafter_);
+    for (const int32_t row : probed_) depth_[static_cast<size_t>(row)] = std::min({kProbeDepth, most, view.rows[static_cast<size_t>(row)].max_depth});
+    return best;
   }
   for (size_t r = 0; r < depth_.size(); ++r) {
     const int32_t depth = candidates_[m].row_depth[r];
     // The gate ends a draft that goes badly; one that goes well may go on.
-    depth_[r] = explored ? std::min(depth, kProbeDepth) : depth == 0 ? 0 : std::min(most, 2 * depth + 2);
+    depth_[r] = depth == 0 ? 0 : std::min(most, 2 * depth + 2);
   }
   return candidates_[m].found.value() > best.value() || view.rows[0].rung > 0 ? candidates_[m].found : best;
 }
@@ -242,7 +269,7 @@ int AutoChooser::arm_of_replica(const TickView& view, std::span<const Tuner::Arm
 
 void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const {
   const int32_t most = options_.policy.depth;
-  plan->drafters = lookups_ | (drafter_ == kNone ? 0 : 1u << drafter_);
+  plan->drafters = (probe_ ? 0 : lookups_) | (drafter_ == kNone ? 0 : 1u << drafter_);
   plan->model_depth = depth_;
   plan->depth = most;
   // Depth takes pages, and these are cleared: what looks up gets as much as it has needed of late.
@@ -264,7 +291,7 @@ void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, Tick
 // this tick has so far would ask for more levels the worse they went, and for fewer the better.) Until that is known, what the tick has
 // so far: forecasts do not enter, since the deepest of them is the most flattering one.
 float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<const float> frontier) {
-  if (tuner_.explored()) return 0;
+  if (probe_) return kProbeLeast;
   // A place has more children than are worth a row of the target's.
   const double worth = usual_value_ * times_.node_ms(draft_.nodes);
   for (const float acceptance : frontier) {
@@ -283,9 +310,14 @@ float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<co
 // the noise and its own law: what it gives its children is not there for the children of the others. What is below them
 // shrinks in proportion.
 void AutoChooser::weigh(Forest* forest, uint32_t models) const {
+  // A probe has to be able to see that a drafter has become better.
+  const float trust_of_models = probe_ || drafter_ == kNone ? 1.0f : std::min(1.0f, static_cast<float>(acceptance_.trust(drafter_)));
   for (int32_t i = 0; i < forest->size(); ++i) {
     const DraftNode& node = (*forest)[i];
-    if ((node.drafters & models) != 0) continue;
+    if ((node.drafters & models) != 0) {
+      forest->set_worth(i, node.acceptance * trust_of_models);
+      continue;
+    }
     const bool at_root = node.parent == Forest::kRoot;
     const float said = at_root ? 1.0f : (*forest)[node.parent].acceptance, place = at_root ? 1.0f : (*forest)[node.parent].worth;
     double trust = 0;
@@ -300,6 +332,15 @@ void AutoChooser::weigh(Forest* forest, uint32_t models) const {
     const float worth = std::min(share * place, std::max(0.0f, place - taken));
     forest->set_worth(i, worth >= 0 ? worth : 0.0f);
   }
+}
+
+// Whatever it gains: a few rows' drafts are not much beside a large batch.
+Optimiser::Cut AutoChooser::cut_of_probe(double spent_ms, int32_t rows, int32_t max_nodes) const {
+  const size_t nodes = static_cast<size_t>(std::min(max_nodes, kProbeDepth * static_cast<int32_t>(probed_.size())));
+  Optimiser::Cut cut{.nodes = static_cast<int32_t>(std::min(nodes, sorted_.size())), .tokens = static_cast<double>(rows)};
+  for (int32_t i = 0; i < cut.nodes; ++i) cut.tokens += static_cast<double>(sorted_[static_cast<size_t>(i)]);
+  cut.ms = spent_ms + times_.verify_ms(cut.nodes);
+  return cut;
 }
 
 void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) {
@@ -318,7 +359,7 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
   const double spent = work.passes == 0 ? 0 : work.passes * times_.draft_ms(static_cast<double>(work.rows) / work.passes);
   const int32_t n = static_cast<int32_t>(view.rows.size());
-  const Optimiser::Cut cut = Optimiser::best_cut(times_, sorted_, spent, n, max_nodes);
+  const Optimiser::Cut cut = probe_ ? cut_of_probe(spent, n, max_nodes) : Optimiser::best_cut(times_, sorted_, spent, n, max_nodes);
   const float least = cut.nodes == 0 ? std::numeric_limits<float>::infinity() : sorted_[static_cast<size_t>(cut.nodes) - 1];
   int32_t equal = 0;  // of the kept ones
   for (int32_t i = cut.nodes; i > 0 && sorted_[static_cast<size_t>(i) - 1] == least; --i) ++equal;

@@ -88,6 +88,9 @@ class AutoChooser final : public Chooser, private DraftGate {
   int arm_of_replica(const TickView& view, std::span<const Tuner::Arm> arms) const;
   void plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const;
   void note_use(const TickView& view, bool used);
+  int32_t behind(const TickRow& row, int drafter) const;
+  double plan_probe(const TickView& view, const TickTimes& times, int drafter);
+  Optimiser::Cut cut_of_probe(double spent_ms, int32_t rows, int32_t max_nodes) const;
   double catch_up_ms(const TickView& view, int drafter) const;
   void note_run(int drafter);
   void fill_odds(const TickView& view, int drafter, float at_least);
@@ -118,6 +121,8 @@ class AutoChooser final : public Chooser, private DraftGate {
   std::vector<int32_t> lengths_;    // likewise
   std::vector<Candidate> candidates_;  // by model
   std::vector<int32_t> depth_;      // by row: of the drafter that is chosen
+  std::vector<int32_t> probed_;     // rows of a probe
+  bool probe_ = false;              // its draft is there to be seen
   bool plain_ = false;              // it goes without a draft, to see what that takes
   int arm_ = 0;
   int drafter_ = kNone;

@@ -22,7 +22,7 @@ namespace otr {
 class Tuner {
  public:
   static constexpr int kMaxArms = kMaxDrafters + 1;
-  static constexpr double kExploring = 0.01;
+  static constexpr double kExploring = 0.005;
 
   // An arm as the model sees it in this tick.
   struct Arm {

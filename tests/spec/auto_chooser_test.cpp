@@ -39,6 +39,7 @@ struct World {
   CostModel truth;
   double p = 0.8;             // of the drafter's tokens, kept
   double sure = 0;            // not 0: the share of places whose token is as good as certain; at the others it may be anything
+  double honest = 1;          // of what it says of its tokens: 0: none is kept, whatever it says
   double noise = 0.05;        // of times
   unsigned seed = 7;
   std::vector<int32_t> lengths;
@@ -117,7 +118,7 @@ void play(Chooser* chooser, World* w) {
       const int32_t size = forests[r].size();
       nodes += size;
       int32_t kept = 0;
-      while (kept < size && uniform(random) < pi[r][static_cast<size_t>(kept)]) ++kept;
+      while (kept < size && uniform(random) < w->honest * pi[r][static_cast<size_t>(kept)]) ++kept;
       const int32_t levels = static_cast<int32_t>(pi[r].size());
       if (levels > 0) seen[static_cast<size_t>(rows[r].slot)] = rows[r].context + std::min(kept, levels - 1);
       int32_t& remaining = left[static_cast<size_t>(rows[r].slot)];
@@ -138,10 +139,10 @@ void play(Chooser* chooser, World* w) {
   }
 }
 
-std::unique_ptr<Chooser> make_auto(const CostModel& believed) {
+std::unique_ptr<Chooser> make_auto(const CostModel& believed, int32_t max_batch = 64) {
   const Policy policy = parse_policy("auto").value();
   return make_chooser({.policy = policy, .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true, .needs_prefill = true}},
-                       .costs = {believed, believed}, .max_batch = 64});
+                       .costs = {believed, believed}, .max_batch = max_batch});
 }
 
 // Lengths of a rollout with a long tail.
@@ -215,6 +216,29 @@ TEST(AutoChooser, GivesUpWhereNothingIsKept) {
       EXPECT_TRUE(w.model_ticks > 0 || ridge < 100);  // it has looked
     }
   }
+}
+
+// Nor where a new engine's drafter promises what it does not keep: 160 ticks, first looks included.
+TEST(AutoChooser, LooksBeforeItBelieves) {
+  for (const double ridge : {8.0, 40.0, 400.0}) {
+    for (const int32_t batch : {1, 2, 4, 8, 16, 32}) {
+      const World w{.truth = made_costs(ridge, 0.08), .honest = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 160)};
+      const double off = time_of([] { return std::make_unique<PlainChooser>(); }, w);
+      EXPECT_LE(time_of([&w] { return make_auto(w.truth); }, w), 1.03 * off) << "ridge " << ridge << ", batch " << batch;
+    }
+  }
+}
+
+// What few of many samples show is enough to draft for all of them, however little it gains by itself.
+TEST(AutoChooser, WhatItHasLookedAtItUses) {
+  World w{.truth = made_costs(4000, 0.08), .lengths = std::vector<int32_t>(256, 80)};
+  const std::unique_ptr<Chooser> chooser = make_auto(w.truth, 256);
+  play(chooser.get(), &w);
+  World plain = w;
+  plain.ms = 0;
+  PlainChooser off;
+  play(&off, &plain);
+  EXPECT_LT(w.ms, 0.7 * plain.ms);
 }
 
 // Costs believed by a factor of two too high or too low, each for itself, are found out.

@@ -140,10 +140,10 @@ TEST(Ladder, PolicyAutoStartsFromItAtWhatTheStepsBeforeHaveLeft) {
                     .drafters = {{.name = "a", .has_model = true}, {.name = "b", .has_model = true}},
                     .costs = {cost, cost},
                     .max_batch = 8});
-  // Two drafters of equal cost and nothing known: the ladder at the prior, for the first.
+  // Two drafters of equal cost and nothing known: a look at the first one, with two of the samples and three levels.
   const Step first(chooser.get(), 4, 100, {0.3f, 0.9f}, 300);
   ASSERT_EQ(first.plan.drafters, 1u);
-  EXPECT_EQ(first.plan.model_depth, std::vector<int32_t>(4, first_depth(cost, Acceptance::kPrior, 4)));
+  EXPECT_EQ(first.plan.model_depth, (std::vector<int32_t>{3, 3, 0, 0}));
   // The step has shown which of them is kept. Other samples, another batch: the first tick is the ladder's at the second's
   // acceptance.
   const Step second(chooser.get(), 2, 200, {0.3f, 0.9f}, 1);
