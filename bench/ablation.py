@@ -3,9 +3,10 @@
 model's tokens and drafts, and passes that take what a profile of a large model says (outrider emulate). Nothing else on the machine is seen
 in the times, so differences of a per cent show, and the same command prints the same figures.
 
-    bench/ablation.py --profile PROFILE.json --model DIR --drafter NAME=w4:DIR [--steps 8] [--policy auto:chain …] [--json FILE]
+    bench/ablation.py --profile PROFILE.json --model DIR --drafter NAME=w4:DIR [--steps 8] [--epoch 2] [--policy auto:chain …] [--json FILE]
 
-A step is a rollout with noise of its own. Printed for every policy: its makespan, the geometric mean over the steps of off's over it, and of auto's over
+A step is a rollout with noise of its own. `--epoch 2`: a step that is not counted fills the history; each policy then runs a
+step with a copy of what the step before has left, which is the same whatever the policy was. Printed for every policy: its makespan, the geometric mean over the steps of off's over it, and of auto's over
 it, each with a two-sided 90 % interval (Student's t on the logarithms). Exit code 1, with a line that says so: a run failed, or an output differs from plain decoding's.
 """
 import argparse
@@ -13,12 +14,13 @@ import collections
 import filecmp
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
-from auto_wins import PRESETS, ROOT, lower_bound
+from auto_wins import PRESETS, PRESETS_WITH_HISTORY, ROOT, lower_bound
 
 PARTS = ["auto:chain", "auto:q", "auto:uncoupled", "auto:untuned", "auto:stragglers"]
 
@@ -32,6 +34,11 @@ def makespan(args, policy, step, folder):
         command += ["--drafter", drafter]
     if args.kv_bytes:
         command += ["--kv-bytes", args.kv_bytes]
+    if args.epoch == 2:
+        history = os.path.join(folder, "history")
+        command += ["--history", history]
+        if step > 0:
+            shutil.copy(f"{history}-{step}", history)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr.strip() or f"{command} ended with {done.returncode}")
@@ -40,8 +47,21 @@ def makespan(args, policy, step, folder):
         os.rename(out, plain)
     elif not filecmp.cmp(out, plain, shallow=False):
         sys.exit(f"step {step}: the output of {policy} differs")
+    if args.epoch == 2:
+        os.replace(history, f"{history}-{step + 1}")  # its samples are what any policy leaves
     with open(stats, encoding="utf-8") as f:
         return json.load(f)["emulation"]["makespan_seconds"]
+
+
+def run_steps(args, policies, folder):
+    """Modelled seconds of every step, by policy."""
+    seconds = collections.defaultdict(list)
+    if args.epoch == 2:
+        makespan(args, "off", 0, folder)
+    for step in range(args.epoch - 1, args.epoch - 1 + args.steps):
+        for policy in policies:
+            seconds[policy].append(makespan(args, policy, step, folder))
+    return seconds
 
 
 def interval(ratios):
@@ -61,6 +81,7 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--kv-bytes", help="of the model's pages, which are small")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--epoch", type=int, choices=(1, 2), default=1)
     parser.add_argument("--policy", action="append", help="instead of auto's parts and the presets")
     parser.add_argument("--json", help="write every makespan to this file")
     args = parser.parse_args()
@@ -69,14 +90,12 @@ def main():
     if args.steps < 2:
         parser.error("--steps must be at least 2, for an interval")
     model = args.drafter[0].split("=")[0] if args.drafter else "self"
-    others = args.policy or PARTS + [p.format(model=model) for p in PRESETS]
-    seconds = collections.defaultdict(list)
+    presets = PRESETS if args.epoch == 1 else PRESETS + PRESETS_WITH_HISTORY
+    others = args.policy or PARTS + [p.format(model=model) for p in presets]
     with tempfile.TemporaryDirectory(prefix="outrider-bench-") as folder:
         with open(args.prompts, encoding="utf-8") as f, open(os.path.join(folder, "prompts.jsonl"), "w", encoding="utf-8") as few:
             few.writelines(line for line, _ in zip(f, range(args.num_prompts)))
-        for step in range(args.steps):
-            for policy in ["off", "auto", *others]:
-                seconds[policy].append(makespan(args, policy, step, folder))
+        seconds = run_steps(args, ["off", "auto", *others], folder)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump({"arguments": vars(args), "seconds": seconds}, f, indent=1)

@@ -27,6 +27,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRESETS = ["fixed:{model}:3", "fixed:{model}:5", "fixed:self:5", "fixed:ngram:4", "specactor", "rhymerl", "tlt", "efficientrollout"]
+PRESETS_WITH_HISTORY = ["fixed:history:4", "fixed:history:8", "fixed:history+{model}:5"]  # from the second epoch on
 STUDENT_95 = [0, 6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.90, 1.86, 1.83, 1.81]  # by degrees of freedom; one-sided
 
 
@@ -135,7 +136,7 @@ def main():
     if args.select < 1:
         parser.error("--select must be at least 1: it chooses the best preset")
     model = args.drafter[0].split("=")[0] if args.drafter else "self"
-    presets = args.preset or [p.format(model=model) for p in PRESETS]
+    presets = args.preset or [p.format(model=model) for p in (PRESETS if args.epoch == 1 else PRESETS + PRESETS_WITH_HISTORY)]
     runs, shuffle = collections.defaultdict(list), random.Random(1)
     with tempfile.TemporaryDirectory(prefix="outrider-bench-") as folder:
         with open(args.prompts, encoding="utf-8") as f, open(os.path.join(folder, "prompts.jsonl"), "w", encoding="utf-8") as few:

@@ -22,12 +22,28 @@ HistoryDrafter::HistoryDrafter(int number, HistorySource source, bool use_logpro
 
 void HistoryDrafter::join(const DraftSequence& s) {
   if (members_.size() <= static_cast<size_t>(s.slot)) members_.resize(static_cast<size_t>(s.slot) + 1);
-  const std::shared_ptr<const HistoryIndex> index = source_();
   member(s.slot) = {};
-  if (index != nullptr) member(s.slot).history = index->find(s.tokens.first(static_cast<size_t>(s.num_prompt)));
+  if (const std::shared_ptr<const HistoryIndex> index = source_(); index != nullptr) find_history(s, *index);
+}
+
+void HistoryDrafter::find_history(const DraftSequence& s, const HistoryIndex& index) {
+  member(s.slot).history = index.find(s.tokens.first(static_cast<size_t>(s.num_prompt)));
+}
+
+void HistoryDrafter::look_again(std::span<const DraftRow> rows) {
+  const std::shared_ptr<const HistoryIndex> index = source_();
+  if (index == nullptr) return;
+  if (latest_.lock() != index) latest_ = index, ++indices_seen_;
+  for (const DraftRow& row : rows) {
+    Member& m = member(row.sequence.slot);
+    if (m.history != nullptr || m.indices_seen == indices_seen_) continue;
+    m.indices_seen = indices_seen_;
+    find_history(row.sequence, *index);
+  }
 }
 
 DraftWork HistoryDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
+  look_again(rows);
   for (const DraftRow& row : rows) propose_row(row, limits.top_k, limits.max_nodes);
   return {};
 }

@@ -18,7 +18,8 @@
 //
 // In a tree (top_k > 1) nodes are added by acceptance, the greatest first. Length of the match counts the nodes on the way.
 //
-// A sequence uses the index that is current when it joins. Single-threaded.
+// A sequence uses the index that is current when it joins. If its prompt is not there, it looks again once there is another index: a worker
+// process reads its history while its first samples run. Single-threaded.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,7 @@
 
 namespace otr {
 
-// The current index; may be null. Called at every join.
+// The current index; may be null. Called at every join and proposal.
 using HistorySource = std::function<std::shared_ptr<const HistoryIndex>()>;
 
 class HistoryDrafter final : public Drafter {
@@ -73,6 +74,7 @@ class HistoryDrafter final : public Drafter {
 
   struct Member {
     std::shared_ptr<const PromptHistory> history;  // null: the prompt is new
+    uint64_t indices_seen = 0;                     // of the drafter's, when the prompt was last looked for
     int32_t window = kFirstWindow;
     bool proposed = false;                     // in this tick
     bool coupled = false;                      // that with log-probs
@@ -97,6 +99,8 @@ class HistoryDrafter final : public Drafter {
     int32_t parent, token, depth, rank;
     Range parent_places;
   };
+  void find_history(const DraftSequence& s, const HistoryIndex& index);
+  void look_again(std::span<const DraftRow> rows);
   bool find_places(const DraftSequence& s, Member* m);
   void propose_row(const DraftRow& row, int32_t top_k, int32_t max_nodes);
   void list_children(const PromptHistory& history, Range places);
@@ -109,6 +113,8 @@ class HistoryDrafter final : public Drafter {
   const HistorySource source_;
   const bool use_logprobs_;
   std::vector<Member> members_;                            // by slot
+  std::weak_ptr<const HistoryIndex> latest_;               // weak: between two steps an old one must not be kept for it
+  uint64_t indices_seen_ = 0;                              // how many have been the latest
   std::array<Rates, PromptHistory::kMaxMatch + 1> rates_;  // by match length and rank
   std::array<Trust, PromptHistory::kMaxMatch + 1> trust_;  // by match length
   // Of the row at hand.

@@ -131,6 +131,22 @@ TEST_F(HistoryDrafterTest, NothingIsKnownOfANewPrompt) {
   EXPECT_TRUE(propose().empty());
 }
 
+// A process has its first samples before it has read its history.
+TEST_F(HistoryDrafterTest, AnIndexThatComesLaterIsFound) {
+  start({{{10, 11, 12}, {}, 0.0f}});
+  const std::shared_ptr<const HistoryIndex> late = index_;
+  for (const auto& first : {std::shared_ptr<const HistoryIndex>(), std::make_shared<const HistoryIndex>()}) {
+    index_ = first;
+    drafter_.leave(0);
+    drafter_.join(view());
+    EXPECT_TRUE(propose().empty());
+    index_ = late;
+    EXPECT_EQ(propose(), (std::vector<int32_t>{10, 11}));
+    index_ = first;
+    EXPECT_EQ(propose(), (std::vector<int32_t>{10, 11}));  // what it has found it keeps
+  }
+}
+
 TEST_F(HistoryDrafterTest, WithoutNoiseLogprobsOfDrawsSayNothing) {
   start({{{10, 11}, {-5.0f, -5.0f}, kUnknownReward}}, {}, 0.0f);
   EXPECT_EQ(propose(2), (std::vector<int32_t>{10, 11}));  // at temperature 1 these would mostly be dropped

@@ -105,6 +105,30 @@ class Emulate(ProgramTest):
         self.assertFalse(stats["emulation"]["trusted"])
         self.assertRegex(err, r"not to be trusted; --time-scale [0-9.e+-]+ would leave them time")
 
+    # What the step before said is drafted from: fewer ticks, and rollout's second epoch to the byte. The files that the two leave are alike.
+    def test_second_epoch(self):
+        files = {command: self.folder / f"{command}-history" for command in ("rollout", "emulate")}
+        self.emulate("off", "--history", files["emulate"])
+        self.run_ok("rollout", *SHARED, "--prompts", self.prompts, "--policy", "off", "--out", self.plain, "--history", files["rollout"])
+        first = files["emulate"].read_bytes()
+        self.assertEqual(first, files["rollout"].read_bytes())
+        self.run_ok("rollout", *SHARED, "--prompts", self.prompts, "--step", "1", "--policy", "fixed:history:8", "--out", self.plain, "--history", files["rollout"])
+        plain, _ = self.emulate("off", "--step", "1")
+        stats, _ = self.emulate("fixed:history:8", "--step", "1", "--history", files["emulate"])
+        counts = stats["speculation"]
+        self.assertGreater(counts["decode_tokens"], 2 * counts["decode_steps"])
+        self.assertLess(stats["ticks"], plain["ticks"])
+        self.assertLess(stats["emulation"]["makespan_seconds"], plain["emulation"]["makespan_seconds"])
+        self.assertEqual(files["emulate"].read_bytes(), files["rollout"].read_bytes())
+        self.assertNotEqual(files["emulate"].read_bytes(), first)
+        self.assertEqual(stats["settings"]["history"], str(files["emulate"]))
+
+        torn = files["emulate"]
+        torn.write_bytes(first[: len(first) // 2])
+        less, err = self.emulate("fixed:history:8", "--step", "1", "--history", torn)
+        self.assertRegex(err, r"history: .* of 24 prompts read; .*ends")
+        self.assertLess(less["speculation"]["accepted_tokens"], counts["accepted_tokens"])
+
     # Eight of them on few cores, by the wall clock. One is killed in mid-run: another takes its place, and nobody sees it in the samples.
     def test_worker_processes(self):
         flags = ("--worker-processes", "--threads", "2", "--time-scale", "2", "--max-new-tokens", "40", "--keep", "small=0.7")
@@ -127,15 +151,20 @@ class Emulate(ProgramTest):
 
     def test_what_it_refuses(self):
         base = ("emulate", *SHARED, "--prompts", self.prompts)
+        other = self.folder / "precious"
+        other.write_text("something else, longer than a header is", encoding="utf-8")
         for needle, code, flags in (("--profile is required", 2, ()), ("no such drafter", 2, ("--profile", PROFILE, "--keep", "tiny=0.5")),
                                     ("must be NAME=MEAN", 2, ("--profile", PROFILE, "--keep", "small=2")),
                                     ("must be a number from 0", 2, ("--profile", PROFILE, "--time-scale", "-1")),
                                     ("'self' is not in the profile", 2, ("--profile", PROFILE, "--policy", "fixed:self:4")),
                                     ("needs --time-scale", 2, ("--profile", PROFILE, "--worker-processes")),
+                                    ("must be one of tokens, logprobs", 2, ("--profile", PROFILE, "--history", other, "--history-content", "words")),
+                                    ("not a history file", 3, ("--profile", PROFILE, "--history", other)),
                                     ("this is no profile", 3, ("--profile", f"{MODEL}/config.json"))):
             got, out, err = outrider(*base, *flags)
             self.assertEqual((got, out), (code, ""), (flags, err))
             self.assertIn(needle, err)
+        self.assertEqual(other.read_text(encoding="utf-8"), "something else, longer than a header is")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/history_flags.h"
 #include "tools/outrider/json_text.h"
 #include "tools/outrider/line_reader.h"
 #include "tools/outrider/model_tokenizer.h"
@@ -66,6 +67,7 @@ std::vector<Flag> flag_table() {
       {"trace", "FILE.json", "write what every tick chose, expected and did, in modelled time"},
   };
   table.insert(table.end(), std::begin(own), std::end(own));
+  table.insert(table.end(), kHistoryFlagTable.begin(), kHistoryFlagTable.end());
   table.insert(table.end(), kSamplingFlagTable.begin(), kSamplingFlagTable.end());
   return table;
 }
@@ -274,7 +276,9 @@ int emulate_command(int argc, char** argv) {
   const std::vector<Flag> table = flag_table();
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);
-  const EngineFlags engine_flags(flags, "auto");
+  EngineFlags engine_flags(flags, "auto");
+  const HistoryFlags history(flags);
+  history.set(&engine_flags.options);
   const auto [defaults, step] = sampling_flags(flags);
   const EngineOptions options = paced_engine_options(flags, engine_flags);
   LineReader input(flags.required("prompts"));
@@ -285,6 +289,7 @@ int emulate_command(int argc, char** argv) {
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   Prompts prompts = read_prompts(&input, defaults, tokenizer.get());
   const std::unique_ptr<Engine> engine = make_engine(options);
+  history.load([&engine](const std::string& path) { return engine->history()->load(path); });
   if (flags.given("explain")) std::fputs(engine->plan_text().c_str(), stderr);
 
   Emulation emulation(engine.get(), tokenizer.get());
@@ -292,6 +297,7 @@ int emulate_command(int argc, char** argv) {
   output.start();
   emulation.write_rollouts(&output);
   output.close();
+  history.save([&engine](const std::string& path) { return engine->history()->save(path); });
   if (samples) {
     samples->start();
     emulation.write_samples(only_drafter(options.policy), &*samples);
@@ -305,6 +311,7 @@ int emulate_command(int argc, char** argv) {
     json["emulation"]["trusted"] = trusted;
     json["settings"] = engine_flags.settings();
     json["settings"].update(sampling_settings(defaults));
+    history.add_settings(&json["settings"]);
     stats->start();
     stats->write_line(json.dump(2));
     stats->close();

@@ -1,6 +1,4 @@
 // outrider rollout: draws samples for a file of prompts, through the C ABI.
-#include <sys/stat.h>
-
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "tools/outrider/engine_handle.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/history_flags.h"
 #include "tools/outrider/json_text.h"
 #include "tools/outrider/model_tokenizer.h"
 #include "tools/outrider/pipeline.h"
@@ -80,13 +79,8 @@ std::string Rollout::render(const PendingLine& pending, const otr_result_view& r
   return sample_line(pending.id_json, pending.prompt_json, result, tokenizer_);
 }
 
-// Reads the file of --history if there is one. A damaged one costs speed; a file of another kind must not be overwritten at the end.
-void load_history(otr_engine* engine, const std::string& path) {
-  struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return;
-  const otr_status status = otr_history_load(engine, path.c_str());
-  if (status == OTR_INVALID_ARGUMENT) throw Failure(kExitBadInput, otr_last_error(engine));
-  if (status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", otr_last_error(engine));
+Status status_of(const EngineHandle& engine, otr_status status) {
+  return status == OTR_OK ? Status() : Status(static_cast<StatusCode>(status), otr_last_error(engine.get()));
 }
 
 void explain_plan(const EngineHandle& engine) {
@@ -117,8 +111,6 @@ std::vector<Flag> flag_table() {
        "what is speculated: auto (default), off, specactor, rhymerl, tlt, efficientrollout, or "
        "fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]] | :decoupled]"},
       {"drafter", "NAME=model:PATH", "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated (self, ngram and history are always there)"},
-      {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
-      {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
       {"explain", nullptr, "say on stderr which workers draft for others, and why"},
       {"checkpoint", "FILE", "written while the run goes on; the same command with this file there goes on where a killed one was (needs --out FILE)"},
       {"checkpoint-seconds", "S", "at least every so often; finished samples are there sooner, as long as that costs under 1 % (default 10)"},
@@ -126,6 +118,7 @@ std::vector<Flag> flag_table() {
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
   };
   table.insert(table.end(), std::begin(own), std::end(own));
+  table.insert(table.end(), kHistoryFlagTable.begin(), kHistoryFlagTable.end());
   return table;
 }
 
@@ -136,9 +129,8 @@ int rollout_command(int argc, char** argv) {
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);
   EngineFlags engine_flags(flags, "auto");
-  const std::string history = flags.text("history", ""), content = flags.text("history-content", "logprobs");
-  choice_flag("history-content", content, {"tokens", "logprobs"});
-  if (!history.empty()) engine_flags.options.history = content == "tokens" ? 1 : 2;
+  const HistoryFlags history(flags);
+  history.set(&engine_flags.options);
   const auto [defaults, step] = sampling_flags(flags);
   const std::string show_progress = flags.text("progress", "auto");
   choice_flag("progress", show_progress, {"auto", "always", "never"});
@@ -161,7 +153,7 @@ int rollout_command(int argc, char** argv) {
   if (flags.given("explain")) explain_plan(engine);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
 
-  if (!history.empty()) load_history(engine.get(), history);
+  history.load([&engine](const std::string& path) { return status_of(engine, otr_history_load(engine.get(), path.c_str())); });
   ProgressBar progress(show_progress);
   Rollout command(engine.get(), tokenizer.get(), defaults, step);
   Pipeline pipeline(engine.get(), &input, &output, &command, &progress, outstanding_for(engine_flags.options.max_batch));
@@ -175,15 +167,13 @@ int rollout_command(int argc, char** argv) {
   }
   const PipelineCounts counts = pipeline.run();
   output.close();
-  if (!history.empty() && otr_history_save(engine.get(), history.c_str()) != OTR_OK) {
-    throw Failure(kExitFailure, "history: " + std::string(otr_last_error(engine.get())));
-  }
+  history.save([&engine](const std::string& path) { return status_of(engine, otr_history_save(engine.get(), path.c_str())); });
   if (!engine_flags.trace.empty()) report_trace_error(engine);
   nlohmann::ordered_json settings = engine_flags.settings();
   settings["prompts"] = input.name();
   settings.update(sampling_settings(defaults));
   settings["step"] = step;
-  if (!history.empty()) settings.update({{"history", history}, {"history_content", content}});
+  history.add_settings(&settings);
   if (checkpoint != nullptr) {
     settings.update({{"checkpoint", checkpoint_path}, {"checkpoints_written", checkpoint->num_saved()}, {"checkpoint_seconds_spent", checkpoint->seconds()}});
   }

@@ -1,0 +1,40 @@
+// The flags --history FILE and --history-content WHAT, of the commands whose engine keeps a history: the file is read at the start if it is
+// there, and written at the end.
+//
+// Thread safety: values.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "tools/outrider/flags.h"
+
+namespace otr::cli {
+
+extern const std::vector<Flag> kHistoryFlagTable;
+
+class HistoryFlags {
+ public:
+  // What an engine does with a path.
+  using Call = std::function<Status(const std::string& path)>;
+
+  // Throws Failure: a content that there is not.
+  explicit HistoryFlags(const Flags& flags);
+
+  // Without --history the options stay as they are, and load() and save() do nothing.
+  void set(otr_engine_options* options) const;
+  // Throws Failure if the file is of another kind: it must not be overwritten at the end. One that is damaged costs speed alone, and is told
+  // on stderr; one that is not there is none yet.
+  void load(const Call& call) const;
+  // Throws Failure: it could not be written.
+  void save(const Call& call) const;
+  void add_settings(nlohmann::ordered_json* settings) const;  // for --stats
+
+ private:
+  std::string path_, content_;
+};
+
+}  // namespace otr::cli
