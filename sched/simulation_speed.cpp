@@ -210,7 +210,7 @@ void Simulation::optimise_group(Group* g, double context) {
   std::vector<RowOdds> odds;
   for (const Run& r : g->runs) odds.push_back({.p = static_cast<float>(r.p), .max_depth = o_.most});
   Optimiser optimiser;
-  optimiser.best_depth(times, odds, o_.most, 0);
+  optimiser.best_depth(times, odds, o_.most);
   for (size_t i = 0; i < g->runs.size(); ++i) g->runs[i].set({optimiser.row_depth()[i], DraftMode::kCoupled});
   result_.num_reconfigured += static_cast<int64_t>(g->runs.size());
 }

@@ -7,7 +7,7 @@ namespace otr {
 namespace {
 
 constexpr double kDrafterWeight = 4, kDrafterDecay = 0.995;  // places; a forest
-constexpr double kRowWeight = 4, kRowDecay = 0.85;
+constexpr double kRowWeight = 4, kRowDecay = 0.85, kFlatteredDecay = 0.99;
 constexpr double kTrustWeight = 3, kTrustDecay = 0.99;      // kept nodes; a forest
 constexpr double kTrustFades = 0.999;                       // a tick
 constexpr double kMostSure = 0.999;
@@ -39,9 +39,10 @@ float Acceptance::p(int drafter, int32_t slot, uint64_t sequence) const {
   return static_cast<float>(std::clamp(share, 0.0, kMostSure));
 }
 
-float Acceptance::known(int32_t slot, uint64_t sequence) const {
+Acceptance::Known Acceptance::known(int32_t slot, uint64_t sequence) const {
   const Row* row = find(slot, sequence);
-  return row == nullptr || row->known_weight == 0 ? 0.0f : static_cast<float>(row->known / row->known_weight);
+  if (row == nullptr || row->known_weight == 0) return {};
+  return {.tokens = static_cast<float>(row->known_tokens / row->known_weight), .nodes = static_cast<float>(row->known_nodes / row->known_weight)};
 }
 
 Acceptance::Row& Acceptance::row_of(int32_t slot, uint64_t sequence) {
@@ -51,14 +52,20 @@ Acceptance::Row& Acceptance::row_of(int32_t slot, uint64_t sequence) {
   return rows_[at];
 }
 
-void Acceptance::note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups) {
+void Acceptance::note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups, bool beside_model) {
   Row& row = row_of(slot, sequence);
-  double known = 0;
+  double tokens = 0, nodes = 0;
   for (const DraftNode& node : verified.nodes()) {
-    if ((node.drafters & lookups) != 0) known += static_cast<double>(node.worth);
+    if ((node.drafters & lookups) == 0) continue;
+    tokens += static_cast<double>(node.worth);
+    ++nodes;
   }
-  row.known = kRowDecay * row.known + known;
-  row.known_weight = kRowDecay * row.known_weight + 1;
+  // Beside a model deeper places are verified than lookups alone would be worth.
+  const bool flattered = beside_model && tokens * row.known_weight > row.known_tokens;
+  const double decay = flattered ? kFlatteredDecay : kRowDecay, weight = (1 - decay) / (1 - kRowDecay);
+  row.known_tokens = decay * row.known_tokens + weight * tokens;
+  row.known_nodes = decay * row.known_nodes + weight * nodes;
+  row.known_weight = decay * row.known_weight + weight;
 }
 
 void Acceptance::note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models) {

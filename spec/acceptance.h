@@ -28,13 +28,16 @@ class Acceptance {
   // The share of the target's next choices that this drafter's nodes would hold.
   float p(int drafter, int32_t slot, uint64_t sequence) const;
   float p(int drafter) const;  // of all sequences
-  // Tokens a tick that the sequence's drafts by lookup are expected to bring: the mean of late.
-  float known(int32_t slot, uint64_t sequence) const;
+  // Tokens a tick that the sequence's drafts by lookup are expected to bring, and the nodes that are verified for it: means of late.
+  struct Known {
+    float tokens = 0, nodes = 0;
+  };
+  Known known(int32_t slot, uint64_t sequence) const;
 
   // A sequence's forest as it was drafted. `models`: bits of the drafters with a model that took part.
   void note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models);
-  // What is verified of it. `lookups`: bits of the others.
-  void note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups);
+  // What is verified of it. `lookups`: bits of the others. `beside_model`: one of those took part.
+  void note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups, bool beside_model = false);
   // What was verified of it, and the nodes that were kept.
   void note_verdict(const Forest& verified, std::span<const int32_t> kept);
   void end_tick();
@@ -50,7 +53,7 @@ class Acceptance {
   };
   struct Row {
     uint64_t sequence = ~uint64_t{0};
-    double known = 0, known_weight = 0;
+    double known_tokens = 0, known_nodes = 0, known_weight = 0;
     std::array<Share, kMaxDrafters> shares;
   };
   const Row* find(int32_t slot, uint64_t sequence) const;

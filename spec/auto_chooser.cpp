@@ -13,10 +13,8 @@ namespace {
 
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
 constexpr double kMargin = 1.03;      // what a drafter with a model must promise: plain decoding never disappoints
-// What has been caught up with stays: a run that is broken off has little to pay when it goes on. Were less believed after short runs, drafts
-// would look too dear to begin, and runs stay short.
-constexpr double kFewestTicks = 64;
-constexpr double kRunMemory = 0.25;   // how much the newest run of ticks with a drafter counts
+constexpr int32_t kStillKnown = 30;   // tokens that a drafter may be behind with a sample that it is drafting for
+constexpr double kTokensATick = 3;    // that a sample gets while a drafter drafts for it
 constexpr size_t kMostRows = 256;    // with more nothing is drafted: no row would get a node
 constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
 constexpr double kPlainShare = 0.01;  // of the time may go to ticks without a draft, to know what these take
@@ -32,6 +30,8 @@ constexpr double kMostBelieved = 4;  // times the forecast: of what a tick has t
 constexpr int32_t kProbeDepth = 3;   // of a draft that is to be seen, not to win
 constexpr size_t kProbeRows = 2;     // that have it: some four tokens that are foretold
 constexpr float kProbeLeast = 0.2f;  // A of a node whose children it sees
+constexpr double kWellKnown = 4;     // of these: with fewer it is looked at as soon as that costs little, since it may cost more once it matters
+constexpr double kCheapLook = 0.1;   // of a plain tick
 constexpr double kKnown = 2;         // tokens foretold and verified: with fewer a drafter is looked at before it is used
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
@@ -42,8 +42,7 @@ size_t AutoChooser::bucket_of(const TickView& view) { return std::min<size_t>(st
 AutoChooser::AutoChooser(const ChooserOptions& options)
     : options_(options),
       tuner_(!options.policy.untuned),
-      draft_correction_(options.drafters.size()),
-      runs_(options.drafters.size()) {
+      draft_correction_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;
@@ -106,33 +105,45 @@ double AutoChooser::plan_probe(const TickView& view, const TickTimes& times, int
   return times.draft_ms(rows + unknown) + (kProbeDepth - 1) * times.draft_ms(rows) + times.verify_ms(kProbeDepth * rows) - times.verify_ms(0);
 }
 
-// What running the tokens that the drafter does not know yet adds to its first level. The newest draft that was kept is always one of them;
-// more are there where it begins, and that is spread over the ticks that it then drafts for.
-double AutoChooser::catch_up_ms(const TickView& view, int drafter) const {
-  if (!options_.drafters[static_cast<size_t>(drafter)].needs_prefill) return 0;
-  const Run& run = runs_[static_cast<size_t>(drafter)];
-  double regular = 0, rest = 0;
-  for (const TickRow& row : view.rows) {
-    const int32_t unknown = behind(row, drafter);
-    regular += std::min(unknown, 1);
-    rest += std::max(0, unknown - 1);
-  }
+// What a token that the drafter has not run yet adds to a pass of its own.
+double AutoChooser::token_ms(const TickView& view, int drafter) const {
   const double rows = static_cast<double>(view.rows.size());
   const CostModel& cost = options_.costs[static_cast<size_t>(drafter)];
   const CostCorrection& correction = draft_correction_[static_cast<size_t>(drafter)];
   const auto level_ms = [&](double level_rows) {
     return correction.factor(level_rows) * cost.time_ms(CostRole::kDraft, {rows, level_rows, view.context / 2});
   };
-  const double now = regular < 1 ? 0 : level_ms(rows + regular) - level_ms(rows);
-  const double once = rest < 1 ? 0 : level_ms(rows + regular + rest) - level_ms(rows + regular);
-  return now + once / std::max(kFewestTicks, run.mean_ticks);
+  return (level_ms(2 * rows) - level_ms(rows)) / rows;
 }
 
+// What a tick without a draft of the model leaves it to catch up with, of the samples that it knows: drafting would have run these tokens too. Without this two
+// ways that are about as good would take turns, and each turn is paid for.
+double AutoChooser::lapse_ms(const TickView& view) const {
+  double most = 0;
+  for (const int drafter : models_) {
+    double tokens = 0;
+    for (const TickRow& row : view.rows) {
+      const int32_t unknown = behind(row, drafter);
+      if (unknown > 0 && unknown <= kStillKnown) tokens += 1 + static_cast<double>(acceptance_.known(row.slot, row.sequence).tokens);
+    }
+    if (tokens > 0) most = std::max(most, tokens * token_ms(view, drafter));
+  }
+  return most;
+}
+
+// The newest draft that was kept is always one of the tokens that the drafter does not know yet. More are there where it begins, and that is spread over the ticks
+// that the sample is expected to go on for.
 void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
   odds_.clear();
+  const double token = token_ms(view, drafter);
   for (const TickRow& row : view.rows) {
+    const Acceptance::Known known = acceptance_.known(row.slot, row.sequence);
+    const int32_t unknown = behind(row, drafter);
+    double tokens = std::min(unknown, 1);
+    if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated) / kTokensATick);
     odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = row.max_depth,
-                     .known = acceptance_.known(row.slot, row.sequence), .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
+                     .known = known.tokens, .known_nodes = known.nodes, .once_ms = static_cast<float>(tokens * token),
+                     .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
   }
 }
 
@@ -142,7 +153,10 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   others_ms_ = others_ms(view, verify_correction_);
   plain_others_ms_ = others_ms(view, plain_correction_);
   times_ = times(view, kNone);
-  if (options_.policy.stragglers) weigh_rows(view);
+  lengths_.clear();
+  for (const TickRow& row : view.rows) lengths_.push_back(row.generated);
+  hazard_.see_running(lengths_);
+  if (options_.policy.stragglers) weigh_rows();
   const DraftDepth plain{.depth = 0, .tokens = n, .ms = times_.plain_ms()};
   plain_value_ = plain.value();
   usual_value_ = gain_[bucket_of(view)].value() * plain_value_;
@@ -169,10 +183,7 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
 }
 
 // omega: in proportion to what each has still to come. The last sample ends the rollout, so its tokens count most.
-void AutoChooser::weigh_rows(const TickView& view) {
-  lengths_.clear();
-  for (const TickRow& row : view.rows) lengths_.push_back(row.generated);
-  hazard_.see_running(lengths_);
+void AutoChooser::weigh_rows() {
   weights_.clear();
   double sum = 0;
   for (const int32_t length : lengths_) {
@@ -206,28 +217,34 @@ bool AutoChooser::plain_is_due(const TickView& view, const DraftDepth& plain) co
 DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain) {
   const int32_t most = options_.policy.depth;
   const double n = plain.tokens;
-  double known = 0;
-  for (size_t r = 0; r < view.rows.size(); ++r) known += weight(r) * static_cast<double>(acceptance_.known(view.rows[r].slot, view.rows[r].sequence));
+  double known = 0, known_nodes = 0;
+  for (size_t r = 0; r < view.rows.size(); ++r) {
+    const Acceptance::Known row = acceptance_.known(view.rows[r].slot, view.rows[r].sequence);
+    known += weight(r) * static_cast<double>(row.tokens);
+    known_nodes += static_cast<double>(row.nodes);
+  }
   DraftDepth best = plain;
-  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times_.verify_ms(known)};
+  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times_.verify_ms(known_nodes)};
   if (known > 0 && looked_up.value() > best.value()) best = looked_up;
   const bool may_explore = ++step_ticks_ % kExploreEvery == 0;  // a step begins with what is held for best
   std::array<Tuner::Arm, Tuner::kMaxArms> arms;
-  arms[0] = {.value = best.value(), .hoped = best.value(), .extra_ms = 0};
+  const double lapse = lapse_ms(view);
+  arms[0] = {.value = best.tokens / (best.ms + lapse), .hoped = best.value(), .extra_ms = 0};
   for (size_t m = 0; m < models_.size(); ++m) {
     const TickTimes t = times(view, models_[m]);
-    const double once = catch_up_ms(view, models_[m]);
     Candidate& candidate = candidates_[m];
     DraftDepth hoped;
     if (may_explore) {
       fill_odds(view, models_[m], kHoped);
-      hoped = optimiser_.best_depth(t, odds_, most, once, candidate.found.value());
+      hoped = optimiser_.best_depth(t, odds_, most, candidate.found.value());
     }
     fill_odds(view, models_[m], 0);
-    candidate.found = optimiser_.best_depth(t, odds_, most, once, candidate.found.value());
+    candidate.found = optimiser_.best_depth(t, odds_, most, candidate.found.value());
     candidate.row_depth = optimiser_.row_depth();
+    const bool unseen = acceptance_.seen(models_[m]) < kWellKnown;
+    const double look_ms = unseen || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0;
     arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
-                   .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
+                   .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = look_ms, .curious = unseen && look_ms <= kCheapLook * plain.ms};
   }
   arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain.ms);
   if (view.rows[0].rung > 0 && !tuner_.explored()) arm_ = arm_of_replica(view, std::span(arms).first(models_.size() + 1));
@@ -235,7 +252,7 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   const size_t m = static_cast<size_t>(arm_) - 1;
   drafter_ = models_[m];
   times_ = times(view, drafter_);
-  draft_ = {.tokens = n, .nodes = 0, .spent_ms = times_.draft_ms(n) + catch_up_ms(view, drafter_)};
+  draft_ = {.tokens = n, .nodes = 0, .spent_ms = times_.draft_ms(n)};
   probe_ = tuner_.explored() || (view.rows[0].rung == 0 && acceptance_.seen(drafter_) < kKnown);
   if (probe_) {
     plan_probe(view, times_, drafter_);
@@ -274,7 +291,7 @@ void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, Tick
   plan->depth = most;
   // Depth takes pages, and these are cleared: what looks up gets as much as it has needed of late.
   for (size_t r = 0; r < depth_.size(); ++r) {
-    const float lately = acceptance_.known(view.rows[r].slot, view.rows[r].sequence);
+    const float lately = acceptance_.known(view.rows[r].slot, view.rows[r].sequence).tokens;
     const int32_t looked_up = view.decoupled ? most : kLookupDepth + static_cast<int32_t>(3 * lately);
     plan->row_depth.push_back(std::min(most, std::max(depth_[r], looked_up)));
   }
@@ -367,8 +384,8 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
     equal -= forest->keep_best(least, equal);
     if (forest->size() > plan->verify_tokens) forest->truncate(plan->verify_tokens);  // parents come before their children
   }
-  for (size_t r = 0; r < forests.size(); ++r) {
-    acceptance_.note_lookups(view.rows[r].slot, view.rows[r].sequence, *forests[r], lookups_);
+  for (size_t r = 0; r < forests.size() && !probe_; ++r) {
+    acceptance_.note_lookups(view.rows[r].slot, view.rows[r].sequence, *forests[r], lookups_, drafter_ != kNone);
   }
   plan->expected_ms = cut.ms + (cut.nodes == 0 ? plain_others_ms_ : others_ms_);
   plan->expected_tokens = cut.tokens;
@@ -376,20 +393,6 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   plan->expected_tokens = static_cast<double>(n);
   for (size_t r = 0; r < forests.size(); ++r) {
     for (const DraftNode& node : forests[r]->nodes()) plan->expected_tokens += static_cast<double>(node.worth / weights_[r]);
-  }
-}
-
-// Counts the ticks that a drafter is used in a row.
-void AutoChooser::note_run(int drafter) {
-  for (const int d : models_) {
-    Run& run = runs_[static_cast<size_t>(d)];
-    if (d == drafter) {
-      ++run.ticks;
-      run.mean_ticks = std::max(run.mean_ticks, static_cast<double>(run.ticks));
-    } else if (run.ticks > 0) {
-      run.mean_ticks += kRunMemory * (run.ticks - run.mean_ticks);
-      run.ticks = 0;
-    }
   }
 }
 
@@ -410,7 +413,7 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   for (const RowOutcome& row : outcome.rows) {
     tokens += row.num_new;
     const TickRow& seen = view.rows[static_cast<size_t>(row.row)];
-    if (row.ended && options_.policy.stragglers) hazard_.note_end(seen.generated + row.num_new);
+    if (row.ended) hazard_.note_end(seen.generated + row.num_new);
     const Forest& forest = *outcome.forests[static_cast<size_t>(row.row)];
     if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.kept);
     if (drafter_ == kNone || plan.model_depth[static_cast<size_t>(row.row)] == 0) continue;
@@ -425,7 +428,6 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
     }
     known_[slot].tokens[static_cast<size_t>(drafter_)] = seen.context + ran;
   }
-  if (!plain_) note_run(outcome.work.passes > 0 ? drafter_ : kNone);
   const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
   const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context);
   (nodes > 0 ? verify_correction_ : plain_correction_).learn(times_.rows + nodes, modelled, outcome.verify_ms);

@@ -69,17 +69,12 @@ class AutoChooser final : public Chooser, private DraftGate {
     DraftDepth found;
     std::vector<int32_t> row_depth;
   };
-  // The ticks in a row that a drafter is used: now, and usually.
-  struct Run {
-    int32_t ticks = 0;
-    double mean_ticks = 0;
-  };
 
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
   static size_t bucket_of(const TickView& view);
   TickTimes times(const TickView& view, int drafter) const;
   double others_ms(const TickView& view, const CostCorrection& correction) const;
-  void weigh_rows(const TickView& view);
+  void weigh_rows();
   double weight(size_t row) const { return weights_.empty() ? 1 : static_cast<double>(weights_[row]); }
   bool like_last(const TickView& view) const;
   bool rests(const TickView& view);
@@ -91,8 +86,8 @@ class AutoChooser final : public Chooser, private DraftGate {
   int32_t behind(const TickRow& row, int drafter) const;
   double plan_probe(const TickView& view, const TickTimes& times, int drafter);
   Optimiser::Cut cut_of_probe(double spent_ms, int32_t rows, int32_t max_nodes) const;
-  double catch_up_ms(const TickView& view, int drafter) const;
-  void note_run(int drafter);
+  double lapse_ms(const TickView& view) const;
+  double token_ms(const TickView& view, int drafter) const;
   void fill_odds(const TickView& view, int drafter, float at_least);
   void weigh(Forest* forest, uint32_t models) const;
 
@@ -105,7 +100,6 @@ class AutoChooser final : public Chooser, private DraftGate {
   LengthHazard hazard_;
   CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
-  std::vector<Run> runs_;           // likewise
   // By power of two of the rows: what a tick takes beside its passes: one that looks for drafts, and one that does not.
   std::array<Mean, 18> fixed_, plain_fixed_;
   std::array<Gain, 18> gain_;       // likewise
@@ -118,7 +112,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   // Of the tick.
   std::vector<RowOdds> odds_;
   std::vector<float> weights_;      // by row; empty: all count the same
-  std::vector<int32_t> lengths_;    // likewise
+  std::vector<int32_t> lengths_;    // by row: of the response
   std::vector<Candidate> candidates_;  // by model
   std::vector<int32_t> depth_;      // by row: of the drafter that is chosen
   std::vector<int32_t> probed_;     // rows of a probe

@@ -16,7 +16,7 @@ Ladder make_ladder(std::span<const CostModel> drafters, std::span<const int32_t>
       for (const double acceptance : acceptances) {
         const std::vector<RowOdds> rows(static_cast<size_t>(batch),
                                         RowOdds{.p = static_cast<float>(acceptance), .max_depth = most});
-        const DraftDepth found = optimiser.best_depth(times, rows, most, 0);
+        const DraftDepth found = optimiser.best_depth(times, rows, most);
         ladder.rungs.push_back({.depth = found.depth, .speedup = found.depth == 0 ? 1 : found.value() * times.plain_ms() / n});
       }
     }

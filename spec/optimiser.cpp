@@ -1,10 +1,8 @@
 #include "spec/optimiser.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
-#include "spec/forest.h"
 
 namespace otr {
 namespace {
@@ -15,6 +13,8 @@ constexpr double kPastTheBest = 0.9;  // of the best value: deeper levels do not
 
 // Over an eighth more rows, so that a rounded model's steps do not hide the slope.
 double slope_step(double rows) { return std::max(1.0, rows / 8); }
+
+double nodes_of_known(const RowOdds& row) { return static_cast<double>(std::max(row.known, row.known_nodes)); }
 
 }  // namespace
 
@@ -28,53 +28,68 @@ double TickTimes::row_ms(double level_rows) const {
   return (draft_ms(level_rows + step) - draft_ms(level_rows)) / step;
 }
 
-DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double once_ms, double guess) {
+// Who drafts how deep at the price of the rows and nodes there, each row for itself: sets trial_ and levels_.
+void Optimiser::price_rows(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double value, double level_rows, double nodes) {
+  const double node_price = value * times.node_ms(nodes), price = value * times.row_ms(level_rows) + node_price;
+  levels_ = {};
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const RowOdds& row = rows[r];
+    const double weight = static_cast<double>(row.weight), known = static_cast<double>(row.known), known_nodes = nodes_of_known(row);
+    double kept = 1, sum = 0;
+    int32_t depth = 0;
+    for (; depth < std::min(row.max_depth, most); ++depth) {
+      kept *= static_cast<double>(row.p);
+      if (weight * kept < price) break;
+      sum += kept;
+    }
+    // Where lookups bring as much, and what the drafter would have to read first is not worth reading, it leaves the row to them.
+    const double drafted = weight * std::max(sum, known) - price * depth - value * static_cast<double>(row.once_ms);
+    if (known > 0 || row.once_ms > 0) depth = drafted > std::max(0.0, weight * known - node_price * known_nodes) ? depth : 0;
+    trial_[r] = depth;
+    (depth > 0 ? levels_.known_of_drafting : levels_.known_of_others) += known_nodes;
+    if (depth > 0) levels_.once_ms += static_cast<double>(row.once_ms);
+    kept = 1, sum = 0;
+    for (size_t level = 1; level <= static_cast<size_t>(depth); ++level) {
+      const double before = std::max(0.0, sum - known);
+      kept *= static_cast<double>(row.p);
+      sum += kept;
+      levels_.gain[level] += weight * (std::max(0.0, sum - known) - before);
+      levels_.count[level] += 1;
+    }
+  }
+}
+
+DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double guess) {
   constexpr int kIterations = 4;  // Dinkelbach converges faster than Newton; the value then moves by less than 0.1 %
   most = std::min(most, kMaxDraftDepth);
-  double known = 0;
-  for (const RowOdds& row : rows) known += static_cast<double>(row.weight * row.known);
+  double known = 0, known_nodes = 0;
+  for (const RowOdds& row : rows) known += static_cast<double>(row.weight * row.known), known_nodes += nodes_of_known(row);
   const double n = static_cast<double>(rows.size());
   DraftDepth best{.depth = 0, .tokens = n, .ms = times.plain_ms()};
-  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times.verify_ms(known)};
+  const DraftDepth looked_up{.depth = 0, .tokens = n + known, .ms = times.verify_ms(known_nodes)};
   if (known > 0 && looked_up.value() > best.value()) best = looked_up;
   row_depth_.assign(rows.size(), 0);
   trial_.assign(rows.size(), 0);
-  double nodes = known, level_rows = n;
+  double nodes = known_nodes, level_rows = n;
   for (int iteration = 0; iteration < kIterations; ++iteration) {
-    // Who still drafts at each depth, at the price of a row and a node there.
-    const double value = iteration == 0 ? std::max(best.value(), guess) : best.value();
-    const double price = value * (times.row_ms(level_rows) + times.node_ms(nodes));
-    std::array<double, kMaxDraftDepth + 1> count = {}, gain = {};
-    for (size_t r = 0; r < rows.size(); ++r) {
-      const RowOdds& row = rows[r];
-      const double weight = static_cast<double>(row.weight);
-      double kept = 1, sum = 0;
-      int32_t depth = 0;
-      for (; depth < std::min(row.max_depth, most); ++depth) {
-        kept *= static_cast<double>(row.p);
-        if (weight * kept < price) break;
-        const double before = std::max(0.0, sum - static_cast<double>(row.known));
-        sum += kept;
-        const size_t at = static_cast<size_t>(depth) + 1;
-        gain[at] += weight * (std::max(0.0, sum - static_cast<double>(row.known)) - before);
-        count[at] += 1;
-      }
-      trial_[r] = depth;
-    }
+    price_rows(times, rows, most, iteration == 0 ? std::max(best.value(), guess) : best.value(), level_rows, nodes);
     DraftDepth found = best;
-    double drafting = once_ms, drafted = 0, tokens = n + known;
-    for (int32_t level = 1; level <= most && count[static_cast<size_t>(level)] > 0; ++level) {
-      drafting += times.draft_ms(count[static_cast<size_t>(level)]);
-      drafted += count[static_cast<size_t>(level)];
-      tokens += gain[static_cast<size_t>(level)];
-      const DraftDepth here{.depth = level, .tokens = tokens, .ms = drafting + times.verify_ms(std::max(known, drafted))};
+    double drafting = levels_.once_ms, drafted = 0, tokens = n + known;
+    for (size_t level = 1; level <= static_cast<size_t>(most) && levels_.count[level] > 0; ++level) {
+      drafting += times.draft_ms(levels_.count[level]);
+      drafted += levels_.count[level];
+      tokens += levels_.gain[level];
+      const double verified = std::max(levels_.known_of_drafting, drafted) + levels_.known_of_others;
+      const DraftDepth here{.depth = static_cast<int32_t>(level), .tokens = tokens, .ms = drafting + times.verify_ms(verified)};
       if (here.value() <= found.value()) {
-        if (here.value() < kPastTheBest * found.value()) break;
+        // What lookups bring anyway, the first levels bring again: the gain comes behind it.
+        const bool falls = level == static_cast<size_t>(most) || levels_.gain[level + 1] <= levels_.gain[level];
+        if (falls && levels_.gain[level] > 0 && here.value() < kPastTheBest * found.value()) break;
         continue;
       }
       found = here;
-      nodes = std::max(known, drafted);
-      level_rows = drafted / level;
+      nodes = verified;
+      level_rows = drafted / static_cast<double>(level);
     }
     if (found.value() <= best.value() * (1 + 1e-4)) {
       if (iteration > 0 || guess <= best.value()) break;

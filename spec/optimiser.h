@@ -11,12 +11,14 @@
 // Thread safety: pure functions and values.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "spec/cost_correction.h"
 #include "spec/cost_model.h"
+#include "spec/forest.h"
 
 namespace otr {
 
@@ -56,6 +58,8 @@ struct RowOdds {
   float p = 0;
   int32_t max_depth = 0;
   float known = 0;  // tokens a tick that cheaper drafts are expected to bring it anyway
+  float known_nodes = 0;  // and what is verified for them; at least as many are taken
+  float once_ms = 0;  // this tick's share of what the drafter has to run before it drafts for the row
   float weight = 1;  // omega: what its tokens count; the mean of all rows is 1
 };
 
@@ -71,10 +75,9 @@ class Optimiser {
  public:
   void reserve(size_t rows) { row_depth_.reserve(rows); }
 
-  // How deep each row should draft, at most `most`. `once_ms`: what beginning costs this tick's share of. `guess`: the value of a similar
-  // tick, so that fewer iterations are needed. Within 1.5 % of the best depths there are where passes' times are convex in their
+  // How deep each row should draft, at most `most`. `guess`: the value of a similar tick, so that fewer iterations are needed. Within 1.5 % of the best depths there are where passes' times are convex in their
   // rows.
-  DraftDepth best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double once_ms, double guess = 0);
+  DraftDepth best_depth(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double guess = 0);
   // By row, of the last best_depth().
   const std::vector<int32_t>& row_depth() const { return row_depth_; }
 
@@ -92,8 +95,16 @@ class Optimiser {
   static Cut best_cut(const TickTimes& times, std::span<const float> acceptance, double spent_ms, int32_t rows, int32_t most);
 
  private:
+  // Of the rows that draft, by level: how many, and what they bring beyond lookups. Nodes of lookups.
+  struct Levels {
+    std::array<double, kMaxDraftDepth + 1> count = {}, gain = {};
+    double once_ms = 0, known_of_drafting = 0, known_of_others = 0;
+  };
+  void price_rows(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double value, double level_rows, double nodes);
+
   std::vector<int32_t> row_depth_;
   std::vector<int32_t> trial_;
+  Levels levels_;
 };
 
 }  // namespace otr

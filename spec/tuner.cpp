@@ -41,9 +41,9 @@ int Tuner::choose(double rows, std::span<const Arm> arms, double ms) {
   int oldest = best;
   for (int a = 1; on_ && a < static_cast<int>(arms.size()); ++a) {
     const Arm& arm = arms[static_cast<size_t>(a)];
-    if (a == best || arm.hoped <= best_value || arm.extra_ms > account_ms_) continue;
+    if (a == best || arm.extra_ms > account_ms_) continue;
     const int64_t last = last_used_[static_cast<size_t>(a)];
-    if (last != 0 && ticks_ - last < kStale) continue;
+    if (!arm.curious && (arm.hoped <= best_value || (last != 0 && ticks_ - last < kStale))) continue;
     if (oldest == best || last < last_used_[static_cast<size_t>(oldest)]) oldest = a;
   }
   explored_ = oldest != best;

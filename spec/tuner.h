@@ -29,6 +29,7 @@ class Tuner {
     double value = 0;      // tokens a millisecond; 0: cannot be chosen
     double hoped = 0;      // the value if its drafts were as good as drafts get
     double extra_ms = 0;   // what looking at it costs beyond the best arm, if it brings nothing
+    bool curious = false;  // to be looked at whatever is hoped of it in this tick: that costs little now, and may cost more once it matters
   };
 
   // `on`: false: the model's word counts, and nothing is looked at for its own sake.

@@ -24,7 +24,7 @@ TEST(Acceptance, BeginsWithAPrior) {
   const Acceptance acceptance;
   EXPECT_NEAR(static_cast<double>(acceptance.p(kTrained)), Acceptance::kPrior, 1e-6);
   EXPECT_NEAR(static_cast<double>(acceptance.p(kTrained, 3, 7)), Acceptance::kPrior, 1e-6);
-  EXPECT_EQ(acceptance.known(3, 7), 0.0f);
+  EXPECT_EQ(acceptance.known(3, 7).tokens, 0.0f);
 }
 
 TEST(Acceptance, FindsTheShareThatIsKept) {
@@ -76,11 +76,11 @@ TEST(Acceptance, VerdictsCorrectDraftersThatFlatterThemselves) {
 TEST(Acceptance, LookupsOfLate) {
   Acceptance acceptance;
   acceptance.note_lookups(0, 1, chain(kFound, 3, 1.0f), 1u << kFound);
-  EXPECT_NEAR(acceptance.known(0, 1), 3.0f, 1e-6f);
+  EXPECT_NEAR(acceptance.known(0, 1).tokens, 3.0f, 1e-6f);
   for (int i = 0; i < 100; ++i) acceptance.note_lookups(0, 1, Forest(), 1u << kFound);
-  EXPECT_NEAR(acceptance.known(0, 1), 0.0f, 1e-3f);
+  EXPECT_NEAR(acceptance.known(0, 1).tokens, 0.0f, 1e-3f);
   acceptance.note_lookups(0, 1, chain(kTrained, 3, 1.0f), 1u << kFound);  // another's nodes
-  EXPECT_NEAR(acceptance.known(0, 1), 0.0f, 1e-3f);
+  EXPECT_NEAR(acceptance.known(0, 1).tokens, 0.0f, 1e-3f);
 }
 
 }  // namespace

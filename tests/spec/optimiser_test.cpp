@@ -55,7 +55,7 @@ TEST(Optimiser, DepthsAgainstBruteForce) {
     std::vector<RowOdds> rows(1 + random() % 3);
     for (RowOdds& row : rows) row = {.p = static_cast<float>(uniform(0.05, 0.98)), .max_depth = static_cast<int32_t>(random() % 9), .known = 0};
     const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows.size()), .rows = static_cast<double>(rows.size() + random() % 20), .context = 500};
-    const DraftDepth found = optimiser.best_depth(t, rows, 8, 0);
+    const DraftDepth found = optimiser.best_depth(t, rows, 8);
     double best = 0;
     std::vector<int32_t> depth(rows.size(), 0);
     for (bool more = true; more;) {
@@ -86,10 +86,10 @@ TEST(Optimiser, WhatLookupsBringIsNotPaidForTwice) {
   const TickTimes t{.cost = &cost, .batch = 1, .rows = 1, .context = 100};
   Optimiser optimiser;
   std::vector<RowOdds> row = {{.p = 0.8f, .max_depth = 8, .known = 0}};
-  EXPECT_GT(optimiser.best_depth(t, row, 8, 0).depth, 0);
+  EXPECT_GT(optimiser.best_depth(t, row, 8).depth, 0);
   row[0].known = 6;
-  EXPECT_EQ(optimiser.best_depth(t, row, 8, 0).depth, 0);
-  EXPECT_EQ(optimiser.best_depth(t, {}, 8, 0).depth, 0);
+  EXPECT_EQ(optimiser.best_depth(t, row, 8).depth, 0);
+  EXPECT_EQ(optimiser.best_depth(t, {}, 8).depth, 0);
 }
 
 // A drafter that must first read its contexts has to be worth that too.
@@ -97,9 +97,10 @@ TEST(Optimiser, BeginningCosts) {
   const CostModel cost = made_model(200, 0.3, 1);
   const TickTimes t{.cost = &cost, .batch = 1, .rows = 1, .context = 100};
   Optimiser optimiser;
-  const std::vector<RowOdds> row = {{.p = 0.8f, .max_depth = 8, .known = 0}};
-  EXPECT_GT(optimiser.best_depth(t, row, 8, 1).depth, 0);
-  EXPECT_EQ(optimiser.best_depth(t, row, 8, 100).depth, 0);
+  std::vector<RowOdds> row = {{.p = 0.8f, .max_depth = 8, .once_ms = 1}};
+  EXPECT_GT(optimiser.best_depth(t, row, 8).depth, 0);
+  row[0].once_ms = 100;
+  EXPECT_EQ(optimiser.best_depth(t, row, 8).depth, 0);
 }
 
 TEST(Optimiser, CutAgainstBruteForce) {
@@ -136,7 +137,7 @@ TEST(Optimiser, WeightsDecideWhoDrafts) {
   std::vector<RowOdds> rows(16, {.p = 0.8f, .max_depth = 20});
   for (size_t r = 0; r < rows.size(); ++r) rows[r].weight = r < 4 ? 3.0f : 1.0f / 3;
   Optimiser optimiser;
-  ASSERT_GT(optimiser.best_depth(t, rows, 16, 0).depth, 0);
+  ASSERT_GT(optimiser.best_depth(t, rows, 16).depth, 0);
   const std::vector<int32_t> depth = optimiser.row_depth();
   for (size_t r = 4; r < rows.size(); ++r) EXPECT_LT(depth[r], depth[0]) << r;
 }
