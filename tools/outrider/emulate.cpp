@@ -56,6 +56,7 @@ std::vector<Flag> flag_table() {
       {"kv-transfer-ms", "X", "to move a token's keys and values to another worker (default 0: they are computed anew)"},
       {"keep", "DRAFTER=SHARE[:DEVIATION]",
        "spoils drafts: only this share of the tokens is left as the drafter proposed it (default 1); may be repeated"},
+      {"dial", "KEEP", "spoils drafts of all drafters, looked up or of a model: only this share of the tokens is left (default 1)"},
       {"race", "HOW", "policy (default: as the policy says), off, fastest or leapfrog: what workers without samples do"},
       {"decouple", nullptr, "draft workers do draft for the others, whatever the plan says"},
       {"stay", nullptr, "samples that run go to no other worker, whoever is idle: replicas do"},
@@ -110,6 +111,7 @@ EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine
   o.profile.clear();  // it is of another machine
   o.pace = pace_options(flags);
   o.race = race_mode(flags);
+  if (flags.given("dial")) o.dial.keep = number_flag("dial", flags.required("dial"), 0, 1);
   if (o.worker_processes && o.pace->scale == 0)
     throw Failure(kExitUsage, "--worker-processes needs --time-scale: time cannot stand still for other processes");
   o.always_decouples = flags.given("decouple");
