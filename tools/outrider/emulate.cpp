@@ -125,6 +125,8 @@ std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
   throw Failure(engine.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitBadInput, engine.status().message());
 }
 
+HistoryFlags::Answer answer_of(const Status& status) { return {static_cast<otr_status>(status.code()), status.message()}; }
+
 std::string only_drafter(const std::string& policy) {
   const Result<Policy> parsed = parse_policy(policy);
   return parsed.ok() && parsed.value().drafters.size() == 1 ? parsed.value().drafters[0] : "";
@@ -291,7 +293,7 @@ int emulate_command(int argc, char** argv) {
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   Prompts prompts = read_prompts(&input, defaults, tokenizer.get());
   const std::unique_ptr<Engine> engine = make_engine(options);
-  history.load([&engine](const std::string& path) { return engine->history()->load(path); });
+  history.load([&engine](const std::string& path) { return answer_of(engine->history()->load(path)); });
   if (flags.given("explain")) std::fputs(engine->plan_text().c_str(), stderr);
 
   Emulation emulation(engine.get(), tokenizer.get());
@@ -299,7 +301,7 @@ int emulate_command(int argc, char** argv) {
   output.start();
   emulation.write_rollouts(&output);
   output.close();
-  history.save([&engine](const std::string& path) { return engine->history()->save(path); });
+  history.save([&engine](const std::string& path) { return answer_of(engine->history()->save(path)); });
   if (samples) {
     samples->start();
     emulation.write_samples(only_drafter(options.policy), &*samples);
