@@ -34,6 +34,8 @@ def makespan(args, policy, step, folder):
         command += ["--drafter", drafter]
     if args.kv_bytes:
         command += ["--kv-bytes", args.kv_bytes]
+    if policy != "off" and args.dial is not None:
+        command += ["--dial", str(args.dial)]
     if args.epoch == 2:
         history = os.path.join(folder, "history")
         command += ["--history", history]
@@ -80,6 +82,7 @@ def main():
     parser.add_argument("--max-new-tokens", type=int, default=2048)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--kv-bytes", help="of the model's pages, which are small")
+    parser.add_argument("--dial", type=float, help="spoils drafts: the share of their tokens that is left")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--epoch", type=int, choices=(1, 2), default=1)
     parser.add_argument("--policy", action="append", help="instead of auto's parts and the presets")

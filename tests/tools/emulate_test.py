@@ -129,6 +129,15 @@ class Emulate(ProgramTest):
         self.assertRegex(err, r"history: .* of 24 prompts read; .*ends")
         self.assertLess(less["speculation"]["accepted_tokens"], counts["accepted_tokens"])
 
+    # What is spoilt is not kept, but where it was wrong and the token beside it is right; the samples stay as they are.
+    def test_the_dial_spoils_every_drafter(self):
+        kept = {}
+        for dial in ("1", "0.3", "0"):
+            counts = self.emulate("fixed:ngram+small:4", "--dial", dial)[0]["speculation"]
+            kept[dial] = {name: drafter["accepted"] / drafter["drafted"] for name, drafter in counts["drafters"].items()}
+        for drafter in ("ngram", "small"):
+            self.assertTrue(kept["0"][drafter] < 0.01 < kept["0.3"][drafter] < kept["1"][drafter], kept)
+
     # Eight of them on few cores, by the wall clock. One is killed in mid-run: another takes its place, and nobody sees it in the samples.
     def test_worker_processes(self):
         flags = ("--worker-processes", "--threads", "2", "--time-scale", "2", "--max-new-tokens", "40", "--keep", "small=0.7")
@@ -156,6 +165,7 @@ class Emulate(ProgramTest):
         for needle, code, flags in (("--profile is required", 2, ()), ("no such drafter", 2, ("--profile", PROFILE, "--keep", "tiny=0.5")),
                                     ("must be NAME=MEAN", 2, ("--profile", PROFILE, "--keep", "small=2")),
                                     ("must be a number from 0", 2, ("--profile", PROFILE, "--time-scale", "-1")),
+                                    ("must be a number from 0 to 1", 2, ("--profile", PROFILE, "--dial", "1.5")),
                                     ("'self' is not in the profile", 2, ("--profile", PROFILE, "--policy", "fixed:self:4")),
                                     ("needs --time-scale", 2, ("--profile", PROFILE, "--worker-processes")),
                                     ("must be one of tokens, logprobs", 2, ("--profile", PROFILE, "--history", other, "--history-content", "words")),

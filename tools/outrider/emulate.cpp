@@ -56,6 +56,7 @@ std::vector<Flag> flag_table() {
       {"kv-transfer-ms", "X", "to move a token's keys and values to another worker (default 0: they are computed anew)"},
       {"keep", "DRAFTER=SHARE[:DEVIATION]",
        "spoils drafts: only this share of the tokens is left as the drafter proposed it (default 1); may be repeated"},
+      {"dial", "KEEP", "spoils drafts of all drafters, looked up or of a model: only this share of the tokens is left (default 1)"},
       {"race", "HOW", "policy (default: as the policy says), off, fastest or leapfrog: what workers without samples do"},
       {"decouple", nullptr, "draft workers do draft for the others, whatever the plan says"},
       {"stay", nullptr, "samples that run go to no other worker, whoever is idle: replicas do"},
@@ -110,6 +111,7 @@ EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine
   o.profile.clear();  // it is of another machine
   o.pace = pace_options(flags);
   o.race = race_mode(flags);
+  if (flags.given("dial")) o.dial.keep = number_flag("dial", flags.required("dial"), 0, 1);
   if (o.worker_processes && o.pace->scale == 0)
     throw Failure(kExitUsage, "--worker-processes needs --time-scale: time cannot stand still for other processes");
   o.always_decouples = flags.given("decouple");
@@ -122,6 +124,8 @@ std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
   if (engine.ok()) return std::move(engine.value());
   throw Failure(engine.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitBadInput, engine.status().message());
 }
+
+HistoryFlags::Answer answer_of(const Status& status) { return {static_cast<otr_status>(status.code()), status.message()}; }
 
 std::string only_drafter(const std::string& policy) {
   const Result<Policy> parsed = parse_policy(policy);
@@ -289,7 +293,7 @@ int emulate_command(int argc, char** argv) {
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   Prompts prompts = read_prompts(&input, defaults, tokenizer.get());
   const std::unique_ptr<Engine> engine = make_engine(options);
-  history.load([&engine](const std::string& path) { return engine->history()->load(path); });
+  history.load([&engine](const std::string& path) { return answer_of(engine->history()->load(path)); });
   if (flags.given("explain")) std::fputs(engine->plan_text().c_str(), stderr);
 
   Emulation emulation(engine.get(), tokenizer.get());
@@ -297,7 +301,7 @@ int emulate_command(int argc, char** argv) {
   output.start();
   emulation.write_rollouts(&output);
   output.close();
-  history.save([&engine](const std::string& path) { return engine->history()->save(path); });
+  history.save([&engine](const std::string& path) { return answer_of(engine->history()->save(path)); });
   if (samples) {
     samples->start();
     emulation.write_samples(only_drafter(options.policy), &*samples);

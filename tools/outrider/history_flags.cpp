@@ -25,14 +25,14 @@ void HistoryFlags::set(otr_engine_options* options) const {
 void HistoryFlags::load(const Call& call) const {
   struct stat info;
   if (path_.empty() || ::stat(path_.c_str(), &info) != 0) return;
-  const Status status = call(path_);
-  if (status.code() == StatusCode::kInvalidArgument) throw Failure(kExitBadInput, status.message());
-  if (!status.ok()) std::fprintf(stderr, "outrider: history: %s\n", status.message().c_str());
+  const Answer answer = call(path_);
+  if (answer.status == OTR_INVALID_ARGUMENT) throw Failure(kExitBadInput, answer.error);
+  if (answer.status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", answer.error.c_str());
 }
 
 void HistoryFlags::save(const Call& call) const {
   if (path_.empty()) return;
-  if (const Status status = call(path_); !status.ok()) throw Failure(kExitFailure, "history: " + status.message());
+  if (const Answer answer = call(path_); answer.status != OTR_OK) throw Failure(kExitFailure, "history: " + answer.error);
 }
 
 void HistoryFlags::add_settings(nlohmann::ordered_json* settings) const {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/status.h"
+#include "runtime/outrider.h"
 #include "tools/outrider/flags.h"
 
 namespace otr::cli {
@@ -18,8 +18,12 @@ extern const std::vector<Flag> kHistoryFlagTable;
 
 class HistoryFlags {
  public:
-  // What an engine does with a path.
-  using Call = std::function<Status(const std::string& path)>;
+  // What an engine says of a path that it was given.
+  struct Answer {
+    otr_status status = OTR_OK;
+    std::string error;
+  };
+  using Call = std::function<Answer(const std::string& path)>;
 
   // Throws Failure: a content that there is not.
   explicit HistoryFlags(const Flags& flags);

@@ -79,8 +79,8 @@ std::string Rollout::render(const PendingLine& pending, const otr_result_view& r
   return sample_line(pending.id_json, pending.prompt_json, result, tokenizer_);
 }
 
-Status status_of(const EngineHandle& engine, otr_status status) {
-  return status == OTR_OK ? Status() : Status(static_cast<StatusCode>(status), otr_last_error(engine.get()));
+HistoryFlags::Answer answer_of(const EngineHandle& engine, otr_status status) {
+  return {status, status == OTR_OK ? "" : otr_last_error(engine.get())};
 }
 
 void explain_plan(const EngineHandle& engine) {
@@ -153,7 +153,7 @@ int rollout_command(int argc, char** argv) {
   if (flags.given("explain")) explain_plan(engine);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
 
-  history.load([&engine](const std::string& path) { return status_of(engine, otr_history_load(engine.get(), path.c_str())); });
+  history.load([&engine](const std::string& path) { return answer_of(engine, otr_history_load(engine.get(), path.c_str())); });
   ProgressBar progress(show_progress);
   Rollout command(engine.get(), tokenizer.get(), defaults, step);
   Pipeline pipeline(engine.get(), &input, &output, &command, &progress, outstanding_for(engine_flags.options.max_batch));
@@ -167,7 +167,7 @@ int rollout_command(int argc, char** argv) {
   }
   const PipelineCounts counts = pipeline.run();
   output.close();
-  history.save([&engine](const std::string& path) { return status_of(engine, otr_history_save(engine.get(), path.c_str())); });
+  history.save([&engine](const std::string& path) { return answer_of(engine, otr_history_save(engine.get(), path.c_str())); });
   if (!engine_flags.trace.empty()) report_trace_error(engine);
   nlohmann::ordered_json settings = engine_flags.settings();
   settings["prompts"] = input.name();

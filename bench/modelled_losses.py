@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Is policy auto ever slower than plain decoding? As never_slower, on a modelled clock (outrider emulate): no noise of a machine in the figures.
+
+    bench/modelled_losses.py --profile PROFILE.json --model DIR --drafter NAME=w4:DIR [--batch 1,2,4 …] [--keep 0,0.3,1] [--steps 5] [--epoch 2]
+
+A batch of so many prompts, all at once, for every share of the drafted tokens that an acceptance dial leaves as they are. Each step is an
+engine's first. Printed: off's modelled seconds over auto's, geometric mean over the steps with a two-sided 90 % interval, and the worst step.
+Exit code 1, with a line that says so: a run failed, or an output differs.
+"""
+import argparse
+import os
+import tempfile
+
+from ablation import interval, run_steps
+from auto_wins import ROOT
+
+
+def compare(args, prompts):
+    with tempfile.TemporaryDirectory(prefix="outrider-bench-") as folder:
+        with open(os.path.join(folder, "prompts.jsonl"), "w", encoding="utf-8") as few:
+            few.writelines(prompts[: args.batch])
+        seconds = run_steps(args, ["off", "auto"], folder)
+    return [off / auto for off, auto in zip(seconds["off"], seconds["auto"])]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin/outrider"))
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--model", required=True, help="whose tokens are drawn; it may be small")
+    parser.add_argument("--drafter", action="append", default=[], help="NAME=model:DIR or NAME=w4:DIR, as the profile names it")
+    parser.add_argument("--prompts", default=os.path.join(ROOT, "tests/data/tinymath/prompts.jsonl"))
+    parser.add_argument("--max-new-tokens", type=int, default=256)
+    parser.add_argument("--batch", default="1,2,4,8,16,32,64")
+    parser.add_argument("--keep", default="0,0.3,1")
+    parser.add_argument("--kv-bytes", help="of the model's pages, which are small")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--epoch", type=int, choices=(1, 2), default=1)
+    args = parser.parse_args()
+    if args.steps < 2:
+        parser.error("--steps must be at least 2, for an interval")
+    batches, keeps = [int(b) for b in args.batch.split(",")], [float(k) for k in args.keep.split(",")]
+    with open(args.prompts, encoding="utf-8") as f:
+        prompts = f.readlines()
+    print("| samples | drafts kept by the dial | auto is faster by (90 %) | worst step |\n|---|---|---|---|", flush=True)
+    for args.batch in batches:
+        for args.dial in keeps:
+            ratios = compare(args, prompts)
+            print(f"| {args.batch} | {args.dial:g} | {interval(ratios)} | {min(ratios):.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
