@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "tests/runtime/mixed_requests.h"
+#include "tests/runtime/sanitized.h"
 #include "tests/runtime/test_engine.h"
 #include "tests/runtime/trainer_tensors.h"
 
@@ -35,13 +36,17 @@ class EngineSleep : public testing::Test {
     return std::string(otr_last_error(engine.get())).find(what) != std::string::npos;
   }
 
-  const TinyModel model_{{.vocab_size = 4000, .hidden_size = 512, .intermediate_size = 2048, .num_layers = 2}};
+  // Big enough that weights and pages stand out from what else a process takes and returns: 20 MB; 4 MB under sanitizers, whose kernels
+  // are slow.
+  static constexpr int32_t kVocab = kSanitized ? 1000 : 4000;
+  const TinyModel model_{{.vocab_size = kVocab, .hidden_size = kSanitized ? 256 : 512, .intermediate_size = kSanitized ? 1024 : 2048,
+                          .num_layers = 2}};
 };
 
 TEST_F(EngineSleep, MemoryGoesAndTheSameBitsComeBack) {
   for (const int32_t workers : {1, 2}) {
     const TestEngine engine(model_, {.policy = "fixed:self:3", .num_workers = workers});
-    const std::vector<Request> requests = mixed_requests(4000);
+    const std::vector<Request> requests = mixed_requests(model_);
     const Outputs expected = engine.run(requests);
     const int64_t awake = resident_bytes(), weights = engine.stats()["weight_bytes"];
     ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OK) << otr_last_error(engine.get());
@@ -63,8 +68,8 @@ TEST_F(EngineSleep, MemoryGoesAndTheSameBitsComeBack) {
 // Pages alone: the weights stay, and no cached prompt is taken for one that is there.
 TEST_F(EngineSleep, WeightsStayWherePagesGo) {
   const TestEngine engine(model_, {.policy = "off"});
-  std::vector<Request> requests = mixed_requests(4000);
-  requests.emplace_back(random_tokens(1, 200, 4000));
+  std::vector<Request> requests = mixed_requests(model_);
+  requests.emplace_back(random_tokens(1, 200, kVocab));
   const Outputs expected = engine.run(requests);
   const int64_t hits = engine.stats()["prefix_hit_tokens"];
   ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_KV), OTR_OK);

@@ -119,7 +119,7 @@ std::string section_of(const RunRecord& run, const TraceRecord& trace, double se
   const std::string name = run.traces.size() == 1 ? run.name : run.name + ", worker " + std::to_string(trace.worker);
   std::string text = "<section>\n<h2>" + html_text(name) + "</h2>\n<p class=\"quiet\">policy " + html_text(trace.policy) + ", " +
                      html_text(trace.isa) + ", " + std::to_string(trace.num_threads) + " threads</p>\n";
-  text += titled("Active batch, by drafter and depth", batch_chart(trace, seconds, batch), "");
+  text += titled("Active batch, by drafters and how deep they may draft", batch_chart(trace, seconds, batch), "");
   text += titled("Drafted tokens that were kept", acceptance_chart(trace, seconds), "Nothing was drafted.");
   text += titled("Tokens per second", speed_chart(trace, seconds, speed), "");
   text += titled("Lengths of the responses", length_chart(trace.sample_tokens), "No response was finished.");

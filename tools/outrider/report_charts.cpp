@@ -18,6 +18,17 @@ constexpr size_t kBins = 440;  // two units each
 
 std::string n(double x) { return rounded(x, 1); }
 
+// `name` in at most `most` characters (UTF-8): of a longer one its two ends, since runs often differ in the last words.
+std::string shortened(const std::string& name, size_t most) {
+  std::vector<size_t> starts;  // of its characters
+  for (size_t i = 0; i < name.size(); ++i) {
+    if ((static_cast<unsigned char>(name[i]) & 0xC0) != 0x80) starts.push_back(i);
+  }
+  if (starts.size() <= most) return name;
+  const size_t head = most / 2;
+  return name.substr(0, starts[head]) + "…" + name.substr(starts[starts.size() - (most - head - 1)]);
+}
+
 // Ends and steps of an axis in round numbers.
 struct Axis {
   double end, step;
@@ -216,7 +227,7 @@ std::string batch_chart(const TraceRecord& trace, double seconds, double batch) 
   for (const int32_t i : order) {
     const size_t at = static_cast<size_t>(i);
     const Strategy& s = trace.strategies[at];
-    const std::string name = s.drafters.empty() ? "no draft" : s.drafters + ", depth " + std::to_string(s.depth);
+    const std::string name = s.drafters.empty() ? "nothing drafted" : s.drafters + ", depth " + std::to_string(s.depth);
     if (!areas[at].empty())
       svg.add("<path class=\"area\" fill=\"" + colours[at] + "\" d=\"" + areas[at] + "\"><title>" + html_text(name) +
               "</title></path>");
@@ -349,6 +360,7 @@ std::string bar_chart(const std::vector<Bar>& bars) {
   double most = 0;
   for (const Bar& bar : bars) most = std::max(most, bar.value);
   constexpr double kRow = 30, kNames = 240, kValues = 90;
+  constexpr size_t kMostName = 30;  // characters of 7.5 units
   std::string text = "<svg class=\"chart\" data-chart=\"runs\" viewBox=\"0 0 " + n(kWidth) + " " +
                      n(kRow * static_cast<double>(bars.size())) +
                      "\" role=\"img\" aria-label=\"Tokens per second of each run\">\n";
@@ -356,7 +368,8 @@ std::string bar_chart(const std::vector<Bar>& bars) {
     const double top = kRow * static_cast<double>(i), width = most > 0 ? (kWidth - kNames - kValues) * bars[i].value / most : 0;
     const std::string middle = n(top + kRow / 2 + 4.5);
     text +=
-        "<text x=\"" + n(kNames - 10) + "\" y=\"" + middle + "\" text-anchor=\"end\">" + html_text(bars[i].name) + "</text>\n";
+        "<text x=\"" + n(kNames - 10) + "\" y=\"" + middle + "\" text-anchor=\"end\">" + html_text(shortened(bars[i].name, kMostName)) + "<title>" +
+        html_text(bars[i].name) + "</title></text>\n";
     text += "<rect class=\"bar\" x=\"" + n(kNames) + "\" y=\"" + n(top + 5) + "\" width=\"" + n(std::max(1.0, width)) +
             "\" height=\"" + n(kRow - 10) + "\"/>\n";
     text += "<text x=\"" + n(kNames + width + 8) + "\" y=\"" + middle + "\">" + grouped(bars[i].value) + "</text>\n";

@@ -141,6 +141,7 @@ class TraceReader {
                     .expected_ms = 0,
                     .expected_tokens = 0};
     if (tick.accepted > tick.drafted) refuse(where, "more is accepted than was drafted");
+    if (tick.drafted == 0) tick.strategy = 0;  // asked, a lookup most often finds nothing
     tick.prefills = args.count("prefill_tokens") > 0;
     if (args.has("expected_ms")) tick.expected_ms = args.number("expected_ms");
     if (args.has("expected_tokens")) tick.expected_tokens = args.number("expected_tokens");

@@ -13,7 +13,7 @@ namespace otr::cli {
 struct TickRecord {
   double begin, seconds;  // since the run's first tick began
   int32_t batch;
-  int32_t strategy;  // of TraceRecord::strategies; 0: plain decoding
+  int32_t strategy;  // of TraceRecord::strategies; 0: nothing was drafted, whoever was asked
   bool prefills;
   int64_t drafted, accepted, tokens;
   double expected_ms, expected_tokens;  // 0: none
