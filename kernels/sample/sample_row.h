@@ -77,7 +77,8 @@ OTR_INLINE int32_t sample_filter(const SampleDraw& d, const float* x, float max,
 }
 
 template <typename Ops>
-OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const float* next, const SampleWorkspace& w, SampleResult* result) {
+OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const float* next, const SampleWorkspace& w,
+                           SampleResult* result) {
   const int32_t n = p.vocab_size;
   const float* logits = p.logits + d.logits_row * p.logits_stride;
   *result = SampleResult{d.forced_token, 0.0f, 0.0f, 0};
