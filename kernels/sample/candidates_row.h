@@ -38,7 +38,7 @@ OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c,
   const bool noisy = d.temperature != 0.0f && !c.without_noise;
   const bool filtered = d.temperature != 0.0f && sample_has_filter(d, n);
   if (filtered) {
-    const double sum = sample_needs_sum(d, n) ? Ops::sum_exp(x, max, n) : 0.0;
+    const double sum = sample_needs_sum(d, n) ? Ops::sum_exp(x, max, n, x) : 0.0;
     count = sample_filter<Ops>(d, x, max, sum, n, w);
     sample_survivor_scores(d, c.without_noise, x, count, order, scaled);
   } else if (noisy) {

@@ -20,7 +20,7 @@ struct ScalarOps {
     return finite;
   }
 
-  static double sum_exp(const float* x, float max, int32_t n) {
+  static double sum_exp(const float* x, float max, int32_t n, const float*) {
     constexpr int kLanes = 16;
     double total = 0.0;
     for (int32_t begin = 0; begin < n; begin += kSampleSumBlock) {

@@ -1,23 +1,21 @@
 // The vector form of sample's passes over the vocabulary, bit-equal to sample_scalar.cpp. V is a float type of kernels/simd.
 //
-// Noise: token ids are taken in blocks of 64, whose 16 Philox counters are computed at once; a transpose in groups of four
-// brings their words into token order. The rest is avoided, exactly (least_word of base/noise.h): with `floor` the best score
-// seen so far, first that of a token of maximal logit, and the maximum of a token's block of 256, a word that is too small for
-// the greatest logit of its block cannot win. Where no word could, none is drawn; where none of 64 or 16 is great enough,
-// neither logits are read nor logarithms taken.
+// Noise: token ids are taken in blocks of 64 (noise_words_vec.h). The rest is avoided, exactly (least_word of base/noise.h): with
+// `floor` the best score seen so far, first that of a token of maximal logit, and the maximum of a token's block of 256, a word
+// that is too small for the greatest logit of its block cannot win. Where no word could, none is drawn; where none of 128, 64 or
+// 16 is great enough, neither logits are read nor logarithms taken.
 #pragma once
 
 #include "kernels/sample/candidates_row.h"
+#include "kernels/sample/noise_words_vec.h"
 
 namespace otr {
 
 template <typename V>
 struct VecSampleOps {
   using U = typename V::Uint;
+  using Noise = VecNoiseWords<U>;
 
-  // Lane 4 g + r works on quad 4 r + g of a block, so that transpose_fours leaves word vector r with the tokens 16 r … 16 r
-  // + 15.
-  alignas(64) static constexpr uint32_t kQuadOfLane[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   alignas(64) static constexpr uint32_t kLaneIndex[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
   // x[v … v + 15], -inf (of weight 0, never chosen) beyond n.
@@ -56,13 +54,16 @@ struct VecSampleOps {
     return mask_finite(poison) == 0xffffu;
   }
 
-  OTR_INLINE double sum_exp(const float* x, float max, int32_t n) {
+  OTR_INLINE double sum_exp(const float* x, float max, int32_t n, const float* next) {
     const V m = V::broadcast(max);
     double total = 0.0;
     for (int32_t begin = 0; begin < n; begin += kSampleSumBlock) {
       const int32_t end = begin + kSampleSumBlock < n ? begin + kSampleSumBlock : n;
       V lanes = V::zero();
-      for (int32_t v = begin; v < end; v += 16) lanes = lanes + exp32_not_positive(load_or_minus_inf(x, v, n) - m);
+      for (int32_t v = begin; v < end; v += 16) {
+        __builtin_prefetch(next + v, 0, 2);  // one cache line
+        lanes = lanes + exp32_not_positive(load_or_minus_inf(x, v, n) - m);
+      }
       total += static_cast<double>(reduce_add(lanes));
     }
     return total;
@@ -73,18 +74,6 @@ struct VecSampleOps {
     int32_t v = 0;
     for (; v + 16 <= n; v += 16) store(out + v, V::load(x + v) / d);
     if (v < n) store_first(out + v, n - v, V::load_first(x + v, n - v) / d);
-  }
-
-  // The words of tokens v … v + 63, in the form in which they are computed; and those of the tokens v + 16 j … in words[j].
-  using Wide = decltype(widen(U()));
-  OTR_INLINE PhiloxWords<Wide> block_words(const SampleDraw& d, const PhiloxKeys& keys, int32_t v) {
-    const Wide first = widen(U::load(kQuadOfLane));
-    return noise_words(d.noise, keys, first + broadcast(first, static_cast<uint32_t>(v) / 4),
-                       static_cast<uint32_t>(d.position));
-  }
-  OTR_INLINE void in_token_order(const PhiloxWords<Wide>& block, U words[4]) {
-    for (int i = 0; i < 4; ++i) words[i] = narrow(block.w[i]);
-    transpose_fours(words);
   }
 
   OTR_INLINE int32_t argmax_with_noise(const SampleDraw& d, const float* x, float max, const float* maxima, int32_t n) {
@@ -101,10 +90,14 @@ struct VecSampleOps {
       if (highest + kGumbelBound < floor) continue;
       uint32_t least = least_word(highest, floor);
       for (int32_t v = begin; v < begin + kSampleMaxBlock && v < n; v += 64) {
-        const auto block = block_words(d, keys, v);
+        if (v % 128 == 0 && !Noise::any_at_least_of_pair(d, keys, v, least)) {
+          v += 64;
+          continue;
+        }
+        const auto block = Noise::block(d, keys, v);
         if (!any_at_least(block.w, least)) continue;
         U words[4];
-        in_token_order(block, words);
+        Noise::in_token_order(block, words);
         for (int j = 0; j < 4; ++j) {
           if (!any_at_least(words[j], least)) continue;
           const V score = load_or_minus_inf(x, v + 16 * j, n) + gumbel_from_words<V>(words[j]);
@@ -151,7 +144,7 @@ struct VecSampleOps {
     const PhiloxKeys keys = noise_keys(d.noise);
     for (int32_t v = 0; v < n; v += 64) {
       U words[4];
-      in_token_order(block_words(d, keys, v), words);
+      Noise::in_token_order(Noise::block(d, keys, v), words);
       for (int j = 0; j < 4 && v + 16 * j < n; ++j) {
         const int32_t at = v + 16 * j, left = n - at;
         const V score = load_or_minus_inf(x, at, n) + gumbel_from_words<V>(words[j]);
