@@ -15,6 +15,7 @@
 #include "graph/row_batch_builder.h"
 #include "memory/draft_paths.h"
 #include "runtime/draft_penalties.h"
+#include "runtime/growing_wait.h"
 #include "runtime/history_store.h"
 #include "runtime/kv_rebuild.h"
 #include "runtime/tick_parts.h"
@@ -75,8 +76,7 @@ class Worker final : private BatchHost {
   void advance_rebuilds(), settle_copies();
   void note_copied(const Sequence& s, int32_t positions);
   bool waits_for_sibling(const Sequence& s) const;
-  bool wait_for_pages();
-  bool await_drafts();
+  bool wait_for_pages(), await_drafts();
   Sequence* cheapest_running() const;
   void fail_all(const std::string& why);
   void report();
@@ -131,6 +131,7 @@ class Worker final : private BatchHost {
   KvRebuild rebuild_;
   std::unique_ptr<DraftServer> server_;     // likewise; may be null
   bool served_ = false;                     // in this round it has drafted for others
+  GrowingWait blind_;                       // while nothing runs
   std::mt19937 random_;                     // for proofs
   std::thread thread_;
 

@@ -34,6 +34,7 @@ bool Worker::step() {
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
   rebuild_.begin_pass(runs);
   if (runs.empty()) return wait_for_pages() || await_drafts();
+  blind_.reset();
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
