@@ -66,8 +66,7 @@ class Worker final : private BatchHost {
   void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error);
   void conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error);
   void abort_cancelled();
-  void give(const Move& move);
-  void give(Sequence* s, int32_t to);
+  void give(const Move& move), give(Sequence* s, int32_t to);
   void lend(Lend* order);
   bool lose(const Sequence& s, otr_finish_reason reason);
   bool stays(const Sequence& s) const { return options_.replicas_stay && s.race != nullptr; }
