@@ -8,9 +8,11 @@
 // with 1 if one change in twenty or more takes longer than MOST_MS (5), or if any of them has moved a byte of weights.
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -59,6 +61,12 @@ double first_drafts(Engine* e) {
   const double ms = 1e3 * time.seconds();
   other.join();
   return ms;
+}
+
+bool parse_ms(const char* text, double* ms) {
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, *ms);
+  return error == std::errc() && rest == end && std::isfinite(*ms) && *ms > 0;
 }
 
 struct Times {
@@ -110,9 +118,10 @@ int run(const std::string& model, const std::string& drafter, double most_ms) {
 }  // namespace otr
 
 int main(int argc, char** argv) {
-  if (argc < 3 || argc > 4) {
-    std::fprintf(stderr, "Usage: role_switch_bench MODEL DRAFTER [MOST_MS]\n");
+  double most_ms = 5;
+  if (argc < 3 || argc > 4 || (argc == 4 && !otr::parse_ms(argv[3], &most_ms))) {
+    std::fprintf(stderr, "Usage: role_switch_bench MODEL DRAFTER [MOST_MS]: MOST_MS is a number above 0\n");
     return 2;
   }
-  return otr::run_bench("role_switch_bench", [&] { return otr::run(argv[1], argv[2], argc == 4 ? std::atof(argv[3]) : 5.0); });
+  return otr::run_bench("role_switch_bench", [&] { return otr::run(argv[1], argv[2], most_ms); });
 }

@@ -5,7 +5,7 @@
 //                                      <-- drafts --
 //
 // A verdict of a request comes after its opening. Nobody waits for room: what finds none is kept and offered again. Whoever has
-// written rings the reader's bell.
+// written rings the reader's bell, and who reads a full queue the writer's.
 //
 // Between processes each has a link of its own, whose other end is the LinkRelay's. When the process at the other end is lost, the relay
 // raises `generation`: the worker forgets what the other knew and asked for, throws away what it has not read, and writes nothing

@@ -105,6 +105,7 @@ bool DraftServer::receive() {
       any = true;
       if (!begin_again(link)) continue;
     }
+    const bool was_full = link->opened.full() || link->verdicts.full();
     for (std::unique_ptr<Sequence>* s; (s = link->opened.front()) != nullptr; any = true) {
       std::unique_ptr<Sequence> opened = std::move(*s);
       link->opened.pop();
@@ -123,6 +124,7 @@ bool DraftServer::receive() {
       judge(static_cast<int32_t>(at - names_.begin()), *verdict);
       link->verdicts.pop();
     }
+    if (was_full) link->verifier->ring();  // whose queue it is may wait for room
   }
   return any;
 }

@@ -23,8 +23,7 @@ bool KvOverlap::takes(const KvLease& lease) const {
 ComingCopies KvOverlap::coming(int32_t more_pages) const {
   int32_t pages = more_pages;
   for (size_t i = 0; i < size_; ++i) pages += entries_[i].count;
-  const auto seconds = [&](double part) { return std::max(0.0, (part * bytes(pages) - arrived_at_tick_) / options_.link_bytes_per_second); };
-  return {.first_layer = seconds(1.0 / num_layers()), .all = seconds(1)};
+  return coming_copies(bytes(pages), arrived_at_tick_, options_.link_bytes_per_second, num_layers());
 }
 
 void KvOverlap::add(Sequence* s, int32_t first, int32_t count) { entries_[size_++] = {.s = s, .first = first, .count = count}; }

@@ -101,10 +101,9 @@ int32_t KvRebuild::advance(Sequence* s, int32_t num_samples) {
   else if (front < s->first_copied) copies_come = copy(s, front);
   const int32_t end = std::min(s->first_copied * kPageTokens, lease.num_positions());
   if (s->num_computed >= end) return join(s);
-  s->runs_to = s->num_computed + tokens_from_front(s->num_computed, end, kPageTokens, rates(*s, copies_come));
-  // With the link left out, the last chunk takes the newest token along.
-  const bool left_out = s->runs_to == lease.num_positions() && s->num_copied_pages() == 0 && (copies_come || lease.over());
-  if (left_out) return join(s);
+  const RebuildStep step = rebuild_step(s->num_computed, end, kPageTokens, rates(*s, copies_come));
+  s->runs_to = s->num_computed + step.rows;
+  if (step.takes_newest && (copies_come || lease.over())) return join(s);
   if (copies_come && s->runs_to == s->num_computed) begin_early(s, num_samples);
   return 0;
 }
@@ -112,8 +111,7 @@ int32_t KvRebuild::advance(Sequence* s, int32_t num_samples) {
 // Whether all is computed sooner than it could be with what the link brings. Once something is copied that is decided.
 bool KvRebuild::leaves_link_out(const Sequence& s) const {
   if (!throttled() || s.num_copied_pages() > 0) return false;
-  const int32_t gap = s.lease->num_positions() - s.num_computed;
-  return tokens_from_front(s.num_computed, s.lease->num_positions(), kPageTokens, rates(s, true)) == gap;
+  return rebuild_step(s.num_computed, s.lease->num_positions(), kPageTokens, rates(s, true)).takes_newest;
 }
 
 // The front is done, and the rest is under way: its rows run now if that comes within their pass.
@@ -122,7 +120,7 @@ void KvRebuild::begin_early(Sequence* s, int32_t num_samples) {
   const int32_t first = pages_of(s->num_computed), count = s->first_copied - first;
   const ComingCopies coming = overlap_.coming(count);
   const double tick = least_tick(*s->lease);
-  if (coming.all > tick) early_in_ = std::min(early_in_, coming.all - tick);
+  early_in_ = std::min(early_in_, seconds_until_early(coming, tick));
   if (!may_begin_early(coming, tick, num_samples) || count > target_->prefix_cache().num_available() / 2) return;
   for (int32_t i = first; i < s->first_copied; ++i) s->copied[static_cast<size_t>(i)] = target_->prefix_cache().allocate();
   s->pages.append(std::span(s->copied).subspan(static_cast<size_t>(first)));
@@ -219,7 +217,8 @@ double KvRebuild::least_tick(const KvLease& lease) const { return least_tick_ > 
 
 // A link brings what its rate says; memory is as fast as it was.
 RebuildRates KvRebuild::rates(const Sequence& s, bool copies_come) const {
-  if (!copies_come) return {.computed = 1, .copied = 0};
+  const bool any_copied = s.num_copied_pages() > 0;
+  if (!copies_come) return {.computed = 1, .copied = 0, .any_copied = any_copied};
   const KvLease& lease = *s.lease;
   const double tokens_per_byte = kPageTokens / static_cast<double>(target_->page_bytes());
   const double copied = throttled() ? options_.link_bytes_per_second * tokens_per_byte : copied_.value();
@@ -229,7 +228,7 @@ RebuildRates KvRebuild::rates(const Sequence& s, bool copies_come) const {
   const bool all = options_.mode == RebuildMode::kTransfer || (!throttled() && copied > computed);
   return {.computed = all ? 1e-9 * copied : computed, .copied = copied, .least_tick = least_tick(lease), .chunk = chunk_,
           .arrived = throttled() ? std::max(0.0, budget_ * tokens_per_byte) : 0,
-          .num_layers = overlap_.takes(lease) ? target_->kv_layout().num_layers : 1, .any_copied = s.num_copied_pages() > 0};
+          .num_layers = overlap_.takes(lease) ? target_->kv_layout().num_layers : 1, .any_copied = any_copied};
 }
 
 double KvRebuild::seconds_to_wait() const {

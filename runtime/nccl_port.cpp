@@ -1,10 +1,12 @@
 #include "runtime/nccl_port.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/launch_status.h"
 
 namespace otr {

@@ -76,8 +76,12 @@ void PageNet::leave(uint64_t generation) {
   changed_.notify_all();
 }
 
+// Whoever has no memory leaves all the same.
 void PageNet::leave_port() {
-  host_->pass(ProtocolStep::kNetLeave);
+  try {
+    host_->pass(ProtocolStep::kNetLeave);
+  } catch (const std::bad_alloc&) {
+  }
   port_->leave();
   drop_parcels();
 }
@@ -252,7 +256,8 @@ bool PageNet::pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t f
   return true;
 }
 
-// A move that has begun is waited for as long as it takes: it writes to the pages, and its own patience is limited.
+// A move that has begun is waited for as long as it takes: it writes to the pages until it is done or aborted. In all at most kTimeoutShare
+// patiences, if the abort takes no more than its part.
 bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to) {
   host_->pass(ProtocolStep::kNetPull);
   {

@@ -21,6 +21,7 @@ struct TickMarks {
   PacedStopwatch clock;
   double draft_at = 0, verify_at = 0;
   int64_t generated_tokens = 0, prefill_tokens = 0, verify_steps = 0, draft_tokens = 0, accepted_tokens = 0;
+  int64_t rows_behind = 0;  // that it runs, without the newest tokens of their sequences
 };
 
 // Whether a sequence ends with the token just committed, and how.

@@ -105,6 +105,8 @@ void Worker::loop() {
     }
     if (ticks || report_.pending() || (has_served && !served_)) report();
     // What it is busy with is for others to end.
+    if (served_) blind_.reset();
+    if (pace_ == nullptr && !ticks && !served_ && busy()) mailbox_.await(blind_.next_ms());
     if (pace_ != nullptr && busy() && (pace_->num_pauses() == pauses || pace_->now_ms() == began)) pace_->idle();
   }
   if (pace_ != nullptr) pace_->end();
@@ -114,12 +116,15 @@ bool Worker::busy() const {
   return !batcher_.empty() || orders_.pending() || speculator_->owes() || (server_ != nullptr && (served_ || server_->busy()));
 }
 
-// All that run wait for their drafts: so does the worker, unless it has something else to do. False: nobody waits.
+// All that run wait for their drafts: so does the worker, unless it has something else to do. What it owes it tries again: room in a queue is
+// announced, but between processes. False: nobody waits.
 bool Worker::await_drafts() {
   bool waits = false;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) waits |= speculator_->waits(batcher_.running_slot(i));
-  if (waits && !speculator_->owes() && !served_) mailbox_.await(RemoteDrafter::kPatienceMs);
-  return waits;
+  if (!waits || served_) return waits;
+  if (!speculator_->owes()) mailbox_.await(RemoteDrafter::kPatienceMs);
+  else if (pace_ == nullptr) mailbox_.await(blind_.next_ms());
+  return true;
 }
 
 // ---- Orders --------------------------------------------------------------------------------------------------------------

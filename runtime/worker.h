@@ -15,6 +15,7 @@
 #include "graph/row_batch_builder.h"
 #include "memory/draft_paths.h"
 #include "runtime/draft_penalties.h"
+#include "runtime/growing_wait.h"
 #include "runtime/history_store.h"
 #include "runtime/kv_rebuild.h"
 #include "runtime/tick_parts.h"
@@ -65,8 +66,7 @@ class Worker final : private BatchHost {
   void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error);
   void conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error);
   void abort_cancelled();
-  void give(const Move& move);
-  void give(Sequence* s, int32_t to);
+  void give(const Move& move), give(Sequence* s, int32_t to);
   void lend(Lend* order);
   bool lose(const Sequence& s, otr_finish_reason reason);
   bool stays(const Sequence& s) const { return options_.replicas_stay && s.race != nullptr; }
@@ -75,8 +75,7 @@ class Worker final : private BatchHost {
   void advance_rebuilds(), settle_copies();
   void note_copied(const Sequence& s, int32_t positions);
   bool waits_for_sibling(const Sequence& s) const;
-  bool wait_for_pages();
-  bool await_drafts();
+  bool wait_for_pages(), await_drafts();
   Sequence* cheapest_running() const;
   void fail_all(const std::string& why);
   void report();
@@ -131,6 +130,7 @@ class Worker final : private BatchHost {
   KvRebuild rebuild_;
   std::unique_ptr<DraftServer> server_;     // likewise; may be null
   bool served_ = false;                     // in this round it has drafted for others
+  GrowingWait blind_;                       // while nothing runs
   std::mt19937 random_;                     // for proofs
   std::thread thread_;
 

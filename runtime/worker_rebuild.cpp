@@ -1,14 +1,10 @@
 // What a worker does for sequences whose keys and values are being made anew: see KvRebuild.
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "runtime/worker.h"
 
 namespace otr {
 namespace {
-
-constexpr double kMostWaitSeconds = 1e-3;  // for the link, when there is nothing to run: orders are not to wait longer
 
 int32_t full_prompt_pages(const Sequence& s) { return s.num_prompt() / kPageTokens; }
 
@@ -66,14 +62,17 @@ bool Worker::waits_for_sibling(const Sequence& s) const {
   return false;
 }
 
-// Nothing can run: that is right as long as something comes from elsewhere. False: nothing does.
+// Nothing can run: that is right as long as something comes from elsewhere. When the link brings the next page is known, though whoever lends may
+// take it back; what else is missing, room or a sibling's prompt, is looked for ever more seldom. Whatever is posted ends the wait. False:
+// nothing comes.
 bool Worker::wait_for_pages() {
   bool comes = false;
   for (int32_t i = 0; i < batcher_.num_running() && !comes; ++i) comes = live(batcher_.running_slot(i)).runs_to != Sequence::kEverything;
   if (!comes) return false;
-  const double seconds = std::min(kMostWaitSeconds, rebuild_.seconds_to_wait());
-  if (pace_ != nullptr) pace_->wait(1e3 * seconds);
-  else std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  const double page_ms = std::min(GrowingWait::kMostMs, 1e3 * rebuild_.seconds_to_wait());
+  const bool is_known = page_ms > GrowingWait::kLeastMs;
+  if (is_known) blind_.reset();
+  mailbox_.await(is_known ? page_ms : pace_ != nullptr ? Pace::kIdleMs : blind_.next_ms());
   return true;
 }
 

@@ -15,7 +15,7 @@ namespace otr {
 struct WorkerStats {
   int64_t ticks = 0;
   int64_t generated_tokens = 0;
-  int64_t prefill_tokens = 0;  // rows that were not the newest token of their sequence
+  int64_t prefill_tokens = 0;  // rows that were not the newest token of their sequence, without those of a pass whose pages were lost in it
   int64_t scored_tokens = 0;
   int64_t finished_samples = 0;
   int64_t preemptions = 0;

@@ -15,6 +15,9 @@ constexpr const char* kNotFinite = "a key, value or logit is NaN or Inf";
 
 const Forest kNoDraft;
 
+// Rows of a run without the newest token of its sequence.
+int32_t rows_behind(const Sequence& s, const RowRun& run) { return run.end - run.begin - (run.end == s.num_tokens() ? 1 : 0); }
+
 }  // namespace
 
 const Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kNotFinite};
@@ -31,6 +34,7 @@ bool Worker::step() {
   const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
   rebuild_.begin_pass(runs);
   if (runs.empty()) return wait_for_pages() || await_drafts();
+  blind_.reset();
   draft(runs);                      // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
@@ -44,7 +48,7 @@ bool Worker::step() {
   const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;
   speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * drafting, .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * (seconds - waited)});
   if (options_.trace != nullptr) trace_tick(runs.size(), drafting, verifying, seconds);
-  rebuild_.end_tick(stats_.prefill_tokens - marks_.prefill_tokens, seconds - waited);
+  rebuild_.end_tick(marks_.rows_behind, seconds - waited);
   ++stats_.ticks;
   stats_.kernel_seconds += verifying;
   stats_.busy_seconds += seconds;
@@ -143,7 +147,7 @@ void Worker::assemble(const std::vector<RowRun>& runs) {
     places_[i].logit = logit;
     add_paths(i, s, run.end);
     row += run.end - run.begin + forest.size();
-    stats_.prefill_tokens += run.end - run.begin - (run.end == s.num_tokens() ? 1 : 0);
+    marks_.rows_behind += rows_behind(s, run);
   }
   stats_.kv_pages_peak = std::max(stats_.kv_pages_peak, target().page_pool().num_in_use());
   stats_.batch_peak = std::max(stats_.batch_peak, batcher_.num_running());
@@ -209,6 +213,7 @@ void Worker::commit(const std::vector<RowRun>& runs) {
     Sequence* s = &live(run.slot);
     if (s->runs_to < run.end) continue;  // what it read was lost meanwhile: see settle_copies()
     s->num_computed = run.end;
+    stats_.prefill_tokens += rows_behind(*s, run);
     if (rows_faulted(at.row, run.end - run.begin)) {
       finish(s, OTR_FINISH_ERROR, kNotFinite);
       continue;

@@ -46,6 +46,17 @@ int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const Rebuil
   return best;
 }
 
+RebuildStep rebuild_step(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates) {
+  const int32_t rows = tokens_from_front(begin, end, page, rates);
+  return {.rows = rows, .takes_newest = !rates.any_copied && rows == end - begin};
+}
+
+ComingCopies coming_copies(double wanted, double arrived, double per_second, int32_t num_layers) {
+  return {.first_layer = std::max(0.0, wanted / num_layers - arrived) / per_second, .all = std::max(0.0, wanted - arrived) / per_second};
+}
+
+double seconds_until_early(const ComingCopies& copies, double tick) { return copies.all > tick ? copies.all - tick : kNever; }
+
 bool may_begin_early(const ComingCopies& copies, double tick, int32_t num_samples) {
   return copies.all <= tick && num_samples * copies.first_layer <= tick;
 }

@@ -39,10 +39,21 @@ double rebuild_seconds(int32_t x, int32_t gap, int32_t page, const RebuildRates&
 // them; with a compute rate that is not known, to the end of one page, which measures it. REQUIRES: 0 <= begin <= end, page > 0.
 int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates);
 
+// What the front does next in the gap [begin, end).
+struct RebuildStep {
+  int32_t rows = 0;  // as tokens_from_front()
+  bool takes_newest = false;  // they are all there is before the newest row, which goes along: nothing is to be copied
+};
+RebuildStep rebuild_step(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates);
+
 // Copies that are to come in a pass, in seconds from now: their first layer, and all of them.
 struct ComingCopies {
   double first_layer = 0, all = 0;
 };
+// Of so much that is wanted so much has arrived; in whatever unit a link brings `per_second` of. REQUIRES: per_second > 0, num_layers > 0
+ComingCopies coming_copies(double wanted, double arrived, double per_second, int32_t num_layers);
+// Until what is left comes within a tick; infinite: it does now, and if may_begin_early() forbids that, there is nothing to wait for but pages.
+double seconds_until_early(const ComingCopies& copies, double tick);
 
 // Whether the tick behind the gap may begin with these on their way, in company of `num_samples` samples, itself included.
 //   all <= tick   no layer is waited for but the first: layer l is there after (l + 1) / L * all, and the pass, which then began

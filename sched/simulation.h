@@ -8,6 +8,7 @@
 // Single-threaded.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <queue>
@@ -21,6 +22,7 @@ namespace otr {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 inline constexpr double kTiny = 1e-7;  // tokens
+inline constexpr double kSurest = 1 - 1e-12;  // a chance whose opposite has a logarithm
 
 // A request on a worker.
 struct SimulatedRun {
@@ -34,10 +36,12 @@ struct SimulatedRun {
   double waste = 0;                     // drafted tokens thrown away a token
   double tick_ms = 0;                   // a draft and its verification in turns
   double whole = 0, window_tokens = 0;  // p^w; 1 + p + … + p^(w-1)
+  double log_wrong = 0;                 // of 1 - p^w
 
   void set(WindowSetting s) {
     setting = s;
     whole = std::pow(p, s.window);
+    log_wrong = std::log1p(-std::min(whole, kSurest));
     window_tokens = s.window == 0 ? 0 : coupled_tokens(p, s.window - 1);
   }
 };
@@ -103,8 +107,8 @@ class Simulation {
   void advance(int32_t group, double ms);
   void choose_windows(Group* g);
   double rows_of(const Run& r) const;
-  struct ServedLoad {  // what a level and a pass take; requests of the verifier, and of its drafter
-    double draft_ms = 0, verify_ms = 0, batch = 0, served = 0;
+  struct ServedLoad {  // what a level and a pass take; requests of the drafter; the log of the chance that all of the verifier's are wrong
+    double draft_ms = 0, verify_ms = 0, served = 0, log_wrong = 0;
   };
   static WindowTimes served_times(const Run& r, const ServedLoad& load);
   double served_pass_ms(const Group& g, const WindowCosts& c, ServedLoad load) const;

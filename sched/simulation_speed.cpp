@@ -49,9 +49,11 @@ double Simulation::rows_of(const Run& r) const {
   return r.setting.window * (leaps ? 2 : 1) + (r.setting.mode == DraftMode::kCoupled ? 1 : 0);
 }
 
-// Who is wrong in a batch goes on with the next pass, if others keep the verifier busy: those whose next window is there already.
+// Who is wrong in a batch goes on with the next pass, if others keep the verifier busy: those whose next window is there already, each with
+// its own chance.
 WindowTimes Simulation::served_times(const Run& r, const ServedLoad& load) {
-  return {.draft_ms = load.draft_ms, .verify_ms = load.verify_ms, .level = load.served > 1 ? 1.0 : 0.0, .busy = 1 - std::pow(1 - r.whole, load.batch - 1)};
+  const double others = std::min(0.0, load.log_wrong - r.log_wrong);
+  return {.draft_ms = load.draft_ms, .verify_ms = load.verify_ms, .level = load.served > 1 ? 1.0 : 0.0, .busy = -std::expm1(others)};
 }
 
 // A pass of those whose windows have come, which are the more the shorter it takes.
@@ -78,20 +80,21 @@ double Simulation::served_pass_ms(const Group& g, const WindowCosts& c, ServedLo
 void Simulation::price(int32_t group) {
   Group& g = groups_[static_cast<size_t>(group)];
   if (is_engine()) choose_windows(&g);
-  double context = 0, rows = 0, batch = 0;
+  double context = 0, rows = 0, batch = 0, log_wrong = 0;
   int32_t widest = 0;
   for (const Run& r : g.runs) {
     if (r.ready_ms > g.now + kTiny) continue;
     context += request(r).prompt + r.done;
     rows += rows_of(r);
     widest = std::max(widest, r.setting.window);
+    log_wrong += r.log_wrong;
     ++batch;
   }
   for (Run& r : g.runs) r.speed = r.waste = 0;
   if (batch == 0) return;
   const WindowCosts c = costs(g, context / batch);
   const bool served = is_served(g);
-  ServedLoad load{.draft_ms = c.draft_ms(batch), .batch = batch};
+  ServedLoad load{.draft_ms = c.draft_ms(batch), .log_wrong = log_wrong};
   load.verify_ms = g.drafter < 0 ? c.verify->target_ms(batch, c.context) : c.verify->verify_ms(batch, rows, c.context);
   if (served) {
     load.draft_ms = level_ms(static_cast<size_t>(group) % servers_.size(), &load.served);

@@ -9,7 +9,8 @@
 //               (ceil(w D / V) + 1) V in the place of w D + V. A third slower at p = 0.5 (tests/sched/simulator_test.cpp). A drafter that
 //               works for several verifiers is in the middle of a level when a verdict comes, and their passes follow each other only as
 //               long as anybody's window is there (WindowTimes): the mean of ceil((w + u) D / V) over u from 0 to 1, with chance `busy`.
-//               So the simulator is within 6 % of seven verifiers with one drafter, token by token; without, 36 % below to 27 % above
+//               So the simulator is within 6 % of seven verifiers with one drafter, token by token; without, 36 % below to 27 % above. Where
+//               requests of one verifier differ much it is up to 12 % below
 //   paper's     sum over a < w of p^a (1 - p) (a + 1) / 2, + w p^w, over max(w D, V): the half stands for what is thrown away. It is off by
 //               -47 to +27 % of what the protocol in sched/window.h does, and prefers the wrong mode on a sixth of a grid
 //               (tests/sched/window_test.cpp)

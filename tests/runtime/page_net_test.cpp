@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/runtime/page_nets.h"
@@ -228,6 +231,85 @@ TEST_F(PatientPageNets, TheNextJoiningEndsTheOneBefore) {
   engine.join();
   wait_until_up(2);
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+}
+
+class ForgetfulPageNets : public PageNets {
+ protected:
+  void pass(ProtocolStep step) override {
+    if (step != ProtocolStep::kNetLeave) return;
+    ++num_thrown_;
+    throw std::bad_alloc();
+  }
+  std::atomic<int> num_thrown_ = 0;
+};
+
+TEST_F(ForgetfulPageNets, LeavingNeedsNoMemory) {
+  wait_until_up(1);
+  const auto lent = lend({0});
+  const auto pages = remote(nets_[0]->offer(lent).number, 1);
+  board_.num_hanging = 1;
+  EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0}, &target(1)));
+  EXPECT_TRUE(comes_over(*lent));
+  wait_until_up(2);
+  EXPECT_GT(num_thrown_, 0);
+  EXPECT_EQ(board_.num_left, 1);
+  const auto again = remote(nets_[0]->offer(lend({3})).number, 1);
+  EXPECT_TRUE(again->copy(0, std::vector<PageId>{2}, &target(1)));
+  EXPECT_TRUE(holds(2, 3));
+}
+
+// Its moves take all their patience, and the abort of one as long again.
+class SlowPort final : public PagePort {
+ public:
+  explicit SlowPort(std::chrono::milliseconds patience) : patience_(patience) {}
+  Status join(const NetId&, int32_t, int32_t, const GivenUp&) override { return {}; }
+  Status move(PageMove*, const GivenUp&) override {
+    std::this_thread::sleep_for(patience_);
+    moved_ = true;
+    return Status(StatusCode::kTimeout, "nobody came");
+  }
+  void leave() override {
+    if (std::exchange(moved_, false)) std::this_thread::sleep_for(patience_);
+  }
+
+ private:
+  const std::chrono::milliseconds patience_;
+  bool moved_ = false;
+};
+
+// A move is ordered when the others are done that may come before it.
+class LateEngine final : public NetHost {
+ public:
+  explicit LateEngine(std::chrono::milliseconds late) : late_(late) {}
+  void tell(const NetNews& news) override {
+    if (news.kind != NetNews::Kind::kPull) return;
+    order_ = std::thread([this, news] {
+      std::this_thread::sleep_for(late_);
+      net->follow({.kind = NetOrder::Kind::kMove, .generation = news.generation, .pull = news.pull});
+    });
+  }
+  void join() { order_.join(); }
+  PageNet* net = nullptr;
+
+ private:
+  const std::chrono::milliseconds late_;
+  std::thread order_;
+};
+
+// Whoever pulls is not held for hung meanwhile: an engine's patience is kTimeoutShare of a move's at least.
+TEST_F(PageNets, NoPullOutlastsTheEnginesPatience) {
+  constexpr std::chrono::milliseconds kPatience(200);
+  LateEngine engine(kPatience * (PageNet::kMovesBefore - 1) + kPatience / 5);
+  PageNet net(std::make_unique<SlowPort>(kPatience), &target(1), &engine, static_cast<int32_t>(kPatience.count()));
+  engine.net = &net;
+  net.follow({.kind = NetOrder::Kind::kJoin, .generation = 1, .pull = {}});
+  for (int i = 0; i < 10'000 && net.generation() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_FALSE(net.pull(1, 0, 1, 0, std::vector<PageId>{0}));
+  const auto lasted = std::chrono::steady_clock::now() - began;
+  engine.join();
+  EXPECT_LT(lasted, kPatience * PageNet::kTimeoutShare);
+  EXPECT_GT(lasted, kPatience * (PageNet::kMovesBefore + 1));  // the abort is waited for, since it may write to the pages
 }
 
 TEST_F(PageNets, WhoWaitsIsLetGoAtTheEnd) {

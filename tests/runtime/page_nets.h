@@ -29,6 +29,7 @@ class PageNets : public testing::Test {
     PageNets* test = nullptr;
     int32_t worker = 0;
     void tell(const NetNews& news) override { test->take(worker, news); }
+    void pass(ProtocolStep step) override { test->pass(step); }
   };
 
   explicit PageNets(size_t num_nets = 2, int32_t patience_ms = kPortPatienceMs)
@@ -65,6 +66,7 @@ class PageNets : public testing::Test {
     const std::lock_guard<std::mutex> lock(mutex_);
     EXPECT_TRUE(account_.news(worker, news).ok());
   }
+  virtual void pass(ProtocolStep) {}
   ModelRunner& target(size_t i) { return devices_[i]->target(); }
   // The first `num_nets`.
   void wait_until_up(uint64_t generation, int32_t num_nets = 2) {

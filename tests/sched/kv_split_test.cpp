@@ -81,6 +81,27 @@ TEST(KvSplit, ATickBeginsEarlyWhereItGainsMoreThanOthersLose) {
   EXPECT_FALSE(may_begin_early({.first_layer = 0, .all = 1e-9}, 0, 1));  // how long a tick takes is not known
 }
 
+// With 100 tokens a second, 2 layers, 50 of 300 tokens there: the first layer is another 100 away, all 250.
+TEST(KvSplit, WhenCopiesCome) {
+  const ComingCopies coming = coming_copies(300, 50, 100, 2);
+  EXPECT_DOUBLE_EQ(coming.first_layer, 1);
+  EXPECT_DOUBLE_EQ(coming.all, 2.5);
+  EXPECT_DOUBLE_EQ(seconds_until_early(coming, 2), 0.5);
+  EXPECT_TRUE(std::isinf(seconds_until_early(coming, 2.5)));
+  EXPECT_EQ(coming_copies(300, 400, 100, 2).all, 0);
+}
+
+// The newest row goes along with the last of the front, and only where nothing is copied: it reads what is not there yet otherwise.
+TEST(KvSplit, TheNewestRowGoesAlongWhereAllIsComputed) {
+  const RebuildStep all = rebuild_step(100, 300, 64, {.computed = 1e9, .copied = 1});
+  EXPECT_EQ(all.rows, 200);
+  EXPECT_TRUE(all.takes_newest);
+  const RebuildStep behind_copies = rebuild_step(100, 256, 64, {.computed = 1e9, .copied = 1, .any_copied = true});
+  EXPECT_EQ(behind_copies.rows, 156);
+  EXPECT_FALSE(behind_copies.takes_newest);
+  EXPECT_FALSE(rebuild_step(100, 300, 64, {.computed = 1, .copied = 1e9}).takes_newest);
+}
+
 TEST(KvSplit, NothingIsLeft) {
   EXPECT_EQ(tokens_from_front(64, 64, 64, {1, 1}), 0);
   EXPECT_EQ(rebuild_seconds(0, 0, 64, {0, 0}), 0);
@@ -109,7 +130,7 @@ TEST(KvSplit, IsTheBestOfAll) {
 
 // ---- By a clock -----------------------------------------------------------------------------------------------------------
 
-// A worker that ticks by these costs, and goes on with a sequence of `gap` tokens and one behind them, as KvRebuild does.
+// A worker that ticks by these costs, and goes on with a sequence of `gap` tokens and one behind them. What it does next it asks as KvRebuild does.
 class ModelledWorker {
  public:
   static constexpr int32_t kPage = 64, kChunk = 512;
@@ -139,25 +160,23 @@ class ModelledWorker {
             .num_layers = num_layers_, .any_copied = first_copied_ < num_pages_};
   }
   int32_t gap_end() const { return std::min(end_, first_copied_ * kPage); }
-  int32_t from_front(bool all) const { return tokens_from_front(at_, gap_end(), kPage, rates(all)); }
+  RebuildStep step(bool all) const { return rebuild_step(at_, gap_end(), kPage, rates(all)); }
 
   // False: the rows behind the gap are through.
   bool advance(bool all) {
     arrived_ += (seconds_ - seen_) * link_;
     seen_ = seconds_;
-    const bool left_out = first_copied_ == num_pages_ && from_front(all) == end_ - at_;
-    for (; !left_out && arrived_ >= kPage && at_ < gap_end(); arrived_ -= kPage) --first_copied_;
+    for (const bool left_out = step(all).takes_newest; !left_out && arrived_ >= kPage && at_ < gap_end(); arrived_ -= kPage) --first_copied_;
     if (at_ >= gap_end()) return run(0, true);
-    const int32_t rows = from_front(all);
-    if (rows > 0) return run(rows, first_copied_ == num_pages_ && at_ + rows == end_);
+    if (const RebuildStep next = step(all); next.rows > 0) return run(next.rows, next.takes_newest);
     const double tokens = (first_copied_ - at_ / kPage) * kPage;
-    const ComingCopies coming{.first_layer = std::max(0.0, tokens / num_layers_ - arrived_) / link_, .all = (tokens - arrived_) / link_};
+    const ComingCopies coming = coming_copies(tokens, arrived_, link_, num_layers_);
     if (num_layers_ > 1 && may_begin_early(coming, least_tick_, 1)) {
       seconds_ += late_pass(tokens);
       return false;
     }
     const double page_in = std::max(1e-9, (kPage - arrived_) / link_);
-    seconds_ += num_layers_ > 1 && coming.all > least_tick_ ? std::min(page_in, coming.all - least_tick_ + 1e-9) : page_in;
+    seconds_ += num_layers_ > 1 ? std::min(page_in, seconds_until_early(coming, least_tick_) + 1e-9) : page_in;
     return true;
   }
 
