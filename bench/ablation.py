@@ -6,8 +6,8 @@ in the times, so differences of a per cent show, and the same command prints the
     bench/ablation.py --profile PROFILE.json --model DIR --drafter NAME=w4:DIR [--steps 8] [--epoch 2] [--policy auto:chain …] [--json FILE]
 
 A step is a rollout with noise of its own. `--epoch 2`: a step that is not counted fills the history; each policy then runs a
-step with a copy of what the step before has left, which is the same whatever the policy was. Printed for every policy: its makespan, the geometric mean over the steps of off's over it, and of auto's over
-it, each with a two-sided 90 % interval (Student's t on the logarithms). Exit code 1, with a line that says so: a run failed, or an output differs from plain decoding's.
+step with a copy of what the step before has left, which has to be the same whatever the policy was. Printed for every policy: its makespan,
+the geometric mean over the steps of off's over it, and of auto's over it, each with a two-sided 90 % interval (Student's t on the logarithms). Exit code 1, with a line that says so: a run failed, or an output differs from plain decoding's.
 """
 import argparse
 import collections
@@ -50,7 +50,10 @@ def makespan(args, policy, step, folder):
     elif not filecmp.cmp(out, plain, shallow=False):
         sys.exit(f"step {step}: the output of {policy} differs")
     if args.epoch == 2:
-        os.replace(history, f"{history}-{step + 1}")  # its samples are what any policy leaves
+        left = f"{history}-{step + 1}"
+        if os.path.exists(left) and not filecmp.cmp(history, left, shallow=False):
+            sys.exit(f"step {step}: {policy} leaves another history")
+        os.replace(history, left)
     with open(stats, encoding="utf-8") as f:
         return json.load(f)["emulation"]["makespan_seconds"]
 

@@ -42,6 +42,8 @@ def main():
     batches, keeps = [int(b) for b in args.batch.split(",")], [float(k) for k in args.keep.split(",")]
     with open(args.prompts, encoding="utf-8") as f:
         prompts = f.readlines()
+    if not 1 <= min(batches) <= max(batches) <= len(prompts):
+        parser.error(f"--batch: from 1 to {len(prompts)}, as many as there are prompts")
     print("| samples | drafts kept by the dial | auto is faster by (90 %) | worst step |\n|---|---|---|---|", flush=True)
     for args.batch in batches:
         for args.dial in keeps:

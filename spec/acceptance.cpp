@@ -42,7 +42,8 @@ float Acceptance::p(int drafter, int32_t slot, uint64_t sequence) const {
 Acceptance::Known Acceptance::known(int32_t slot, uint64_t sequence) const {
   const Row* row = find(slot, sequence);
   if (row == nullptr || row->known_weight == 0) return {};
-  return {.tokens = static_cast<float>(row->known_tokens / row->known_weight), .nodes = static_cast<float>(row->known_nodes / row->known_weight)};
+  return {.tokens = static_cast<float>(row->known_tokens / row->known_weight),
+          .nodes = static_cast<float>(row->known_nodes / row->known_weight)};
 }
 
 Acceptance::Row& Acceptance::row_of(int32_t slot, uint64_t sequence) {

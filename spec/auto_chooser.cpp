@@ -13,8 +13,7 @@ namespace {
 
 constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
 constexpr double kMargin = 1.03;      // what a drafter with a model must promise: plain decoding never disappoints
-constexpr int32_t kStillKnown = 30;   // tokens that a drafter may be behind with a sample that it is drafting for
-constexpr double kTokensATick = 3;    // that a sample gets while a drafter drafts for it
+constexpr int32_t kStillKnown = 8;   // tokens that a drafter may be behind with a sample and still count as drafting for it
 constexpr size_t kMostRows = 256;    // with more nothing is drafted: no row would get a node
 constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
 constexpr double kPlainShare = 0.01;  // of the time may go to ticks without a draft, to know what these take
@@ -30,9 +29,10 @@ constexpr double kMostBelieved = 4;  // times the forecast: of what a tick has t
 constexpr int32_t kProbeDepth = 3;   // of a draft that is to be seen, not to win
 constexpr size_t kProbeRows = 2;     // that have it: some four tokens that are foretold
 constexpr float kProbeLeast = 0.2f;  // A of a node whose children it sees
-constexpr double kWellKnown = 4;     // of these: with fewer it is looked at as soon as that costs little, since it may cost more once it matters
-constexpr double kCheapLook = 0.1;   // of a plain tick
 constexpr double kKnown = 2;         // tokens foretold and verified: with fewer a drafter is looked at before it is used
+constexpr int32_t kMostLooks = 3;    // that may pass without any
+constexpr double kWellKnown = 4;     // such tokens: with fewer it is looked at while that costs little; later it may not
+constexpr double kCheapLook = 0.1;   // of a plain tick
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
 }  // namespace
@@ -42,7 +42,8 @@ size_t AutoChooser::bucket_of(const TickView& view) { return std::min<size_t>(st
 AutoChooser::AutoChooser(const ChooserOptions& options)
     : options_(options),
       tuner_(!options.policy.untuned),
-      draft_correction_(options.drafters.size()) {
+      draft_correction_(options.drafters.size()),
+      looks_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;
@@ -53,10 +54,8 @@ AutoChooser::AutoChooser(const ChooserOptions& options)
   depth_.reserve(batch);
   candidates_.resize(models_.size());
   for (Candidate& candidate : candidates_) candidate.row_depth.reserve(batch);
-  if (options.policy.stragglers) {
-    lengths_.reserve(batch);
-    weights_.reserve(batch);
-  }
+  lengths_.reserve(batch);
+  if (options.policy.stragglers) weights_.reserve(batch);
   probed_.reserve(batch);
   sorted_.reserve(batch * static_cast<size_t>(kMaxDraftNodes));
 }
@@ -71,8 +70,8 @@ TickTimes AutoChooser::times(const TickView& view, int drafter) const {
           .plain_correction = &plain_correction_, .plain_fixed_ms = plain_fixed_ms - plain_others_ms_, .fixed_ms = fixed_ms - others_ms_};
 }
 
-// What the rows of prompts and scores add to a pass without a draft, as passes of the correction's kind take it. It has to be spent once whatever is drafted, and the sooner samples end
-// the sooner comes the next: so it counts for no choice.
+// What the rows of prompts and scores add to a pass without a draft, as passes of the correction's kind take it. It has to be spent once
+// whatever is drafted, and the sooner samples end the sooner comes the next: so it counts for no choice.
 double AutoChooser::others_ms(const TickView& view, const CostCorrection& correction) const {
   const double n = static_cast<double>(view.rows.size()), all = n + view.other_rows;
   const CostModel& cost = options_.costs[0];
@@ -88,36 +87,35 @@ int32_t AutoChooser::behind(const TickRow& row, int drafter) const {
   return std::max(0, row.context - 1 - (seen ? known_[slot].tokens[static_cast<size_t>(drafter)] : 0));
 }
 
-// A draft that is there to be seen, for the few rows with the least to catch up with; sets probed_. Returns what it takes if it brings nothing.
+// A draft that is there to be seen, for the few rows with the least to catch up with; sets probed_. Returns what it adds to a plain tick.
 double AutoChooser::plan_probe(const TickView& view, const TickTimes& times, int drafter) {
   probed_.resize(view.rows.size());
   std::iota(probed_.begin(), probed_.end(), 0);
-  const auto before = [&](int32_t a, int32_t b) {
-    return std::pair(behind(view.rows[static_cast<size_t>(a)], drafter), a) < std::pair(behind(view.rows[static_cast<size_t>(b)], drafter), b);
-  };
+  const auto behind_of = [&](int32_t r) { return behind(view.rows[static_cast<size_t>(r)], drafter); };
+  const auto before = [&](int32_t a, int32_t b) { return std::pair(behind_of(a), a) < std::pair(behind_of(b), b); };
   if (probed_.size() > kProbeRows) {
     std::partial_sort(probed_.begin(), probed_.begin() + kProbeRows, probed_.end(), before);
     probed_.resize(kProbeRows);
   }
   const double rows = static_cast<double>(probed_.size());
   double unknown = 0;
-  for (const int32_t row : probed_) unknown += behind(view.rows[static_cast<size_t>(row)], drafter);
-  return times.draft_ms(rows + unknown) + (kProbeDepth - 1) * times.draft_ms(rows) + times.verify_ms(kProbeDepth * rows) - times.verify_ms(0);
+  for (const int32_t row : probed_) unknown += behind_of(row);
+  const double verify = times.verify_ms(kProbeDepth * rows) - times.verify_ms(0);
+  return times.draft_ms(rows + unknown) + (kProbeDepth - 1) * times.draft_ms(rows) + verify;
 }
 
-// What a token that the drafter has not run yet adds to a pass of its own.
-double AutoChooser::token_ms(const TickView& view, int drafter) const {
+// What each of so many tokens that the drafter has not run yet adds to its first level.
+double AutoChooser::token_ms(const TickView& view, int drafter, double tokens) const {
+  if (tokens <= 0) return 0;
   const double rows = static_cast<double>(view.rows.size());
   const CostModel& cost = options_.costs[static_cast<size_t>(drafter)];
-  const CostCorrection& correction = draft_correction_[static_cast<size_t>(drafter)];
-  const auto level_ms = [&](double level_rows) {
-    return correction.factor(level_rows) * cost.time_ms(CostRole::kDraft, {rows, level_rows, view.context / 2});
-  };
-  return (level_ms(2 * rows) - level_ms(rows)) / rows;
+  const auto level_ms = [&](double level_rows) { return cost.time_ms(CostRole::kDraft, {rows, level_rows, view.context / 2}); };
+  const double factor = draft_correction_[static_cast<size_t>(drafter)].factor(rows + tokens);
+  return factor * (level_ms(rows + tokens) - level_ms(rows)) / tokens;
 }
 
-// What a tick without a draft of the model leaves it to catch up with, of the samples that it knows: drafting would have run these tokens too. Without this two
-// ways that are about as good would take turns, and each turn is paid for.
+// What a tick without a draft of the model leaves it to catch up with, of the samples that it knows: drafting would have run these tokens
+// too. Without this two ways that are about as good would take turns, and each turn is paid for.
 double AutoChooser::lapse_ms(const TickView& view) const {
   double most = 0;
   for (const int drafter : models_) {
@@ -126,21 +124,23 @@ double AutoChooser::lapse_ms(const TickView& view) const {
       const int32_t unknown = behind(row, drafter);
       if (unknown > 0 && unknown <= kStillKnown) tokens += 1 + static_cast<double>(acceptance_.known(row.slot, row.sequence).tokens);
     }
-    if (tokens > 0) most = std::max(most, tokens * token_ms(view, drafter));
+    most = std::max(most, tokens * token_ms(view, drafter, tokens));
   }
   return most;
 }
 
-// The newest draft that was kept is always one of the tokens that the drafter does not know yet. More are there where it begins, and that is spread over the ticks
-// that the sample is expected to go on for.
+// The newest draft that was kept is always one of the tokens that the drafter does not know yet. More are there where it begins, and that
+// is spread over the tokens that the sample is expected to have still to come: also those of a batch that is smaller by then and gains more.
 void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
   odds_.clear();
-  const double token = token_ms(view, drafter);
+  double all = 0;
+  for (const TickRow& row : view.rows) all += behind(row, drafter);
+  const double token = token_ms(view, drafter, all);
   for (const TickRow& row : view.rows) {
     const Acceptance::Known known = acceptance_.known(row.slot, row.sequence);
     const int32_t unknown = behind(row, drafter);
     double tokens = std::min(unknown, 1);
-    if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated) / kTokensATick);
+    if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated));
     odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = row.max_depth,
                      .known = known.tokens, .known_nodes = known.nodes, .once_ms = static_cast<float>(tokens * token),
                      .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
@@ -153,10 +153,7 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   others_ms_ = others_ms(view, verify_correction_);
   plain_others_ms_ = others_ms(view, plain_correction_);
   times_ = times(view, kNone);
-  lengths_.clear();
-  for (const TickRow& row : view.rows) lengths_.push_back(row.generated);
-  hazard_.see_running(lengths_);
-  if (options_.policy.stragglers) weigh_rows();
+  weights_.clear();
   const DraftDepth plain{.depth = 0, .tokens = n, .ms = times_.plain_ms()};
   plain_value_ = plain.value();
   usual_value_ = gain_[bucket_of(view)].value() * plain_value_;
@@ -182,9 +179,15 @@ void AutoChooser::choose(const TickView& view, TickPlan* plan) {
   plan->expected_tokens = n;
 }
 
+void AutoChooser::see_lengths(const TickView& view) {
+  lengths_.clear();
+  for (const TickRow& row : view.rows) lengths_.push_back(row.generated);
+  hazard_.see_running(lengths_);
+  if (options_.policy.stragglers) weigh_rows();
+}
+
 // omega: in proportion to what each has still to come. The last sample ends the rollout, so its tokens count most.
 void AutoChooser::weigh_rows() {
-  weights_.clear();
   double sum = 0;
   for (const int32_t length : lengths_) {
     weights_.push_back(static_cast<float>(hazard_.remaining(length)));
@@ -216,6 +219,7 @@ bool AutoChooser::plain_is_due(const TickView& view, const DraftDepth& plain) co
 // The best of what no model, and each of them, would draft; sets arm_, drafter_, times_ and depth_.
 DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain) {
   const int32_t most = options_.policy.depth;
+  if (!models_.empty() || options_.policy.stragglers) see_lengths(view);
   const double n = plain.tokens;
   double known = 0, known_nodes = 0;
   for (size_t r = 0; r < view.rows.size(); ++r) {
@@ -242,29 +246,54 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     candidate.found = optimiser_.best_depth(t, odds_, most, candidate.found.value());
     candidate.row_depth = optimiser_.row_depth();
     const bool unseen = acceptance_.seen(models_[m]) < kWellKnown;
-    const double look_ms = unseen || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0;
     arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
-                   .hoped = hoped.depth > 0 ? hoped.value() : 0, .extra_ms = look_ms, .curious = unseen && look_ms <= kCheapLook * plain.ms};
+                   .hoped = hoped.depth > 0 ? hoped.value() : 0,
+                   .extra_ms = unseen || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
+    arms[m + 1].curious = unseen && arms[m + 1].extra_ms <= kCheapLook * plain.ms;
   }
+  // And a look goes without what the best arm would have brought.
+  double most_value = plain.value();
+  for (const Tuner::Arm& arm : std::span(arms).first(models_.size() + 1)) most_value = std::max(most_value, arm.value);
+  for (size_t m = 0; m < models_.size(); ++m) arms[m + 1].extra_ms += (1 - plain.value() / most_value) * plain.ms;
   arm_ = tuner_.choose(n, std::span(arms).first(models_.size() + 1), plain.ms);
   if (view.rows[0].rung > 0 && !tuner_.explored()) arm_ = arm_of_replica(view, std::span(arms).first(models_.size() + 1));
   if (arm_ == 0) return best;
-  const size_t m = static_cast<size_t>(arm_) - 1;
-  drafter_ = models_[m];
+  const Candidate& candidate = candidates_[static_cast<size_t>(arm_) - 1];
+  drafter_ = models_[static_cast<size_t>(arm_) - 1];
   times_ = times(view, drafter_);
-  draft_ = {.tokens = n, .nodes = 0, .spent_ms = times_.draft_ms(n)};
-  probe_ = tuner_.explored() || (view.rows[0].rung == 0 && acceptance_.seen(drafter_) < kKnown);
+  set_depths(view, candidate);
+  const bool forecast = !probe_ && (candidate.found.value() > best.value() || view.rows[0].rung > 0);
+  return forecast ? candidate.found : best;
+}
+
+// Of the chosen drafter, or of a look at it.
+void AutoChooser::set_depths(const TickView& view, const Candidate& candidate) {
+  const int32_t most = options_.policy.depth;
+  draft_ = {.tokens = static_cast<double>(view.rows.size()), .nodes = 0, .spent_ms = 0};
+  int32_t& looks = looks_[static_cast<size_t>(drafter_)];
+  if (acceptance_.seen(drafter_) >= kKnown) looks = 0;
+  const bool unknown = !options_.policy.untuned && view.rows[0].rung == 0 && acceptance_.seen(drafter_) < kKnown && looks < kMostLooks;
+  probe_ = tuner_.explored() || unknown;
   if (probe_) {
+    ++looks;
     plan_probe(view, times_, drafter_);
-    for (const int32_t row : probed_) depth_[static_cast<size_t>(row)] = std::min({kProbeDepth, most, view.rows[static_cast<size_t>(row)].max_depth});
-    return best;
+    for (const int32_t r : probed_) {
+      const size_t row = static_cast<size_t>(r);
+      depth_[row] = std::min({kProbeDepth, most, view.rows[row].max_depth});
+    }
+    return;
   }
+  fill_odds(view, drafter_, 0);
+  double drafting = 0;
   for (size_t r = 0; r < depth_.size(); ++r) {
-    const int32_t depth = candidates_[m].row_depth[r];
+    const int32_t depth = candidate.row_depth[r];
     // The gate ends a draft that goes badly; one that goes well may go on.
     depth_[r] = depth == 0 ? 0 : std::min(most, 2 * depth + 2);
+    if (depth == 0) continue;
+    ++drafting;
+    draft_.spent_ms += static_cast<double>(odds_[r].once_ms);
   }
-  return candidates_[m].found.value() > best.value() || view.rows[0].rung > 0 ? candidates_[m].found : best;
+  draft_.spent_ms += times_.draft_ms(drafting);
 }
 
 // The same drafter would find what the first replica finds: each next one takes the next best, if it is not much worse.
@@ -292,7 +321,7 @@ void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, Tick
   // Depth takes pages, and these are cleared: what looks up gets as much as it has needed of late.
   for (size_t r = 0; r < depth_.size(); ++r) {
     const float lately = acceptance_.known(view.rows[r].slot, view.rows[r].sequence).tokens;
-    const int32_t looked_up = view.decoupled ? most : kLookupDepth + static_cast<int32_t>(3 * lately);
+    const int32_t looked_up = probe_ ? 0 : view.decoupled ? most : kLookupDepth + static_cast<int32_t>(3 * lately);
     plan->row_depth.push_back(std::min(most, std::max(depth_[r], looked_up)));
   }
   plan->top_k = options_.policy.top_k;
@@ -353,8 +382,8 @@ void AutoChooser::weigh(Forest* forest, uint32_t models) const {
 
 // Whatever it gains: a few rows' drafts are not much beside a large batch.
 Optimiser::Cut AutoChooser::cut_of_probe(double spent_ms, int32_t rows, int32_t max_nodes) const {
-  const size_t nodes = static_cast<size_t>(std::min(max_nodes, kProbeDepth * static_cast<int32_t>(probed_.size())));
-  Optimiser::Cut cut{.nodes = static_cast<int32_t>(std::min(nodes, sorted_.size())), .tokens = static_cast<double>(rows)};
+  const int32_t most = std::max(0, std::min(max_nodes, kProbeDepth * static_cast<int32_t>(probed_.size())));
+  Optimiser::Cut cut{.nodes = std::min(static_cast<int32_t>(sorted_.size()), most), .tokens = static_cast<double>(rows)};
   for (int32_t i = 0; i < cut.nodes; ++i) cut.tokens += static_cast<double>(sorted_[static_cast<size_t>(i)]);
   cut.ms = spent_ms + times_.verify_ms(cut.nodes);
   return cut;
@@ -416,7 +445,7 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
     if (row.ended) hazard_.note_end(seen.generated + row.num_new);
     const Forest& forest = *outcome.forests[static_cast<size_t>(row.row)];
     if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.kept);
-    if (drafter_ == kNone || plan.model_depth[static_cast<size_t>(row.row)] == 0) continue;
+    if (drafter_ == kNone || outcome.work.passes == 0 || plan.model_depth[static_cast<size_t>(row.row)] == 0) continue;
     const size_t slot = static_cast<size_t>(seen.slot);
     if (slot >= known_.size()) known_.resize(slot + 1);
     if (known_[slot].sequence != seen.sequence) known_[slot] = {.sequence = seen.sequence, .tokens = {}};

@@ -2,7 +2,8 @@
 // the Tuner's experience.
 //
 //   choose   for each drafter with a model: how deep it should draft for which rows, and what the tick is then worth; the best one drafts,
-//            or none; drafters that look up cost nothing and always do. Replicas, by rung, get the next best ones: what they find differs
+//            or none; drafters that look up cost nothing and do so too. A drafter that is not known yet, or was not seen for long, is looked at
+//            with two rows, alone. Replicas, by rung, get the next best drafters: what they find differs
 //   gate     after each level, with its nodes' own probabilities: whether the next is worth its time, and for which of them
 //   select   which of all the nodes are worth verifying; siblings of different drafters share what the target can choose
 //   observe  times against the model, drafts against the odds, the choice against its forecast
@@ -74,12 +75,14 @@ class AutoChooser final : public Chooser, private DraftGate {
   static size_t bucket_of(const TickView& view);
   TickTimes times(const TickView& view, int drafter) const;
   double others_ms(const TickView& view, const CostCorrection& correction) const;
+  void see_lengths(const TickView& view);
   void weigh_rows();
   double weight(size_t row) const { return weights_.empty() ? 1 : static_cast<double>(weights_[row]); }
   bool like_last(const TickView& view) const;
   bool rests(const TickView& view);
   bool plain_is_due(const TickView& view, const DraftDepth& plain) const;
   DraftDepth choose_arm(const TickView& view, const DraftDepth& plain);
+  void set_depths(const TickView& view, const Candidate& candidate);
   int arm_of_replica(const TickView& view, std::span<const Tuner::Arm> arms) const;
   void plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const;
   void note_use(const TickView& view, bool used);
@@ -87,7 +90,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   double plan_probe(const TickView& view, const TickTimes& times, int drafter);
   Optimiser::Cut cut_of_probe(double spent_ms, int32_t rows, int32_t max_nodes) const;
   double lapse_ms(const TickView& view) const;
-  double token_ms(const TickView& view, int drafter) const;
+  double token_ms(const TickView& view, int drafter, double tokens) const;
   void fill_odds(const TickView& view, int drafter, float at_least);
   void weigh(Forest* forest, uint32_t models) const;
 
@@ -100,6 +103,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   LengthHazard hazard_;
   CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
+  std::vector<int32_t> looks_;      // likewise: at it, since it was known
   // By power of two of the rows: what a tick takes beside its passes: one that looks for drafts, and one that does not.
   std::array<Mean, 18> fixed_, plain_fixed_;
   std::array<Gain, 18> gain_;       // likewise

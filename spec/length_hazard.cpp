@@ -5,11 +5,13 @@
 
 namespace otr {
 
+LengthHazard::LengthHazard() {
+  for (size_t b = 0; b < starts_.size(); ++b) starts_[b] = std::exp2(static_cast<double>(b) / 8);
+}
+
 size_t LengthHazard::bucket_of(double length) {
   return std::min(kBuckets - 1, static_cast<size_t>(8 * std::log2(std::max(length, 1.0))));
 }
-
-double LengthHazard::length_of(size_t bucket) { return std::exp2(static_cast<double>(bucket) / 8); }
 
 void LengthHazard::note_end(int32_t length) { ended_[bucket_of(length)] += 1; }
 
@@ -23,7 +25,7 @@ void LengthHazard::see_running(std::span<const int32_t> lengths) {
 void LengthHazard::add_up() {
   double reached = 0, ends = 0, tokens = 0;
   for (size_t b = kBuckets; b-- > 0;) {
-    const double width = length_of(b + 1) - length_of(b);
+    const double width = starts_[b + 1] - starts_[b];
     const double here = ended_[b] + running_[b];
     tokens += width * (reached + here / 2);
     reached += here;

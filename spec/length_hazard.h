@@ -19,6 +19,7 @@ namespace otr {
 
 class LengthHazard {
  public:
+  LengthHazard();
   // A response ended with so many tokens.
   void note_end(int32_t length);
   // The lengths of those that run. Until the next call, remaining() counts them as they were.
@@ -31,12 +32,12 @@ class LengthHazard {
   // Buckets of an eighth of an octave, so that what lies within one does not matter.
   static constexpr size_t kBuckets = 8 * 24;
   static size_t bucket_of(double length);
-  static double length_of(size_t bucket);
   struct Tail {
     double ends = 0, tokens = 0;  // beyond the bucket's lower end
   };
   void add_up();
 
+  std::array<double, kBuckets + 1> starts_;  // the lengths at which buckets begin
   std::array<double, kBuckets> ended_ = {}, running_ = {};  // how many, by length
   std::array<Tail, kBuckets> tails_ = {};
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-
 namespace otr {
 namespace {
 
@@ -13,6 +12,12 @@ constexpr double kPastTheBest = 0.9;  // of the best value: deeper levels do not
 
 // Over an eighth more rows, so that a rounded model's steps do not hide the slope.
 double slope_step(double rows) { return std::max(1.0, rows / 8); }
+
+double kept_of_chain(float p, int32_t depth) {
+  double kept = 1, sum = 0;
+  for (int32_t level = 0; level < depth; ++level) sum += kept *= static_cast<double>(p);
+  return sum;
+}
 
 double nodes_of_known(const RowOdds& row) { return static_cast<double>(std::max(row.known, row.known_nodes)); }
 
@@ -29,7 +34,8 @@ double TickTimes::row_ms(double level_rows) const {
 }
 
 // Who drafts how deep at the price of the rows and nodes there, each row for itself: sets trial_ and levels_.
-void Optimiser::price_rows(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double value, double level_rows, double nodes) {
+void Optimiser::price_rows(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double value, double level_rows,
+                           double nodes) {
   const double node_price = value * times.node_ms(nodes), price = value * times.row_ms(level_rows) + node_price;
   levels_ = {};
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -74,7 +80,7 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
   for (int iteration = 0; iteration < kIterations; ++iteration) {
     price_rows(times, rows, most, iteration == 0 ? std::max(best.value(), guess) : best.value(), level_rows, nodes);
     DraftDepth found = best;
-    double drafting = levels_.once_ms, drafted = 0, tokens = n + known;
+    double drafting = levels_.once_ms, drafted = 0, tokens = n + known, before = best.value();
     for (size_t level = 1; level <= static_cast<size_t>(most) && levels_.count[level] > 0; ++level) {
       drafting += times.draft_ms(levels_.count[level]);
       drafted += levels_.count[level];
@@ -83,11 +89,13 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
       const DraftDepth here{.depth = static_cast<int32_t>(level), .tokens = tokens, .ms = drafting + times.verify_ms(verified)};
       if (here.value() <= found.value()) {
         // What lookups bring anyway, the first levels bring again: the gain comes behind it.
-        const bool falls = level == static_cast<size_t>(most) || levels_.gain[level + 1] <= levels_.gain[level];
-        if (falls && levels_.gain[level] > 0 && here.value() < kPastTheBest * found.value()) break;
+        const bool falls = levels_.gain[level] > 0 && here.value() <= before;
+        if (falls && here.value() < kPastTheBest * found.value()) break;
+        before = here.value();
         continue;
       }
       found = here;
+      before = here.value();
       nodes = verified;
       level_rows = drafted / static_cast<double>(level);
     }
@@ -96,7 +104,10 @@ DraftDepth Optimiser::best_depth(const TickTimes& times, std::span<const RowOdds
       continue;  // the guess was too high
     }
     best = found;
-    for (size_t r = 0; r < rows.size(); ++r) row_depth_[r] = std::min(trial_[r], best.depth);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const int32_t depth = std::min(trial_[r], best.depth);
+      row_depth_[r] = kept_of_chain(rows[r].p, depth) > static_cast<double>(rows[r].known) ? depth : 0;
+    }
   }
   return best;
 }

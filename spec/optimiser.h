@@ -73,7 +73,7 @@ struct DraftDepth {
 
 class Optimiser {
  public:
-  void reserve(size_t rows) { row_depth_.reserve(rows); }
+  void reserve(size_t rows) { row_depth_.reserve(rows), trial_.reserve(rows); }
 
   // How deep each row should draft, at most `most`. `guess`: the value of a similar tick, so that fewer iterations are needed. Within 1.5 % of the best depths there are where passes' times are convex in their
   // rows.
@@ -100,7 +100,8 @@ class Optimiser {
     std::array<double, kMaxDraftDepth + 1> count = {}, gain = {};
     double once_ms = 0, known_of_drafting = 0, known_of_others = 0;
   };
-  void price_rows(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double value, double level_rows, double nodes);
+  void price_rows(const TickTimes& times, std::span<const RowOdds> rows, int32_t most, double value, double level_rows,
+                  double nodes);
 
   std::vector<int32_t> row_depth_;
   std::vector<int32_t> trial_;

@@ -3,7 +3,7 @@
 // An arm is a drafter, or none. The model foretells an arm's tokens and time; the tuner keeps what came of them in proportion, by arm and by
 // power of two of the rows, with decay: factor = (tokens / foretold tokens) / (ms / foretold ms). It corrects the model's values and
 // so tells near ties apart; it never chooses what the corrected model holds for clearly worse, except to look again at what it has
-// not seen for long: exploring is paid from an account that grows by kExploring of the time.
+// not seen for long, or at what it is curious about: looks are paid from an account that grows by kExploring of the time.
 //
 // Rewards are proportions of what was foretold for this very tick, so a batch that shrinks confounds no arm (TLT's BEG-MAB compares
 // tokens a second of different batches within a bucket).
@@ -26,10 +26,10 @@ class Tuner {
 
   // An arm as the model sees it in this tick.
   struct Arm {
-    double value = 0;      // tokens a millisecond; 0: cannot be chosen
+    double value = 0;      // tokens a millisecond; 0: can only be looked at
     double hoped = 0;      // the value if its drafts were as good as drafts get
     double extra_ms = 0;   // what looking at it costs beyond the best arm, if it brings nothing
-    bool curious = false;  // to be looked at whatever is hoped of it in this tick: that costs little now, and may cost more once it matters
+    bool curious = false;  // to be looked at whatever is hoped of it in this tick, and whenever it was seen last
   };
 
   // `on`: false: the model's word counts, and nothing is looked at for its own sake.

@@ -83,5 +83,24 @@ TEST(Acceptance, LookupsOfLate) {
   EXPECT_NEAR(acceptance.known(0, 1).tokens, 0.0f, 1e-3f);
 }
 
+// What they take counts, kept or not. Beside a model, where deeper places are verified, more says little and less as much as ever.
+TEST(Acceptance, LookupsBesideAModel) {
+  Acceptance acceptance;
+  const uint32_t lookups = 1u << kFound;
+  const auto note = [&](int32_t nodes, float worth, bool beside_model) {
+    acceptance.note_lookups(0, 1, chain(kFound, nodes, worth), lookups, beside_model);
+  };
+  for (int i = 0; i < 100; ++i) note(4, 0.5f, false);
+  const float tokens = acceptance.known(0, 1).tokens;
+  EXPECT_NEAR(acceptance.known(0, 1).nodes, 4.0f, 1e-3f);
+  EXPECT_LT(tokens, 1.0f);  // 0.5 + 0.25 + ...
+  for (int i = 0; i < 5; ++i) note(8, 1.0f, true);
+  EXPECT_LT(acceptance.known(0, 1).tokens, tokens + 0.4f);
+  for (int i = 0; i < 5; ++i) note(8, 1.0f, false);
+  EXPECT_GT(acceptance.known(0, 1).tokens, tokens + 3.0f);
+  for (int i = 0; i < 20; ++i) note(0, 0.0f, true);
+  EXPECT_LT(acceptance.known(0, 1).tokens, 0.3f);
+}
+
 }  // namespace
 }  // namespace otr

@@ -92,6 +92,45 @@ TEST(Optimiser, WhatLookupsBringIsNotPaidForTwice) {
   EXPECT_EQ(optimiser.best_depth(t, {}, 8).depth, 0);
 }
 
+// A drafter that is right nearly always is worth its levels beyond what lookups bring anyway, although its first ones are not.
+TEST(Optimiser, DraftsBeyondLookups) {
+  const CostModel cost = made_model(400, 0.05, 1);
+  const TickTimes t{.cost = &cost, .batch = 1, .rows = 1, .context = 100};
+  Optimiser optimiser;
+  const std::vector<RowOdds> row = {{.p = 0.99f, .max_depth = 32, .known = 6, .known_nodes = 8}};
+  EXPECT_GT(optimiser.best_depth(t, row, 32).depth, 12);
+}
+
+// Each row for itself: lookups keep the one that they draft well for, and what would have to be read first is not read for little.
+TEST(Optimiser, LeavesRowsToLookups) {
+  const CostModel cost = made_model(20, 0.02, 0.7);
+  const TickTimes t{.cost = &cost, .batch = 3, .rows = 3, .context = 100};
+  Optimiser optimiser;
+  std::vector<RowOdds> rows(3, {.p = 0.8f, .max_depth = 8});
+  ASSERT_GT(optimiser.best_depth(t, rows, 8).depth, 0);
+  for (const int32_t depth : optimiser.row_depth()) ASSERT_GT(depth, 0);
+  rows[1].known = rows[1].known_nodes = 5;
+  rows[2].once_ms = 50;
+  ASSERT_GT(optimiser.best_depth(t, rows, 8).depth, 0);
+  EXPECT_GT(optimiser.row_depth()[0], 0);
+  EXPECT_EQ(optimiser.row_depth()[1], 0);
+  EXPECT_EQ(optimiser.row_depth()[2], 0);
+}
+
+// What lookups take beyond what they bring is paid for.
+TEST(Optimiser, WastedLookupsCost) {
+  const CostModel cost = made_model(4, 0.3, 1);
+  const TickTimes t{.cost = &cost, .batch = 8, .rows = 8, .context = 100};
+  Optimiser optimiser;
+  std::vector<RowOdds> rows(8, {.p = 0.1f, .max_depth = 8, .known = 1, .known_nodes = 1});
+  const DraftDepth all_kept = optimiser.best_depth(t, rows, 8);
+  for (RowOdds& row : rows) row.known_nodes = 3;
+  const DraftDepth a_third = optimiser.best_depth(t, rows, 8);
+  EXPECT_DOUBLE_EQ(all_kept.tokens, 16);
+  EXPECT_DOUBLE_EQ(all_kept.ms, t.verify_ms(8));
+  EXPECT_DOUBLE_EQ(a_third.tokens, 8);  // plain decoding
+}
+
 // A drafter that must first read its contexts has to be worth that too.
 TEST(Optimiser, BeginningCosts) {
   const CostModel cost = made_model(200, 0.3, 1);

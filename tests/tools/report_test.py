@@ -122,7 +122,7 @@ class Report(ProgramTest):
         self.assertEqual([chart["name"] for chart in page.charts], ["runs", *CHARTS])
         charts = {chart["name"]: chart for chart in page.charts}
         self.assertEqual([kind for kind, _ in charts["batch"]["marks"]], ["area"] * 3)
-        self.assertEqual([w for w in charts["batch"]["words"] if "d" in w], ["nothing drafted", "d, depth 2", "d, depth 5", "seconds"])
+        self.assertEqual([w for w in charts["batch"]["words"] if "d" in w], ["nothing verified", "d, depth 2", "d, depth 5", "seconds"])
         self.assertEqual(charts["predictions"]["marks"][-1][1].count("M"), 3)  # not the one that ran a prompt
         # Errors 25 %, 25 % and 150 %; 30 tokens of 28.5. 10 s have passed in 0.010: 10,000 tokens a second.
         note = " ".join(page.words)
@@ -133,8 +133,8 @@ class Report(ProgramTest):
     def test_a_drafter_that_found_nothing(self):
         """Its ticks are drawn and counted as those without a draft: colour shows what was drafted, not who was asked."""
         page = self.report(self.trace([WHO, tick(0), *[tick(i, drafted=0, accepted=0, tokens=4) for i in (1, 2, 3)], SAMPLE]))
-        legend = [page.words[i : i + 2] for i, word in enumerate(page.words) if word in ("nothing drafted ", "d, depth 2 ")]
-        self.assertEqual(legend, [["nothing drafted ", "75.0\u2009%"], ["d, depth 2 ", "25.0\u2009%"]])
+        legend = [page.words[i : i + 2] for i, word in enumerate(page.words) if word in ("nothing verified ", "d, depth 2 ")]
+        self.assertEqual(legend, [["nothing verified ", "75.0\u2009%"], ["d, depth 2 ", "25.0\u2009%"]])
 
     def test_long_names(self):
         name = "rollouts-of-a-model-with-a-very-long-name-under-fixed-pølicy-5"

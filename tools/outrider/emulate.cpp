@@ -114,6 +114,8 @@ EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine
   if (flags.given("dial")) o.dial.keep = number_flag("dial", flags.required("dial"), 0, 1);
   if (o.worker_processes && o.pace->scale == 0)
     throw Failure(kExitUsage, "--worker-processes needs --time-scale: time cannot stand still for other processes");
+  if (o.dial.on() && (o.worker_processes || o.num_draft_workers > 0))
+    throw Failure(kExitUsage, "--dial is for workers that draft for themselves in this process");
   o.always_decouples = flags.given("decouple");
   o.samples_stay = flags.given("stay");
   return o;

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -24,7 +25,7 @@ void HistoryFlags::set(otr_engine_options* options) const {
 
 void HistoryFlags::load(const Call& call) const {
   struct stat info;
-  if (path_.empty() || ::stat(path_.c_str(), &info) != 0) return;
+  if (path_.empty() || (::stat(path_.c_str(), &info) != 0 && errno == ENOENT)) return;
   const Answer answer = call(path_);
   if (answer.status == OTR_INVALID_ARGUMENT) throw Failure(kExitBadInput, answer.error);
   if (answer.status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", answer.error.c_str());

@@ -227,7 +227,7 @@ std::string batch_chart(const TraceRecord& trace, double seconds, double batch) 
   for (const int32_t i : order) {
     const size_t at = static_cast<size_t>(i);
     const Strategy& s = trace.strategies[at];
-    const std::string name = s.drafters.empty() ? "nothing drafted" : s.drafters + ", depth " + std::to_string(s.depth);
+    const std::string name = s.drafters.empty() ? "nothing verified" : s.drafters + ", depth " + std::to_string(s.depth);
     if (!areas[at].empty())
       svg.add("<path class=\"area\" fill=\"" + colours[at] + "\" d=\"" + areas[at] + "\"><title>" + html_text(name) +
               "</title></path>");
