@@ -118,7 +118,7 @@ bool Worker::busy() const {
 }
 
 // All that run wait for their drafts: so does the worker, unless it has something else to do. What it owes it tries again: room in a queue is
-// announced, but between processes. False: nobody waits.
+// announced, but where the queue looked full to this worker alone. False: nobody waits.
 bool Worker::await_drafts() {
   bool waits = false;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) waits |= speculator_->waits(batcher_.running_slot(i));
