@@ -5,7 +5,8 @@
 //                                      <-- drafts --
 //
 // A verdict of a request comes after its opening. Nobody waits for room: what finds none is kept and offered again. Whoever has
-// written rings the reader's bell, and who reads a full queue the writer's.
+// written rings the reader's bell, and who takes from a full queue the writer's; where that looked full to the writer alone, it looks again
+// before long.
 //
 // Between processes each has a link of its own, whose other end is the LinkRelay's. When the process at the other end is lost, the relay
 // raises `generation`: the worker forgets what the other knew and asked for, throws away what it has not read, and writes nothing
@@ -34,6 +35,7 @@ class SpscQueue {
   // `delay_seed`: 0, or for proofs: at random the reader does not see what is there yet.
   SpscQueue(size_t capacity, uint32_t delay_seed) : slots_(capacity + 1), delays_(delay_seed != 0), random_(delay_seed) {}
 
+  // Either end's; to the reader a hint.
   bool full() const { return next(written_.load(std::memory_order_relaxed)) == read_.load(std::memory_order_acquire); }
   // REQUIRES: not full. The writer's.
   void push(T value) {

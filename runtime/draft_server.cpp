@@ -105,9 +105,10 @@ bool DraftServer::receive() {
       any = true;
       if (!begin_again(link)) continue;
     }
-    const bool was_full = link->opened.full() || link->verdicts.full();
+    bool was_full = false;  // looked at before each pop: it may fill up meanwhile
     for (std::unique_ptr<Sequence>* s; (s = link->opened.front()) != nullptr; any = true) {
       std::unique_ptr<Sequence> opened = std::move(*s);
+      was_full |= link->opened.full();
       link->opened.pop();
       try {
         start(link, std::move(opened));
@@ -116,6 +117,7 @@ bool DraftServer::receive() {
       }
     }
     for (const VerdictMessage* verdict; (verdict = link->verdicts.front()) != nullptr; any = true) {
+      was_full |= link->verdicts.full();
       const auto at = std::find(names_.begin(), names_.end(), Name{link, verdict->request});
       if (at == names_.end()) {
         if (link->opened.empty()) link->verdicts.pop();  // there was no memory for the request

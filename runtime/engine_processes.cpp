@@ -23,6 +23,10 @@ Status check_process_options(const EngineOptions& o) {
   const NcclOptions& n = o.nccl;
   if (!n.library.empty() && o.num_workers < 2) return unsupported("NCCL: there is one worker process alone");
   constexpr int32_t kShare = PageNet::kTimeoutShare;
+  if (!n.library.empty() && o.worker_timeout_ms < kShare) {
+    return invalid_argument("worker_timeout_ms " + std::to_string(o.worker_timeout_ms) + " must be at least " + std::to_string(kShare) +
+                            " with an nccl_library");
+  }
   if (!n.library.empty() && n.patience_ms > o.worker_timeout_ms / kShare) {
     return invalid_argument("nccl_timeout_ms " + std::to_string(n.patience_ms) + " must be at most " + std::to_string(o.worker_timeout_ms / kShare) +
                             ", which is worker_timeout_ms / " + std::to_string(kShare));

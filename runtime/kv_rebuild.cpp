@@ -18,7 +18,8 @@ constexpr double kMostDeviceBytesPerTick = 128 << 20;
 // A rate is measured where a tick runs at least so many rows: of fewer the weights' reading is most of the time.
 constexpr int64_t kLeastRows = 32;
 constexpr double kKeepOfRate = 0.8;  // a tick later
-constexpr double kLeastWait = 1e-6;  // seconds: what is left of a page may be less than a clock's step
+// Seconds: what is left of a page may be less than a clock's step. Nothing is left of a page that finds no room.
+constexpr double kLeastWait = 1e-6;
 // A begun page is not copied for fewer positions than it holds.
 constexpr int32_t kLeastLent = kPageTokens;
 
@@ -87,7 +88,7 @@ void KvRebuild::begin_tick() {
     budget_ = std::max(target_->on_device() ? kMostDeviceBytesPerTick : kMostBytesPerTick, static_cast<double>(target_->page_bytes()));
   else
     budget_ = active_ ? budget_ + seconds * options_.link_bytes_per_second : 0;
-  active_ = false;
+  active_ = has_copied_ = false;
   early_in_ = std::numeric_limits<double>::infinity();
   overlap_.begin_tick(budget_);
 }
@@ -181,6 +182,7 @@ bool KvRebuild::copy(Sequence* s, int32_t first_wanted) {
   budget_ -= bytes;
   overlap_.note_copied(bytes);
   s->first_copied = first;
+  has_copied_ = true;
   return true;
 }
 
@@ -234,7 +236,8 @@ RebuildRates KvRebuild::rates(const Sequence& s, bool copies_come) const {
 double KvRebuild::seconds_to_wait() const {
   if (!active_ || !throttled()) return 0;
   const double page_in = (static_cast<double>(target_->page_bytes()) - budget_) / options_.link_bytes_per_second;
-  return std::max(kLeastWait, std::min(page_in, early_in_));
+  const double seconds = std::min(page_in, early_in_);
+  return seconds > kLeastWait ? seconds : 0;
 }
 
 void KvRebuild::add_leases(std::vector<int32_t>* references, std::vector<int32_t>* leases) const {

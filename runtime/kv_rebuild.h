@@ -65,8 +65,9 @@ class KvRebuild {
   void drop(Sequence* s);
   // A tick has run, with so many rows of sequences that are more than a token behind; without the waits in it.
   void end_tick(int64_t rows, double seconds);
-  // Until the link brings another page, or has so little left to bring that a pass may begin.
+  // Until the link brings another page, or has so little left to bring that a pass may begin; 0: not known, as something else is missing.
   double seconds_to_wait() const;
+  bool has_copied() const { return has_copied_; }  // since begin_tick()
 
   // What it holds, for PagePool::check().
   void add_leases(std::vector<int32_t>* references, std::vector<int32_t>* leases) const;
@@ -101,6 +102,7 @@ class KvRebuild {
   double budget_ = 0;     // bytes that may be copied now; < 0: so many more come in the pass
   double early_in_ = 0;   // seconds until a pass may begin while its copies come; infinite: nobody waits for that
   bool active_ = false;   // since the last tick something was to come
+  bool has_copied_ = false;
 };
 
 }  // namespace otr

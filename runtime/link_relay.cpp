@@ -17,9 +17,15 @@ bool push_all(std::deque<T>* from, SpscQueue<T>* to, uint32_t* taken) {
   return any;
 }
 
+// Takes what may be sent; true if the queue was full, so that its writer may wait for room.
 template <typename T>
-void pop_all(size_t most, SpscQueue<T>* from, uint32_t* room, std::vector<T>* to) {
-  for (T* m; *room > 0 && to->size() < most && (m = from->front()) != nullptr; from->pop(), --*room) to->push_back(std::move(*m));
+bool pop_all(size_t most, SpscQueue<T>* from, uint32_t* room, std::vector<T>* to) {
+  bool was_full = false;
+  for (T* m; *room > 0 && to->size() < most && (m = from->front()) != nullptr; from->pop(), --*room) {
+    to->push_back(std::move(*m));
+    was_full |= from->full();
+  }
+  return was_full;
 }
 
 }  // namespace
@@ -119,18 +125,20 @@ void LinkRelay::collect(End* end) {
   message_.clear();
   message_.link = end->number;
   message_.generation = link.generation.load(std::memory_order_relaxed);
+  bool was_full = false;
   if (end->serves) {
-    pop_all(link.drafts.size(), &link.drafts, &end->room[LinkMessage::kDrafts], &message_.drafts);
+    was_full = pop_all(link.drafts.size(), &link.drafts, &end->room[LinkMessage::kDrafts], &message_.drafts);
     owes_ |= end->room[LinkMessage::kDrafts] > 0 && !link.drafts.empty();
   } else {
     // Likewise: whatever verdict was there before, its request's opening was too. One that finds no room keeps the verdicts behind it.
     const size_t num_verdicts = link.verdicts.size();
-    pop_all(options_.capacity, &link.opened, &end->room[LinkMessage::kOpened], &message_.opened);
-    if (link.opened.empty()) pop_all(num_verdicts, &link.verdicts, &end->room[LinkMessage::kVerdicts], &message_.verdicts);
+    was_full = pop_all(options_.capacity, &link.opened, &end->room[LinkMessage::kOpened], &message_.opened);
+    if (link.opened.empty()) was_full |= pop_all(num_verdicts, &link.verdicts, &end->room[LinkMessage::kVerdicts], &message_.verdicts);
     owes_ |= (end->room[LinkMessage::kOpened] > 0 && !link.opened.empty()) ||
              (link.opened.empty() && end->room[LinkMessage::kVerdicts] > 0 && !link.verdicts.empty());
   }
   message_.taken = std::exchange(end->taken, {});
+  if (was_full) end->worker->ring();
 }
 
 Status LinkRelay::pump(const std::function<Status(const LinkMessage&)>& send) {

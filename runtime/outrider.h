@@ -171,7 +171,7 @@ typedef struct otr_engine_options {
   size_t nccl_unique_id_bytes; /* sizeof(ncclUniqueId), which is 128 */
   int32_t nccl_num_ranks;      /* of the communicator with that id; 0 (default): num_workers */
   int32_t nccl_first_rank;     /* worker i is rank nccl_first_rank + i; default 0 */
-  int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; at most worker_timeout_ms / 6; 0 (default): that, or 10000 if less */
+  int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; at most worker_timeout_ms / 8; 0 (default): that, or 10000 if less */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -210,9 +210,10 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  * and the processes that are there join in a new one, with an id that the engine makes. After three failures without a death, and
  * meanwhile, pages go through the host's memory. An abort that does not come back within worker_timeout_ms ends its process. otr_stats says
  * how it stands (nccl). OTR_UNSUPPORTED: the library cannot be loaded, is older than 2.14, or the build had no nccl.h.
- * OTR_INVALID_ARGUMENT: an id of another size; ranks that do not fit; nccl_timeout_ms above a sixth of worker_timeout_ms, because a process
- * that comes no further may be waiting for five transfers, one after the other, and for the abort of the last one. With an id of yours and nccl_num_ranks above num_workers the
- * other ranks are yours to join: none of theirs is sent anything.
+ * OTR_INVALID_ARGUMENT: an id of another size; ranks that do not fit; worker_timeout_ms below 8; nccl_timeout_ms above an eighth of
+ * worker_timeout_ms, because a process that comes no further may be waiting for five transfers, one after the other, and for the abort of
+ * the last one, and its next sign may come an eighth of worker_timeout_ms late.
+ * With an id of yours and nccl_num_ranks above num_workers the other ranks are yours to join: none of theirs is sent anything.
  *
  * The library runs `<worker_executable> worker 3`, with the engine's end of things at file descriptor 3, standard streams and
  * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such a

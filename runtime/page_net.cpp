@@ -256,8 +256,8 @@ bool PageNet::pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t f
   return true;
 }
 
-// A move that has begun is waited for as long as it takes: it writes to the pages until it is done or aborted. In all at most kTimeoutShare
-// patiences, if the abort takes no more than its part.
+// A move that has begun is waited for as long as it takes: it writes to the pages until it is done or aborted. A pull of kMostPages so takes
+// kTimeoutShare - kSlackPatiences patiences at most, if the abort takes no more than its part; each is a turn of the worker's.
 bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to) {
   host_->pass(ProtocolStep::kNetPull);
   {

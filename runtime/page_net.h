@@ -43,8 +43,9 @@ class PageNet {
   static constexpr int32_t kMostPages = 256;  // of a move
   static constexpr int32_t kMovesBefore = 4;  // of others, that a pull may have to wait for
   static constexpr int32_t kAbortPatiences = 1;  // that the abort of a move that failed may take
-  // Of patiences, that an engine's patience has to have at least: so long a process may wait for pages, its own move and that one's abort included.
-  static constexpr int32_t kTimeoutShare = kMovesBefore + 1 + kAbortPatiences;
+  static constexpr int32_t kSlackPatiences = 2;  // the heartbeat that tells of the worker's turn may be one late; and one to spare
+  // Of patiences, that an engine's patience has to have at least: a pull of kMostPages may wait so long but for the slack.
+  static constexpr int32_t kTimeoutShare = kMovesBefore + 1 + kAbortPatiences + kSlackPatiences;
 
   // All outlive it. `patience_ms`: as the port's.
   PageNet(std::unique_ptr<PagePort> port, ModelRunner* target, NetHost* host, int32_t patience_ms);

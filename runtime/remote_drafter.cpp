@@ -127,8 +127,8 @@ void RemoteDrafter::reopen(int32_t at) {
 }
 
 void RemoteDrafter::receive() {
-  rings_ |= link_.drafts.full();  // whoever drafts may wait for room
-  for (const DraftMessage* m; (m = link_.drafts.front()) != nullptr; link_.drafts.pop()) {
+  // Whoever drafts may wait for room, also where the queue has filled up meanwhile.
+  for (const DraftMessage* m; (m = link_.drafts.front()) != nullptr; rings_ |= link_.drafts.full(), link_.drafts.pop()) {
     const size_t at = static_cast<uint32_t>(m->request);
     if (at >= requests_.size()) continue;
     Request& r = requests_[at];

@@ -94,6 +94,7 @@ void Worker::loop() {
     const double began = pace_ != nullptr ? pace_->now_ms() : 0;
     const uint64_t pauses = pace_ != nullptr ? pace_->num_pauses() : 0;
     const bool has_served = std::exchange(served_, false);
+    if (orders_.pending()) blind_.reset();
     try {
       follow_orders();
       speculator_->exchange();
@@ -104,8 +105,8 @@ void Worker::loop() {
       fail_all(e.what());
     }
     if (ticks || report_.pending() || (has_served && !served_)) report();
-    // What it is busy with is for others to end.
     if (served_) blind_.reset();
+    // No request runs, and it is busy all the same: what it owes, or has drafted, finds no room. That is for others to end.
     if (pace_ == nullptr && !ticks && !served_ && busy()) mailbox_.await(blind_.next_ms());
     if (pace_ != nullptr && busy() && (pace_->num_pauses() == pauses || pace_->now_ms() == began)) pace_->idle();
   }
@@ -117,7 +118,7 @@ bool Worker::busy() const {
 }
 
 // All that run wait for their drafts: so does the worker, unless it has something else to do. What it owes it tries again: room in a queue is
-// announced, but between processes. False: nobody waits.
+// announced, but where the queue looked full to this worker alone. False: nobody waits.
 bool Worker::await_drafts() {
   bool waits = false;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) waits |= speculator_->waits(batcher_.running_slot(i));

@@ -130,7 +130,7 @@ class Worker final : private BatchHost {
   KvRebuild rebuild_;
   std::unique_ptr<DraftServer> server_;     // likewise; may be null
   bool served_ = false;                     // in this round it has drafted for others
-  GrowingWait blind_;                       // while nothing runs
+  GrowingWait blind_;                       // while nothing runs, since the last order, tick or draft
   std::mt19937 random_;                     // for proofs
   std::thread thread_;
 

@@ -63,15 +63,16 @@ bool Worker::waits_for_sibling(const Sequence& s) const {
 }
 
 // Nothing can run: that is right as long as something comes from elsewhere. When the link brings the next page is known, though whoever lends may
-// take it back; what else is missing, room or a sibling's prompt, is looked for ever more seldom. Whatever is posted ends the wait. False:
-// nothing comes.
+// take it back. Where there is no link, a tick that has copied as much as it may is followed by the next one at once. What else is missing, room
+// or a sibling's prompt, is looked for ever more seldom. Whatever is posted ends the wait. False: nothing comes.
 bool Worker::wait_for_pages() {
   bool comes = false;
   for (int32_t i = 0; i < batcher_.num_running() && !comes; ++i) comes = live(batcher_.running_slot(i)).runs_to != Sequence::kEverything;
   if (!comes) return false;
   const double page_ms = std::min(GrowingWait::kMostMs, 1e3 * rebuild_.seconds_to_wait());
-  const bool is_known = page_ms > GrowingWait::kLeastMs;
-  if (is_known) blind_.reset();
+  const bool is_known = page_ms > 0;
+  if (is_known || rebuild_.has_copied()) blind_.reset();
+  if (!is_known && rebuild_.has_copied() && pace_ == nullptr) return true;
   mailbox_.await(is_known ? page_ms : pace_ != nullptr ? Pace::kIdleMs : blind_.next_ms());
   return true;
 }

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kSetupMs = 60'000;
 constexpr int32_t kHeartbeatsPerTimeout = 8;
+static_assert(kHeartbeatsPerTimeout >= PageNet::kTimeoutShare);  // else a turn shows later than PageNet's slack allows
 
 }  // namespace
 

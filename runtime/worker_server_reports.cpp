@@ -81,6 +81,7 @@ void WorkerServer::give_pages(Sequence* s, SampleGiven* given) {
 }
 
 void WorkerServer::tell(const NetNews& news) try {
+  if (news.kind == NetNews::Kind::kPull) ++turns_;  // a tick may have several, one after the other
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   net_bytes_.clear();
   encode_net_news(news, &net_bytes_);

@@ -42,7 +42,7 @@ int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const Rebuil
 // What the front does next in the gap [begin, end).
 struct RebuildStep {
   int32_t rows = 0;  // as tokens_from_front()
-  bool takes_newest = false;  // they are all there is before the newest row, which goes along: nothing is to be copied
+  bool takes_newest = false;  // true: these rows are the whole gap and nothing has been copied, so the newest row goes along
 };
 RebuildStep rebuild_step(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates);
 
@@ -52,7 +52,7 @@ struct ComingCopies {
 };
 // Of so much that is wanted so much has arrived; in whatever unit a link brings `per_second` of. REQUIRES: per_second > 0, num_layers > 0
 ComingCopies coming_copies(double wanted, double arrived, double per_second, int32_t num_layers);
-// Until what is left comes within a tick; infinite: it does now, and if may_begin_early() forbids that, there is nothing to wait for but pages.
+// Until what is left comes within a tick; infinite if it does already.
 double seconds_until_early(const ComingCopies& copies, double tick);
 
 // Whether the tick behind the gap may begin with these on their way, in company of `num_samples` samples, itself included.

@@ -29,12 +29,12 @@ template <typename U>
 struct VecNoiseWords {
   // Lane 4 g + r works on quad 4 r + g of a block, so that transpose_fours leaves word vector r with the tokens 16 r … 16 r + 15.
   alignas(64) static constexpr uint32_t kQuadOfLane[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-  // The words of tokens v … v + 63, in the form in which they are computed; and those of the tokens v + 16 j … in words[j].
   using Wide = decltype(widen(U()));
   OTR_INLINE Wide block_quads(int32_t v) {
     const Wide first = widen(U::load(kQuadOfLane));
     return first + broadcast(first, static_cast<uint32_t>(v) / 4);
   }
+  // The words of tokens v … v + 63, in the form in which they are computed.
   OTR_INLINE PhiloxWords<Wide> block(const SampleDraw& d, const PhiloxKeys& keys, int32_t v) {
     return noise_words(d.noise, keys, block_quads(v), static_cast<uint32_t>(d.position));
   }
@@ -46,6 +46,7 @@ struct VecNoiseWords {
     const Wide second[4] = {words.w[0].b, words.w[1].b, words.w[2].b, words.w[3].b};
     return any_at_least(first, bound) | any_at_least(second, bound);
   }
+  // Those of the block's tokens 16 j … 16 j + 15 in words[j].
   OTR_INLINE void in_token_order(const PhiloxWords<Wide>& words_of_block, U words[4]) {
     for (int i = 0; i < 4; ++i) words[i] = narrow(words_of_block.w[i]);
     transpose_fours(words);

@@ -3,7 +3,8 @@
 //   bool    finite_max(x, n, maxima, &max)  false if an entry is not finite; a zero maximum is +0. maxima[b]: the maximum of
 //   the
 //                                           block of kSampleMaxBlock tokens from b kSampleMaxBlock on
-//   double  sum_exp(x, max, n, next)        sum of exp(x_v - max) in the order of sample.h; may fetch next[0 … n - 1], a hint
+//   double  sum_exp(x, max, n, next)        sum of exp(x_v - max) in the order of sample.h; may fetch next[0 … n - 1], a hint;
+//                                           next = x: nothing is fetched ahead
 //   void    divide(x, divisor, n, out)      IEEE division; out may be x
 //   int32_t argmax_with_noise(draw, x, max, maxima, n)
 //   int32_t collect(x, bound, maxima, n, ids)   the ids of x_v >= bound, ascending; returns how many. `ids`
@@ -120,7 +121,7 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const flo
 template <typename Ops>
 OTR_INLINE void sample_rows(const SampleParams& p, ThreadPool& pool) {
   pool.parallel_for(p.num_draws, [&](int i, int thread) {
-    // What this thread most likely takes next: the noise leaves memory idle. Without, a row takes 5 µs more (Zen 4, two threads).
+    // What this thread most likely takes next: the noise leaves memory idle.
     const int soon = i + pool.num_threads() < p.num_draws ? i + pool.num_threads() : i;
     const float* next = p.logits + p.draws[soon].logits_row * p.logits_stride;
     sample_row<Ops>(p, p.draws[i], next, sample_workspace(p.scaled, p.order, p.vocab_size, thread), &p.results[i]);

@@ -18,7 +18,7 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kPatienceMs = 300, kTimeoutMs = 2000;
+constexpr int32_t kPatienceMs = 300, kTimeoutMs = 2400;  // the least for such a patience: PageNet::kTimeoutShare
 
 class NcclFaults : public NcclSm90 {
  protected:

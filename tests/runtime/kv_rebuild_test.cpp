@@ -120,12 +120,16 @@ TEST_F(TwoPlaces, NothingIsComputedWhileCopiesComeAtMemorySpeed) {
   int32_t ticks = 0;
   for (; s.lease != nullptr && ticks < 100; ++ticks) {
     borrower.begin_tick();
+    EXPECT_FALSE(borrower.has_copied());
     borrower.advance(&s);
+    EXPECT_TRUE(borrower.has_copied());  // its worker does not wait before the next tick
     compute_front(&s);
   }
   EXPECT_GT(ticks, 1);
   EXPECT_EQ(s.lease, nullptr);
   EXPECT_EQ(computed_, 0);
+  borrower.begin_tick();
+  EXPECT_FALSE(borrower.has_copied());
   expect_the_same(s);
   lender.take_back();
   expect_all_back(&s);

@@ -163,6 +163,21 @@ TEST_F(Relays, CarryAllInOrderAndNoMoreThanIsTaken) {
   EXPECT_EQ(own.drafts.front()->request, 3u);
 }
 
+TEST_F(Relays, WhoFoundNoRoomIsRung) {
+  DraftLink& own = *verifier_->own();
+  own.verdicts.push(tokens<VerdictMessage>(1, {1}));
+  pass(verifier_.get(), drafter_.get());
+  EXPECT_EQ(verifier_bell_.rings, 0);  // it has found room
+  while (!own.verdicts.full()) own.verdicts.push(tokens<VerdictMessage>(2, {1}));
+  pass(verifier_.get(), drafter_.get());
+  EXPECT_EQ(verifier_bell_.rings, 1);
+  pass(drafter_.get(), verifier_.get());
+  const int rings = drafter_bell_.rings;  // for the verdicts
+  while (!server_->drafts.full()) server_->drafts.push(tokens<DraftMessage>(3, {4}));
+  pass(drafter_.get(), verifier_.get());
+  EXPECT_EQ(drafter_bell_.rings, rings + 1);
+}
+
 TEST_F(Relays, AfterALossNothingOldArrives) {
   DraftLink& own = *verifier_->own();
   own.opened.push(sample_sequence(false));

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/runtime/sanitized.h"
+
 namespace otr {
 namespace {
 
@@ -164,15 +166,17 @@ TEST_F(HistoryDrafterTest, ToldToItDoesWithoutLogprobs) {
 }
 
 // A place whose old tokens had the probabilities p, while the target may say anything: what is proposed is the known token with
-// the greatest score, A is how often the target draws it, and what is dropped would have been kept less often than
-// kMinAcceptance.
+// the greatest score, A is how often the target draws it, and what is dropped is what A says to be below kMinAcceptance: with
+// known tokens of mass 0.7 a share of kMinAcceptance^(0.7 / 0.3). Whatever is counted is within 4.5 standard errors.
 TEST_F(HistoryDrafterTest, AcceptanceFollowsTheClosedForm) {
   const std::vector<float> p = {0.45f, 0.2f, 0.05f};
   const float rest = 0.3f;  // over kUnknown tokens, alike
-  constexpr int kUnknown = 300, kRounds = 20000, kBins = 8;
+  constexpr int kUnknown = 300, kRounds = kSanitized ? 50 : 20000, kBins = 8;
+  constexpr double kErrors = 4.5;
   std::vector<HistoryResponse> responses;
   for (int i = 0; i < 3; ++i) responses.push_back({{10 + i}, {std::log(p[static_cast<size_t>(i)])}, kUnknownReward});
-  double expected[kBins] = {}, kept[kBins] = {}, count[kBins] = {}, dropped = 0, dropped_right = 0;
+  double expected[kBins] = {}, kept[kBins] = {}, count[kBins] = {};
+  double dropped = 0, dropped_right = 0, dropped_expected = 0, dropped_variance = 0;
   for (int round = 0; round < kRounds; ++round) {
     start(responses, noise_stream({.seed = 5, .stream = static_cast<uint64_t>(round), .sample = 0}));
     const uint32_t position = static_cast<uint32_t>(kPrompt.size());
@@ -195,6 +199,8 @@ TEST_F(HistoryDrafterTest, AcceptanceFollowsTheClosedForm) {
     if (forest_.empty()) {
       ++dropped;
       dropped_right += best_known == drawn;
+      dropped_expected += a;
+      dropped_variance += a * (1 - a);
       continue;
     }
     ASSERT_EQ(forest_[0].token, best_known);
@@ -206,10 +212,11 @@ TEST_F(HistoryDrafterTest, AcceptanceFollowsTheClosedForm) {
   }
   for (int bin = 0; bin < kBins; ++bin) {
     if (count[bin] == 0) continue;
-    EXPECT_NEAR(kept[bin] / count[bin], expected[bin] / count[bin], 4.5 * std::sqrt(0.25 / count[bin])) << bin;
+    EXPECT_NEAR(kept[bin] / count[bin], expected[bin] / count[bin], kErrors * std::sqrt(0.25 / count[bin])) << bin;
   }
-  EXPECT_GT(dropped, 200);
-  EXPECT_LT(dropped_right / dropped, HistoryDrafter::kMinAcceptance);
+  const double share = std::pow(static_cast<double>(HistoryDrafter::kMinAcceptance), 0.7 / 0.3);
+  EXPECT_NEAR(dropped, kRounds * share, kErrors * std::sqrt(kRounds * share * (1 - share)));
+  EXPECT_NEAR(dropped_right, dropped_expected, kErrors * std::sqrt(dropped_variance));
 }
 
 }  // namespace
