@@ -465,18 +465,18 @@ TEST_P(Rebuilds, CopiesSaveComputing) {
 
 // In the middle of its prompt a sequence moves, and loses its pages in the pass that was begun early: that pass's rows count when they run again.
 TEST_P(Rebuilds, RowsOfALostPassCountOnce) {
-  constexpr int32_t kChunk = 16, kTicks = 30;  // fewer rows than rates are measured by: so the lender knows what a tick takes
+  constexpr int32_t kShortChunk = 16, kTicks = 30;  // fewer rows than rates are measured by: so the lender knows what a tick takes
   Request r(random_tokens(9, 900, model_.shape().vocab_size));
   r.sampling.max_new_tokens = 5;
   r.sampling.ignore_eos = 1;
   requests_ = {r};
-  const Outputs plain = run({.chunk = kChunk});
+  const Outputs plain = run({.chunk = kShortChunk});
   const int64_t once = count("prefill_tokens");
   const RebuildOptions lost{.mode = RebuildMode::kTransfer, .link_bytes_per_second = 1e9 * page_bytes(), .revoke_at_layer = 0};
-  EXPECT_EQ(difference(plain, run({.num_workers = 2, .proofs = {.migrate_at_tick = kTicks, .rebuild = lost}, .chunk = kChunk})), "");
+  EXPECT_EQ(difference(plain, run({.num_workers = 2, .proofs = {.migrate_at_tick = kTicks, .rebuild = lost}, .chunk = kShortChunk})), "");
   EXPECT_EQ(count("migrations"), 1);
   EXPECT_EQ(count("kv_overlaps_lost"), 1);
-  EXPECT_EQ(count("prefill_tokens"), once + kChunk * kTicks);
+  EXPECT_EQ(count("prefill_tokens"), once + kShortChunk * kTicks);
 }
 
 // Two of four siblings go to the worker that has nothing: there they make, or fetch, their prompt once.
