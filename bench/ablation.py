@@ -74,20 +74,26 @@ def interval(ratios):
     return f"{mean:.3f} ({low:.3f} to {mean * mean / low:.3f})"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of_steps(description, max_new_tokens, steps):
+    """Arguments of steps on a modelled clock."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin/outrider"))
     parser.add_argument("--profile", required=True)
     parser.add_argument("--model", required=True, help="whose tokens are drawn; it may be small")
     parser.add_argument("--drafter", action="append", default=[], help="NAME=model:DIR or NAME=w4:DIR, as the profile names it")
     parser.add_argument("--prompts", default=os.path.join(ROOT, "tests/data/tinymath/prompts.jsonl"))
-    parser.add_argument("--num-prompts", type=int, default=128)
-    parser.add_argument("--max-new-tokens", type=int, default=2048)
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--max-new-tokens", type=int, default=max_new_tokens)
     parser.add_argument("--kv-bytes", help="of the model's pages, which are small")
-    parser.add_argument("--dial", type=float, help="spoils drafts: the share of their tokens that is left")
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--epoch", type=int, choices=(1, 2), default=1)
+    return parser
+
+
+def main():
+    parser = parser_of_steps(__doc__, max_new_tokens=2048, steps=8)
+    parser.add_argument("--num-prompts", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--dial", type=float, help="spoils drafts: the share of their tokens that is left")
     parser.add_argument("--policy", action="append", help="instead of auto's parts and the presets")
     parser.add_argument("--json", help="write every makespan to this file")
     args = parser.parse_args()

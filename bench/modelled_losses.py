@@ -7,12 +7,10 @@ A batch of so many prompts, all at once, for every share of the drafted tokens t
 engine's first. Printed: off's modelled seconds over auto's, geometric mean over the steps with a two-sided 90 % interval, and the worst step.
 Exit code 1, with a line that says so: a run failed, or an output differs.
 """
-import argparse
 import os
 import tempfile
 
-from ablation import interval, run_steps
-from auto_wins import ROOT
+from ablation import interval, parser_of_steps, run_steps
 
 
 def compare(args, prompts):
@@ -24,18 +22,9 @@ def compare(args, prompts):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin/outrider"))
-    parser.add_argument("--profile", required=True)
-    parser.add_argument("--model", required=True, help="whose tokens are drawn; it may be small")
-    parser.add_argument("--drafter", action="append", default=[], help="NAME=model:DIR or NAME=w4:DIR, as the profile names it")
-    parser.add_argument("--prompts", default=os.path.join(ROOT, "tests/data/tinymath/prompts.jsonl"))
-    parser.add_argument("--max-new-tokens", type=int, default=256)
+    parser = parser_of_steps(__doc__, max_new_tokens=256, steps=5)
     parser.add_argument("--batch", default="1,2,4,8,16,32,64")
     parser.add_argument("--keep", default="0,0.3,1")
-    parser.add_argument("--kv-bytes", help="of the model's pages, which are small")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--epoch", type=int, choices=(1, 2), default=1)
     args = parser.parse_args()
     if args.steps < 2:
         parser.error("--steps must be at least 2, for an interval")
