@@ -107,12 +107,15 @@ TEST_F(NcclFaults, WhoeverFailsAlwaysIsDoneWithout) {
 }
 
 TEST_F(NcclFaults, APeerKilledInATransferLosesNothing) {
-  EXPECT_EQ(difference(plain_, run_with("send 1 0 die", true)), "");
-  EXPECT_EQ(stats_["worker_restarts"], 1);
-  EXPECT_GT(nccl()["generation"], 1) << nccl();
-  std::filesystem::remove(marker());
-  EXPECT_EQ(difference(plain_, run_with("receive 0 0 die", true)), "");
-  EXPECT_EQ(stats_["worker_restarts"], 1);
+  for (const char* fault : {"send 1 0 die", "receive 0 0 die"}) {
+    std::filesystem::remove(marker());
+    // Who sends and who receives is as the machine likes.
+    for (int round = 0; round == 0 || (round < 5 && num_restarts() == 0); ++round) {
+      EXPECT_EQ(difference(plain_, run_with(fault, true)), "") << fault;
+    }
+    EXPECT_EQ(num_restarts(), 1) << fault;
+    EXPECT_GT(nccl()["generation"], 1) << nccl();
+  }
 }
 
 // The trainer's id, of a communicator in which the workers are the last two of three ranks.
