@@ -238,9 +238,11 @@ void Worker::migrate_at_random() {
   Sequence* s = nullptr;
   for (size_t at = random_() % live_.size(); s == nullptr; at = (at + 1) % live_.size()) s = live_[at].get();
   constexpr uint32_t kSeldom = 4;
-  // A sample that decodes always has its newest token to run; a score with one token left is about to end.
+  // A sample that decodes always has its newest token to run; a score with one token left is about to end, and who has run nothing is behind
+  // even with a prompt of one token.
   if (stays(*s)) return;
-  const int32_t behind = s->num_target() - s->num_computed - (s->group->is_score ? 0 : 1);
+  const bool decodes = !s->group->is_score && s->num_computed > 0;
+  const int32_t behind = s->num_target() - s->num_computed - (decodes ? 1 : 0);
   if (behind > 0 && random_() % (kSeldom * static_cast<uint32_t>(1 + behind / options_.prefill_chunk)) != 0) return;
   give(s, static_cast<int32_t>(random_() % static_cast<uint32_t>(options_.num_workers)));
 }

@@ -229,6 +229,17 @@ TEST_P(Workers, ScoresMoveToo) {
   }
 }
 
+// A prompt of one token is at its newest token from the beginning: it has to run all the same.
+TEST_P(Workers, TheShortestPromptMovesAndEnds) {
+  Request r({5});
+  r.sampling.max_new_tokens = 12;
+  r.sampling.ignore_eos = 1;
+  requests_ = {r};
+  const Outputs plain = run({});
+  EXPECT_EQ(difference(plain, run({.num_workers = 3, .migrate_every = 1})), "");
+  EXPECT_GT(count("migrations"), 0);
+}
+
 // Samples are cancelled wherever they are, on their way from one worker to another too; who was not cancelled has his tokens.
 TEST_P(Workers, CancelAndPauseWhileSamplesMove) {
   const Outputs plain = run({});
