@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "tools/outrider/failure.h"
+#include "loader/file.h"
 
 namespace otr::cli {
 
@@ -17,6 +17,14 @@ const std::vector<Flag> kHistoryFlagTable = {
 
 HistoryFlags::HistoryFlags(const Flags& flags) : path_(flags.text("history", "")), content_(flags.text("history-content", "logprobs")) {
   choice_flag("history-content", content_, {"tokens", "logprobs"});
+  if (path_.empty()) {
+    if (flags.given("history-content")) throw Failure(kExitUsage, "--history-content goes with --history");
+    return;
+  }
+  struct stat info;
+  if (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) throw Failure(kExitUsage, "--history " + path_ + ": not a regular file");
+  const Status can_be_written = ReplacedFile(path_).created();  // and goes away at once
+  if (!can_be_written.ok()) throw Failure(kExitFailure, "history: " + can_be_written.message());
 }
 
 void HistoryFlags::set(otr_engine_options* options) const {
@@ -27,13 +35,17 @@ void HistoryFlags::load(const Call& call) const {
   struct stat info;
   if (path_.empty() || (::stat(path_.c_str(), &info) != 0 && errno == ENOENT)) return;
   const Answer answer = call(path_);
-  if (answer.status == OTR_INVALID_ARGUMENT) throw Failure(kExitBadInput, answer.error);
-  if (answer.status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", answer.error.c_str());
+  if (answer.status == OTR_OK) return;
+  const bool theirs = answer.status == OTR_INVALID_ARGUMENT || answer.status == OTR_UNSUPPORTED || answer.status == OTR_IO_ERROR;
+  if (answer.status != OTR_BAD_INPUT) throw Failure(theirs ? kExitBadInput : kExitFailure, "history: " + answer.error);
+  std::fprintf(stderr, "outrider: history: %s\n", answer.error.c_str());
 }
 
-void HistoryFlags::save(const Call& call) const {
-  if (path_.empty()) return;
-  if (const Answer answer = call(path_); answer.status != OTR_OK) throw Failure(kExitFailure, "history: " + answer.error);
+std::optional<Failure> HistoryFlags::save(const Call& call) const {
+  if (path_.empty()) return std::nullopt;
+  const Answer answer = call(path_);
+  if (answer.status == OTR_OK) return std::nullopt;
+  return Failure(kExitFailure, "history: " + answer.error);
 }
 
 void HistoryFlags::add_settings(nlohmann::ordered_json* settings) const {
