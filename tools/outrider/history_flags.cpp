@@ -1,12 +1,14 @@
 #include "tools/outrider/history_flags.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "loader/file.h"
 
 namespace otr::cli {
 
@@ -14,6 +16,19 @@ const std::vector<Flag> kHistoryFlagTable = {
     {"history", "FILE", "what drafter history knows: read at the start if it is there, written at the end"},
     {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
 };
+
+namespace {
+
+// A history is written beside its place, and then renamed.
+void check_place(const std::string& path) {
+  std::string name = path + ".XXXXXX";
+  const int fd = ::mkstemp(name.data());
+  if (fd < 0) throw Failure(kExitFailure, "history: " + path + ": cannot create a temporary file beside it: " + std::strerror(errno));
+  ::close(fd);
+  ::unlink(name.c_str());
+}
+
+}  // namespace
 
 HistoryFlags::HistoryFlags(const Flags& flags) : path_(flags.text("history", "")), content_(flags.text("history-content", "logprobs")) {
   choice_flag("history-content", content_, {"tokens", "logprobs"});
@@ -23,8 +38,7 @@ HistoryFlags::HistoryFlags(const Flags& flags) : path_(flags.text("history", "")
   }
   struct stat info;
   if (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) throw Failure(kExitUsage, "--history " + path_ + ": not a regular file");
-  const Status can_be_written = ReplacedFile(path_).created();  // and goes away at once
-  if (!can_be_written.ok()) throw Failure(kExitFailure, "history: " + can_be_written.message());
+  check_place(path_);
 }
 
 void HistoryFlags::set(otr_engine_options* options) const {
