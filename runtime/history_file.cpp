@@ -160,8 +160,8 @@ class FileReader {
     if (std::memcmp(header.magic, kHistoryMagic, kMagicBytes) != 0) return invalid_argument(file_.path() + ": not a history file");
     if (header.hash != hash_of(header)) return bad_input(file_.path() + ": the header is damaged");
     if (header.version != kVersion) {
-      return bad_input(file_.path() + ": version " + std::to_string(header.version) +
-                       " of the format; this library reads version " + std::to_string(kVersion));
+      return unsupported(file_.path() + ": version " + std::to_string(header.version) +
+                         " of the format; this library reads version " + std::to_string(kVersion));
     }
     uint64_t good = 0;
     for (uint64_t at = sizeof header; at < file_.size();) {

@@ -31,7 +31,7 @@ struct LoadedHistory {
   std::string damage;  // what was left out, and why; "" if nothing
 };
 // Token ids at or above `vocab_size` are damage. kIoError: the file cannot be read; kInvalidArgument: it is something else;
-// kBadInput: its header is damaged, or of another version.
+// kUnsupported: it is of another version; kBadInput: its header is damaged.
 Result<LoadedHistory> load_history(const std::string& path, int32_t vocab_size, bool with_logprobs);
 
 }  // namespace otr

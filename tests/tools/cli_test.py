@@ -50,11 +50,40 @@ class Usage(ProgramTest):
             self.expect_usage(f"--{flag}", *base, f"--{flag}", value)
         self.expect_usage("progress", "score", "--model", MODEL, "--in", "-", "--progress", "auto")
 
-    def test_output_is_not_the_input(self):
-        path = self.folder / "prompts.jsonl"
-        path.write_text(to_lines(problems(1)), encoding="utf-8")
-        self.expect_usage("--out", "rollout", "--model", MODEL, "--prompts", path, "--out", path)
-        self.assertEqual(path.read_text(encoding="utf-8"), to_lines(problems(1)))
+    def test_switches_take_no_value(self):
+        base = ("rollout", "--model", MODEL, "--prompts", "-")
+        for flag in ("--worker-processes=false", "--pin-threads=0", "--explain="):
+            self.expect_usage(flag.split("=")[0] + " takes no value", *base, flag)
+        self.expect_usage("--no-compress takes no value", "convert", MODEL, "-o", self.folder / "x.otr", "--no-compress=0")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_flags_that_would_do_nothing(self):
+        base = ("rollout", "--model", MODEL, "--prompts", "-")
+        self.expect_usage("--checkpoint-seconds goes with --checkpoint", *base, "--checkpoint-seconds", "5")
+        self.expect_usage("--history-content goes with --history", *base, "--history-content", "tokens")
+        self.expect_usage("--worker-timeout goes with --worker-processes", *base, "--worker-timeout", "5")
+        for flag, value in (("--draft-workers", "1"), ("--profile", "p.json")):
+            self.expect_usage(flag[2:], "score", "--model", MODEL, "--in", "-", flag, value)
+        self.expect_usage("--checkpoint needs --out FILE", *base, "--out", "/dev/null", "--checkpoint", self.folder / "c")
+
+    def test_no_file_has_two_roles(self):
+        """What one flag writes would destroy what another names."""
+        prompts, other = self.folder / "prompts.jsonl", self.folder / "other"
+        prompts.write_text(to_lines(problems(1)), encoding="utf-8")
+        rollout = ("rollout", "--model", MODEL, "--prompts", prompts)
+        for flag in ("--out", "--stats", "--trace", "--history", "--checkpoint"):
+            self.expect_usage(f"{flag} {prompts}: the same file as --prompts", *rollout, *(() if flag == "--out" else ("--out", other)), flag, prompts)
+        for flag in ("--stats", "--trace", "--history", "--checkpoint"):
+            self.expect_usage(f"{flag} {other}: the same file as --out", *rollout, "--out", other, flag, other)
+        self.expect_usage(f"--history {other}: the same file as --trace", *rollout, "--trace", other, "--history", other)
+        self.expect_usage(f"--stats {prompts}: the same file as --in", "score", "--model", MODEL, "--in", prompts, "--stats", prompts)
+        self.expect_usage(f"-o {prompts}: the same file as the input", "report", prompts, "-o", prompts)
+        with open(prompts, "rb") as stdin, open(prompts, "rb+") as stdout:
+            for flags in (("--prompts", "-", "--stats", prompts), ("--prompts", prompts)):
+                done = subprocess.run([BIN, "rollout", "--model", MODEL, *flags], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, check=False)
+                self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(prompts.read_text(encoding="utf-8"), to_lines(problems(1)))
+        self.assertEqual(list(self.folder.iterdir()), [prompts])
 
 
 class Failures(ProgramTest):
@@ -87,7 +116,23 @@ class Failures(ProgramTest):
         self.expect(3, "Is a directory", *base, "--prompts", self.folder)
         self.expect(4, "/nonexistent/out", *base, "--prompts", "-", "--out", "/nonexistent/out")
         self.expect(4, "/nonexistent/stats", *base, "--prompts", "-", "--stats", "/nonexistent/stats")
+        self.expect(4, "/nonexistent/trace", *base, "--prompts", "-", "--trace", "/nonexistent/trace")
         self.expect(4, "/dev/full", *base, "--prompts", "-", "--out", "/dev/full", *SHORT, stdin=to_lines(problems(1)))
+
+    def test_what_is_printed_and_lost(self):
+        for args in (("inspect", MODEL, "--json"), ("inspect", MODEL), ("rollout", "--help"), ("--version",), ("--help",)):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([BIN, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(done.returncode, 4, args)
+            self.assertIn("outrider: cannot write <stdout>: ", done.stderr)
+
+    def test_a_converted_file_that_reads_back_wrong(self):
+        path = self.folder / "model.otr"
+        code, out, err = outrider("convert", MODEL, "-o", path, "--verify", FLIPS=path)
+        self.assertEqual((code, out), (4, ""), err)
+        self.assertIn(str(path), err)
+        self.assertIn("; the file is removed", err)
+        self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_a_model_without_tokenizer_takes_token_ids(self):
         for name in ("config.json", "generation_config.json", "model.safetensors"):

@@ -39,6 +39,9 @@ class Emulate(ProgramTest):
             emulation = stats["emulation"]
             self.assertEqual((emulation["samples"], emulation["failed_samples"], emulation["pace"]["late"]), (24, 0, 0), policy)
             self.assertTrue(emulation["trusted"])
+            kept = {name: stats["settings"][name] for name in ("keep", "dial", "kv_transfer_ms", "race", "decouple", "prompts", "step")}
+            self.assertEqual(kept, {"keep": ["small=0.7:0.1"], "dial": 1, "kv_transfer_ms": 0.005, "race": flags[-1] if "--race" in flags else "policy",
+                                    "decouple": "--decouple" in flags, "prompts": str(self.prompts), "step": 0})
 
     # A worker of plain decoding: a pass for each token of its longest sample, and one for the prompt more or less.
     def test_plain_decoding_takes_its_passes(self):
@@ -133,7 +136,9 @@ class Emulate(ProgramTest):
     def test_the_dial_spoils_every_drafter(self):
         kept = {}
         for dial in ("1", "0.3", "0"):
-            counts = self.emulate("fixed:ngram+small:4", "--dial", dial)[0]["speculation"]
+            stats = self.emulate("fixed:ngram+small:4", "--dial", dial)[0]
+            self.assertEqual(stats["settings"]["dial"], float(dial))
+            counts = stats["speculation"]
             kept[dial] = {name: drafter["accepted"] / drafter["drafted"] for name, drafter in counts["drafters"].items()}
         for drafter in ("ngram", "small"):
             self.assertTrue(kept["0"][drafter] < 0.01 < kept["0.3"][drafter] < kept["1"][drafter], kept)
@@ -175,6 +180,26 @@ class Emulate(ProgramTest):
             self.assertEqual((got, out), (code, ""), (flags, err))
             self.assertIn(needle, err)
         self.assertEqual(other.read_text(encoding="utf-8"), "something else, longer than a header is")
+
+    # As rollout's: a line is named by its place, the codes are the same, and no file has two roles.
+    def test_errors_are_rollouts(self):
+        lines = problems(2)
+        self.prompts.write_text(to_lines([lines[0], lines[1] | {"max_new_tokens": 4000}, {"id": "x", "prompt": 3}]), encoding="utf-8")
+        profile = ("--profile", PROFILE)
+        for flags, code, needle in ((("--kv-bytes", "128K"), 3, f"{self.prompts}:2: "), (("--trace", "/nonexistent/t"), 4, "/nonexistent/t"),
+                                    (("--policy", "auto:"), 2, "--policy 'auto:'"), (("--kv-bytes", "900T"), 4, ""),
+                                    (("--model", "/nonexistent/model"), 3, "/nonexistent/model")):
+            got = {}
+            for command, more in (("rollout", ()), ("emulate", profile)):
+                got[command], _, err = outrider(command, *SHARED, "--prompts", self.prompts, "--policy", "off", *more, *flags)
+                self.assertIn(needle, err, command)
+            self.assertEqual(got, {"rollout": code, "emulate": code}, flags)
+        before = self.prompts.read_bytes()
+        for flag in ("--out", "--stats", "--samples", "--trace", "--history"):
+            got, _, err = outrider("emulate", *SHARED, *profile, "--prompts", self.prompts, "--out", self.folder / "o", flag, self.prompts)
+            self.assertEqual(got, 2, err)
+            self.assertIn(f"{flag} {self.prompts}: the same file as --prompts", err)
+        self.assertEqual(self.prompts.read_bytes(), before)
 
 
 if __name__ == "__main__":

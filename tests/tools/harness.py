@@ -1,7 +1,7 @@
 """What the tests of the command line share: running the program, reading and writing JSON lines.
 
-The build passes its places in the environment: OUTRIDER_BIN (the program), OUTRIDER_SOURCE (the repository) and
-OUTRIDER_C99 (the C99 program). Standard library alone.
+The build passes its places in the environment: OUTRIDER_BIN (the program), OUTRIDER_SOURCE (the repository), OUTRIDER_C99 (the C99
+program), OUTRIDER_LIBRARY (the shared library) and OUTRIDER_FAULTY_DISK (what gives a program a faulty disk). Standard library alone.
 """
 
 import json
@@ -14,13 +14,16 @@ from pathlib import Path
 SOURCE = Path(os.environ.get("OUTRIDER_SOURCE", Path(__file__).resolve().parents[2]))
 BIN = os.environ.get("OUTRIDER_BIN", str(SOURCE / "build/release/bin/outrider"))
 C99 = os.environ.get("OUTRIDER_C99", str(SOURCE / "build/release/bin/c99_rollout"))
+LIBRARY = os.environ.get("OUTRIDER_LIBRARY", str(SOURCE / "build/release/lib/liboutrider.so"))
+FAULTY_DISK = os.environ.get("OUTRIDER_FAULTY_DISK", str(SOURCE / "build/release/lib/libfaulty_disk.so"))
 TINYMATH = SOURCE / "tests/data/tinymath"
 MODEL = str(TINYMATH / "target")
 
 
-def outrider(*args, stdin="", timeout=600):
-    """Runs the program; returns (exit code, stdout, stderr)."""
-    done = subprocess.run([BIN, *map(str, args)], input=stdin.encode(), capture_output=True, timeout=timeout, check=False)
+def outrider(*args, stdin="", timeout=600, **faults):
+    """Runs the program, with these faults of its disk; returns (exit code, stdout, stderr)."""
+    env = os.environ | ({"LD_PRELOAD": FAULTY_DISK} if faults else {}) | {f"FAULTY_DISK_{name}": str(value) for name, value in faults.items()}
+    done = subprocess.run([BIN, *map(str, args)], input=stdin.encode(), capture_output=True, timeout=timeout, check=False, env=env)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

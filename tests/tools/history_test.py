@@ -1,8 +1,12 @@
 """rollout --history: the second epoch says the same as without it, in far fewer runs of the model; a damaged file costs speed alone."""
 
+import os
+import struct
+import subprocess
 import unittest
 
-from harness import TINYMATH, ProgramTest, outrider, problems, to_lines
+from harness import BIN, TINYMATH, ProgramTest, outrider, problems, to_lines
+from otr_format import xxh64
 
 MODEL = TINYMATH / "target-next"
 FLAGS = ("--n", 4, "--max-new-tokens", 256, "--max-batch", 32, "--prompts", "-")
@@ -36,6 +40,48 @@ class History(ProgramTest):
                 self.assertRegex(err, r"history: .* of 24 prompts read; .*ends")
                 self.assertLess(torn, efficiency)
                 self.assertEqual(self.epoch(1, "--policy", "fixed:history:16", *flags)[:2], (plain, ""))
+
+    def refused(self, code, needle, history):
+        got, out, err = outrider("rollout", "--model", MODEL, *FLAGS, "--history", history, stdin=to_lines(problems(1)))
+        self.assertEqual((got, out), (code, ""), err)
+        self.assertIn(needle, err)
+
+    def test_what_was_not_read_is_not_overwritten(self):
+        """Of another version of the format, or for reasons of the system."""
+        file = self.folder / "h"
+        self.epoch(0, "--history", file)
+        header = struct.pack("<8sQQ", b"OUTRHIST", 2, 24)
+        newer = header + struct.pack("<Q", xxh64(header)) + file.read_bytes()[32:]
+        file.write_bytes(newer)
+        self.refused(3, "version 2 of the format; this library reads version 1", file)
+        self.assertEqual(file.read_bytes(), newer)
+        loop = self.folder / "loop"
+        loop.symlink_to(loop)
+        self.refused(3, os.strerror(40), loop)  # ELOOP
+        self.assertTrue(loop.is_symlink())
+
+    def test_a_place_that_cannot_be_written_is_found_at_once(self):
+        self.refused(4, "/nonexistent/h: cannot create a temporary file beside it", "/nonexistent/h")
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        self.refused(2, "not a regular file", pipe)
+        self.refused(2, "not a regular file", self.folder)
+        self.assertTrue(pipe.is_fifo())
+        self.assertEqual(sorted(self.folder.iterdir()), [pipe])
+
+    def test_statistics_are_there_if_the_history_is_lost(self):
+        place, stats = self.folder / "place", self.folder / "stats.json"
+        place.mkdir()
+        command = [BIN, "rollout", "--model", MODEL, *map(str, FLAGS), "--history", place / "h", "--stats", stats]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+            program.stdin.write(to_lines(problems(1)).encode())
+            program.stdin.flush()
+            program.stdout.readline()  # it runs
+            place.rmdir()
+            _, err = program.communicate(timeout=60)
+        self.assertEqual(program.returncode, 4, err)
+        self.assertIn(f"history: {place / 'h'}: cannot create", err.decode())
+        self.assertEqual(self.stats(stats)["samples"], 4)
 
     def test_another_file_is_not_overwritten(self):
         other = self.folder / "precious"

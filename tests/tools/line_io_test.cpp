@@ -15,6 +15,7 @@
 #include "tools/outrider/flags.h"
 #include "tools/outrider/json_text.h"
 #include "tools/outrider/line_reader.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/output_file.h"
 
 namespace otr::cli {
@@ -93,7 +94,7 @@ TEST_F(LineIo, RefusesWhatCannotBeRead) {
 
 TEST_F(LineIo, OutputKeepsTheOldFileUntilItStarts) {
   put("old contents\n");
-  OutputFile output(path_, -1);
+  OutputFile output(path_);
   EXPECT_EQ(get(), "old contents\n");
   output.start();
   output.write_line("a");
@@ -101,16 +102,40 @@ TEST_F(LineIo, OutputKeepsTheOldFileUntilItStarts) {
   output.close();
 }
 
-TEST_F(LineIo, OutputRefusesTheInputAndAFullDevice) {
-  put("{}\n");
-  LineReader input(path_);
+// What refuse_shared_files says of these arguments, "" if nothing.
+std::string shared(std::vector<std::string> arguments) {
+  const Flag table[] = {{"in", "FILE", ""}, {"out", "FILE", ""}, {"stats", "FILE", ""}, {"o", "FILE", ""}};
+  arguments.insert(arguments.begin(), "test");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  const Flags flags(table, static_cast<int>(argv.size()), argv.data(), /*max_positional=*/1);
   try {
-    OutputFile output(path_, input.fd());
-    FAIL() << "the input would have been overwritten";
+    refuse_shared_files(flags, {"in"}, {"out", "stats", "o"});
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.code(), kExitUsage);
+    return failure.what();
   }
-  OutputFile full("/dev/full", -1);
+  return "";
+}
+
+TEST_F(LineIo, NoFileIsNamedTwiceIfItIsWritten) {
+  put("{}\n");
+  const std::string link = path_ + ".link", missing = path_ + ".missing";
+  ASSERT_EQ(::link(path_.c_str(), link.c_str()), 0);
+  EXPECT_EQ(shared({"--in", path_, "--out", path_}), "--out " + path_ + ": the same file as --in");
+  EXPECT_EQ(shared({"--in", path_, "--stats", link}), "--stats " + link + ": the same file as --in " + path_);
+  EXPECT_EQ(shared({path_, "-o", link}), "-o " + link + ": the same file as the input " + path_);
+  EXPECT_EQ(shared({"--out", missing, "--stats", missing}), "--stats " + missing + ": the same file as --out");
+  EXPECT_NE(shared({"--out", missing, "--stats", "/./" + missing}), "");
+  EXPECT_EQ(shared({"--in", path_, "--out", missing, "--stats", missing + "2"}), "");
+  EXPECT_EQ(shared({"--in", path_, path_}), "");  // nothing is written
+  EXPECT_EQ(shared({"--in", "/dev/null", "--out", "/dev/null", "--stats", "/dev/null"}), "");
+  EXPECT_EQ(shared({"--out", "-", "--stats", "-"}), "");
+  ::unlink(link.c_str());
+}
+
+TEST_F(LineIo, OutputRefusesAFullDevice) {
+  OutputFile full("/dev/full");
   full.start();
   EXPECT_THROW(full.write_line("a"), Failure);
 }
@@ -132,6 +157,19 @@ TEST(JsonText, NumbersReadBackEqual) {
   append_json_array(&text, std::vector<float>{0.1f, infinity, -infinity, std::nanf("")});
   EXPECT_EQ(text, "[0.1,null,null,null]");
   EXPECT_EQ(json_string("a\"\n\x01é\xff"), "\"a\\\"\\n\\u0001é\xEF\xBF\xBD\"");
+}
+
+TEST(Flags, SwitchesTakeNoValue) {
+  const Flag table[] = {{"json", nullptr, ""}, {"out", "FILE", ""}};
+  const auto flags = [&table](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "test");
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    return Flags(table, static_cast<int>(argv.size()), argv.data());
+  };
+  EXPECT_TRUE(flags({"--json", "--out=a=b"}).given("json"));
+  EXPECT_EQ(flags({"--json", "--out=a=b"}).text("out", ""), "a=b");
+  for (const char* bad : {"--json=false", "--json=0", "--json=true", "--json="}) EXPECT_THROW(flags({bad}), Failure) << bad;
 }
 
 TEST(Flags, Sizes) {

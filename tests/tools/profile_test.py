@@ -7,7 +7,7 @@ import subprocess
 import unittest
 from xml.etree import ElementTree
 
-from harness import BIN, MODEL, TINYMATH, ProgramTest, json_lines, outrider, problems
+from harness import BIN, MODEL, TINYMATH, ProgramTest, outrider, problems
 
 DRAFTER = f"small=model:{TINYMATH / 'drafter'}"
 SMALL = ("--model", MODEL, "--drafter", DRAFTER, "--max-batch", "4", "--max-context", "200", "--threads", "1")
@@ -144,7 +144,7 @@ class Profile(ProgramTest):
         self.expect(4, "/nonexistent/p.svg", *base, "-o", self.path, "--plot", "/nonexistent/p.svg")
         self.assertEqual(list(self.folder.iterdir()), [])
 
-    def test_rollout_and_score_take_it(self):
+    def test_rollout_takes_it(self):
         self.profile()
         lines = problems(3)
         flags = ("--max-new-tokens", "24", "--drafter", DRAFTER, "--policy", "fixed:small+ngram:3")
@@ -152,8 +152,6 @@ class Profile(ProgramTest):
         stats = self.folder / "stats.json"
         self.assertEqual(self.rollout(lines, *flags, "--threads", "1", "--profile", self.path, "--stats", stats), plain)
         self.assertEqual(self.stats(stats)["settings"]["profile"], str(self.path))
-        scored = self.run_ok("score", "--model", MODEL, "--in", "-", "--threads", "1", "--profile", self.path, stdin=plain)
-        self.assertEqual(len(json_lines(scored)), 3)
         refuse = ("rollout", "--model", MODEL, "--prompts", "-", *flags)
         self.expect(3, "threads: the profile is of '1', not of '2'", *refuse, "--threads", "2", "--profile", self.path)
         self.expect(3, "drafters: the profile has no drafter 'other'", "rollout", "--model", MODEL, "--prompts", "-", "--threads", "1",

@@ -1,7 +1,7 @@
 """Runs every shell command of the README, so that none goes stale.
 
 The commands run in a folder that looks like the repository: its entries are links, and build/release is the build under test.
-Left out: tools/demo and tools/test, which build and install.
+Left out: tools/demo, tools/test and tools/install-packages, which build and install.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import BIN, SOURCE, ProgramTest
 
-LEFT_OUT = ("tools/demo", "tools/test", "git clone", "cd ")
+LEFT_OUT = ("tools/demo", "tools/test", "tools/install-packages", "git clone", "cd ")
 
 
 def commands():

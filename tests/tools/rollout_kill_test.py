@@ -144,6 +144,12 @@ class RolloutKilled(ProgramTest):
         # A hundredth, and one more: the first one's cost is not known before.
         self.assertLess(settings["checkpoint_seconds_spent"], 0.05 * run["wall_seconds"] + 0.1)
 
+    def test_a_slow_disk_counts(self):
+        stats = self.folder / "stats.json"
+        self.assertEqual(outrider(*self.command("--checkpoint", self.checkpoint, "--stats", stats), SYNC_MS=50)[0], 3)
+        settings = json.loads(stats.read_text(encoding="utf-8"))["settings"]
+        self.assertGreaterEqual(settings["checkpoint_seconds_spent"], 0.05 * settings["checkpoints_written"])
+
 
 if __name__ == "__main__":
     unittest.main()

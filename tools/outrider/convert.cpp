@@ -1,5 +1,6 @@
 // outrider convert: a Hugging Face folder as one .otr file, in the layout that the CPU kernels read.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -25,7 +26,7 @@ constexpr const char* kUsage =
     "Usage: outrider convert MODEL -o FILE.otr [--jobs N] [--small | --no-compress] [--verify]\n\nWrites a model folder as one .otr file.\n";
 constexpr const char* kNotes =
     "\nFILE appears only when it is complete and on disk. Every command takes it where it takes a folder.\n"
-    "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify.\n";
+    "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify, which removes it.\n";
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 uint64_t piece_bytes(const WeightPiece& piece) {
@@ -72,6 +73,16 @@ void verify_otr(const std::string& path, OpenModel& model, const WeightPlan& pla
   }
 }
 
+// What cannot be read back is left to nobody.
+void verify_or_remove(const std::string& path, OpenModel& model, const WeightPlan& plan, ThreadPool& pool) {
+  try {
+    verify_otr(path, model, plan, pool);
+  } catch (const Failure& failure) {
+    const bool gone = ::unlink(path.c_str()) == 0;
+    throw Failure(kExitFailure, std::string("--verify: ") + failure.what() + (gone ? "; the file is removed" : "; the file could not be removed"));
+  }
+}
+
 uint64_t file_size(const std::string& path) {
   struct stat info;
   return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
@@ -98,7 +109,7 @@ int convert_command(int argc, char** argv) {
   const WeightPlan plan = weight_plan(model.config);
   if (flags.given("small") && flags.given("no-compress")) throw Failure(kExitUsage, "--small and --no-compress exclude each other");
   write_otr(folder, path, !flags.given("no-compress"), flags.given("small"), model, plan, pool);
-  if (flags.given("verify")) verify_otr(path, model, plan, pool);
+  if (flags.given("verify")) verify_or_remove(path, model, plan, pool);
   uint64_t raw = 0;
   for (const WeightPiece& piece : plan.pieces) raw += piece_bytes(piece);
   std::printf("%s: %llu bytes, %.1f %% of the weights' %llu, in %.2f s%s\n", path.c_str(),

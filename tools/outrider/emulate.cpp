@@ -6,18 +6,21 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "runtime/abi_structs.h"
 #include "runtime/engine.h"
 #include "runtime/profile_file.h"
 #include "spec/policy.h"
 #include "tools/outrider/commands.h"
+#include "tools/outrider/engine_handle.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/history_flags.h"
 #include "tools/outrider/json_text.h"
 #include "tools/outrider/line_reader.h"
 #include "tools/outrider/model_tokenizer.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/output_file.h"
 #include "tools/outrider/rollout_lines.h"
 #include "tools/outrider/stats_file.h"
@@ -124,7 +127,18 @@ EngineOptions paced_engine_options(const Flags& flags, const EngineFlags& engine
 std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
   Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (engine.ok()) return std::move(engine.value());
-  throw Failure(engine.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitBadInput, engine.status().message());
+  throw_not_created(static_cast<otr_status>(engine.status().code()), engine.status().message());
+}
+
+// What no other command has; for --stats.
+ordered_json own_settings(const Flags& flags, const EngineOptions& o) {
+  return {{"kv_transfer_ms", o.pace->kv_transfer_ms},
+          {"keep", flags.all("keep")},
+          {"dial", o.dial.keep},
+          {"race", flags.text("race", "policy")},
+          {"decouple", o.always_decouples},
+          {"stay", o.samples_stay},
+          {"reconfigure_every", o.pace->reconfigure_every}};
 }
 
 HistoryFlags::Answer answer_of(const Status& status) { return {static_cast<otr_status>(status.code()), status.message()}; }
@@ -135,23 +149,32 @@ std::string only_drafter(const std::string& policy) {
 }
 
 struct Prompts {
-  std::vector<RolloutLine> lines;
+  struct Line {
+    RolloutLine line;
+    int64_t number = 0;  // in the file
+  };
+  std::string name;  // of the file
+  std::vector<Line> lines;
   int64_t num_bad = 0;
+
+  void refuse(int64_t number, const std::string& reason) {
+    ++num_bad;
+    std::fprintf(stderr, "%s:%lld: %s\n", name.c_str(), static_cast<long long>(number), reason.c_str());
+  }
 };
 
 Prompts read_prompts(LineReader* input, const SamplingSettings& defaults, const Tokenizer* tokenizer) {
-  Prompts prompts;
+  Prompts prompts{.name = input->name(), .lines = {}};
   RolloutReader reader(defaults, tokenizer);
   std::string_view text;
   for (LineReader::Next next; (next = input->next(/*may_block=*/true, &text)) != LineReader::Next::kEnd;) {
     if (next == LineReader::Next::kLine && text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
       if (next == LineReader::Next::kTooLong) throw BadLine("longer than " + std::to_string(kMaxLineBytes) + " bytes");
-      prompts.lines.push_back(reader.read(text, input->line_number()));
-      reader.accept(prompts.lines.back());
+      prompts.lines.push_back({reader.read(text, input->line_number()), input->line_number()});
+      reader.accept(prompts.lines.back().line);
     } catch (const BadLine& bad) {
-      ++prompts.num_bad;
-      std::fprintf(stderr, "%s:%lld: %s\n", input->name().c_str(), static_cast<long long>(input->line_number()), bad.what());
+      prompts.refuse(input->line_number(), bad.what());
     }
   }
   return prompts;
@@ -190,12 +213,13 @@ class Emulation {
 };
 
 void Emulation::submit(Prompts* prompts, uint64_t step) {
-  for (const RolloutLine& line : prompts->lines) {
+  for (const auto& [line, number] : prompts->lines) {
     const otr_sampling_params sampling = line.sampling.abi();
     const Result<uint64_t> group = engine_.submit(group_request(line, step, lines_.size(), &sampling));
-    if (!group.ok()) {
-      ++prompts->num_bad;
-      std::fprintf(stderr, "%s: %s\n", line.id.json.c_str(), group.status().message().c_str());
+    try {
+      if (!group.ok()) throw_refused(static_cast<otr_status>(group.status().code()), group.status().message());
+    } catch (const BadLine& bad) {
+      prompts->refuse(number, bad.what());
       continue;
     }
     lines_.push_back({line.id.json, ""});
@@ -288,10 +312,11 @@ int emulate_command(int argc, char** argv) {
   const auto [defaults, step] = sampling_flags(flags);
   const EngineOptions options = paced_engine_options(flags, engine_flags);
   LineReader input(flags.required("prompts"));
-  OutputFile output(flags.text("out", "-"), input.fd());
+  OutputFile output(flags.text("out", "-"));
   std::optional<OutputFile> samples, stats;
-  if (flags.given("samples")) samples.emplace(flags.required("samples"), input.fd());
-  if (flags.given("stats")) stats.emplace(flags.required("stats"), input.fd());
+  if (flags.given("samples")) samples.emplace(flags.required("samples"));
+  if (flags.given("stats")) stats.emplace(flags.required("stats"));
+  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "samples", "stats", "trace", "history"});
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   Prompts prompts = read_prompts(&input, defaults, tokenizer.get());
   const std::unique_ptr<Engine> engine = make_engine(options);
@@ -303,7 +328,7 @@ int emulate_command(int argc, char** argv) {
   output.start();
   emulation.write_rollouts(&output);
   output.close();
-  history.save([&engine](const std::string& path) { return answer_of(engine->history()->save(path)); });
+  const std::optional<Failure> lost = history.save([&engine](const std::string& path) { return answer_of(engine->history()->save(path)); });
   if (samples) {
     samples->start();
     emulation.write_samples(only_drafter(options.policy), &*samples);
@@ -316,12 +341,16 @@ int emulate_command(int argc, char** argv) {
     json["emulation"] = emulation.json(options.pace->scale, engine->pace_stats());
     json["emulation"]["trusted"] = trusted;
     json["settings"] = engine_flags.settings();
+    json["settings"]["prompts"] = input.name();
     json["settings"].update(sampling_settings(defaults));
+    json["settings"]["step"] = step;
+    json["settings"].update(own_settings(flags, options));
     history.add_settings(&json["settings"]);
     stats->start();
     stats->write_line(json.dump(2));
     stats->close();
   }
+  if (lost) throw *lost;
   if (flags.text("out", "-") != "-") emulation.print(engine->pace_stats());
   if (!trusted || emulation.num_failed() > 0) return kExitFailure;
   return prompts.num_bad > 0 ? kExitBadInput : kExitOk;

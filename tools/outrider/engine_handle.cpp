@@ -10,7 +10,8 @@ std::string error_text(const otr_engine* engine, otr_status status) {
   return text.empty() ? otr_status_text(status) : text;
 }
 
-ExitCode exit_code_of_create(otr_status status) {
+ExitCode exit_code_of_create(otr_status status, const std::string& text) {
+  if (text.starts_with("cannot write the trace ")) return kExitFailure;  // what cannot be read is bad input
   switch (status) {
     case OTR_INVALID_ARGUMENT:
       return kExitUsage;
@@ -28,11 +29,7 @@ ExitCode exit_code_of_create(otr_status status) {
 
 EngineHandle::EngineHandle(const otr_engine_options& options) {
   const otr_status status = otr_engine_create(&options, &engine_);
-  if (status == OTR_OK) return;
-  const std::string text = error_text(nullptr, status);
-  // These options are given as they are: their texts name the option, which is the flag.
-  const bool is_flag = text.starts_with("policy '") || text.starts_with("drafter '");
-  throw Failure(exit_code_of_create(status), (is_flag ? "--" : "") + text);
+  if (status != OTR_OK) throw_not_created(status, error_text(nullptr, status));
 }
 
 std::string EngineHandle::stats() const {
@@ -46,8 +43,15 @@ std::string EngineHandle::stats() const {
   return text;
 }
 
-void throw_refused(const otr_engine* engine, otr_status status) {
-  const std::string text = error_text(engine, status);
+void throw_not_created(otr_status status, const std::string& text) {
+  // These options are given as they are: their texts name the option, which is the flag.
+  const bool is_flag = text.starts_with("policy '") || text.starts_with("drafter '");
+  throw Failure(exit_code_of_create(status, text), (is_flag ? "--" : "") + text);
+}
+
+void throw_refused(const otr_engine* engine, otr_status status) { throw_refused(status, error_text(engine, status)); }
+
+void throw_refused(otr_status status, const std::string& text) {
   if (status == OTR_INVALID_ARGUMENT || status == OTR_NEVER_FITS || status == OTR_UNSUPPORTED || status == OTR_BAD_INPUT) {
     throw BadLine(text);
   }

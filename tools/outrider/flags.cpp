@@ -47,6 +47,14 @@ bool is_device(const std::string& text) {
   }
 }
 
+// cxxopts would take what a switch is given for a yes.
+void refuse_value_of_switch(std::span<const Flag> table, const std::string& argument) {
+  for (const Flag& flag : table) {
+    const std::string name = std::string("--") + flag.name;
+    if (flag.value == nullptr && argument.starts_with(name + "=")) throw Failure(kExitUsage, name + " takes no value");
+  }
+}
+
 // The file of this program, wherever it was found.
 std::string own_executable() {
   std::error_code error;
@@ -67,6 +75,7 @@ Flags::Flags(std::span<const Flag> table, int argc, char** argv, size_t max_posi
   std::vector<std::string> arguments;
   for (int i = 0; i < argc; ++i) {
     std::string argument = argv[i];
+    refuse_value_of_switch(table, argument);
     if (argument.size() > 3 && argument.starts_with("--") && argument[3] == '=') {
       arguments.push_back({'-', argument[2]});
       argument.erase(0, 4);
@@ -228,6 +237,7 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   if (options.worker_processes == 1) executable = own_executable();
   options.worker_executable = executable.c_str();
   if (flags.given("worker-timeout")) {
+    if (!flags.given("worker-processes")) throw Failure(kExitUsage, "--worker-timeout goes with --worker-processes");
     constexpr int32_t kMostSeconds = 1'000'000;
     const std::string text = flags.required("worker-timeout");
     const int32_t seconds = int_flag("worker-timeout", text, 1);

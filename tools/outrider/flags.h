@@ -25,7 +25,7 @@ struct Flag {
 
 class Flags {
  public:
-  // Throws Failure (usage) for an unknown flag, a missing value, or more than `max_positional` other arguments.
+  // Throws Failure (usage) for an unknown flag, a missing value, a switch with one, or more than `max_positional` other arguments.
   Flags(std::span<const Flag> table, int argc, char** argv, size_t max_positional = 0);
 
   bool given(const std::string& name) const { return values_.contains(name); }
@@ -60,7 +60,7 @@ struct SamplingFlags {
 };
 SamplingFlags sampling_flags(const Flags& flags);
 
-// The flags that rollout and score have in common, and what the engine makes of them.
+// The flags that rollout and score have in common (but for two that a score has no use for), and what the engine makes of them.
 extern const std::vector<Flag> kEngineFlagTable;
 struct EngineFlags {
   std::string model, device, isa, policy, profile, trace, executable, nccl;

@@ -1,12 +1,14 @@
 #include "tools/outrider/history_flags.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "tools/outrider/failure.h"
 
 namespace otr::cli {
 
@@ -15,8 +17,28 @@ const std::vector<Flag> kHistoryFlagTable = {
     {"history-content", "WHAT", "tokens, or logprobs: the tokens and their log-probs, which draft better (default logprobs)"},
 };
 
+namespace {
+
+// A history is written beside its place, and then renamed.
+void check_place(const std::string& path) {
+  std::string name = path + ".XXXXXX";
+  const int fd = ::mkstemp(name.data());
+  if (fd < 0) throw Failure(kExitFailure, "history: " + path + ": cannot create a temporary file beside it: " + std::strerror(errno));
+  ::close(fd);
+  ::unlink(name.c_str());
+}
+
+}  // namespace
+
 HistoryFlags::HistoryFlags(const Flags& flags) : path_(flags.text("history", "")), content_(flags.text("history-content", "logprobs")) {
   choice_flag("history-content", content_, {"tokens", "logprobs"});
+  if (path_.empty()) {
+    if (flags.given("history-content")) throw Failure(kExitUsage, "--history-content goes with --history");
+    return;
+  }
+  struct stat info;
+  if (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) throw Failure(kExitUsage, "--history " + path_ + ": not a regular file");
+  check_place(path_);
 }
 
 void HistoryFlags::set(otr_engine_options* options) const {
@@ -27,13 +49,17 @@ void HistoryFlags::load(const Call& call) const {
   struct stat info;
   if (path_.empty() || (::stat(path_.c_str(), &info) != 0 && errno == ENOENT)) return;
   const Answer answer = call(path_);
-  if (answer.status == OTR_INVALID_ARGUMENT) throw Failure(kExitBadInput, answer.error);
-  if (answer.status != OTR_OK) std::fprintf(stderr, "outrider: history: %s\n", answer.error.c_str());
+  if (answer.status == OTR_OK) return;
+  const bool theirs = answer.status == OTR_INVALID_ARGUMENT || answer.status == OTR_UNSUPPORTED || answer.status == OTR_IO_ERROR;
+  if (answer.status != OTR_BAD_INPUT) throw Failure(theirs ? kExitBadInput : kExitFailure, "history: " + answer.error);
+  std::fprintf(stderr, "outrider: history: %s\n", answer.error.c_str());
 }
 
-void HistoryFlags::save(const Call& call) const {
-  if (path_.empty()) return;
-  if (const Answer answer = call(path_); answer.status != OTR_OK) throw Failure(kExitFailure, "history: " + answer.error);
+std::optional<Failure> HistoryFlags::save(const Call& call) const {
+  if (path_.empty()) return std::nullopt;
+  const Answer answer = call(path_);
+  if (answer.status == OTR_OK) return std::nullopt;
+  return Failure(kExitFailure, "history: " + answer.error);
 }
 
 void HistoryFlags::add_settings(nlohmann::ordered_json* settings) const {

@@ -1,4 +1,5 @@
 // outrider: the command line program. A table of commands; everything else is in their files.
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -51,9 +52,7 @@ int run_command(const Command& command, int argc, char** argv) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_program(int argc, char** argv) {
   if (argc < 2) {
     print_usage(stderr);
     return kExitUsage;
@@ -73,4 +72,15 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "outrider: there is no command '%s'\n", name);
   print_usage(stderr);
   return kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = run_program(argc, argv);
+  // What was printed may be in a buffer still.
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "outrider: cannot write <stdout>: %s\n", flushed ? "not all of it" : std::strerror(errno));
+  return kExitFailure;
 }

@@ -10,16 +10,8 @@
 #include "tools/outrider/failure.h"
 
 namespace otr::cli {
-namespace {
 
-bool same_regular_file(int a, int b) {
-  struct stat x, y;
-  return ::fstat(a, &x) == 0 && ::fstat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-}  // namespace
-
-OutputFile::OutputFile(const std::string& path, int input_fd) : name_(path == "-" ? "<stdout>" : path) {
+OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>" : path) {
   if (path == "-") {
     fd_ = STDOUT_FILENO;
     return;
@@ -29,10 +21,6 @@ OutputFile::OutputFile(const std::string& path, int input_fd) : name_(path == "-
   // Not O_EXCL alone: a link to a file that is not there yet is followed.
   if (fd_ < 0 && errno == EEXIST) fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) fail();
-  if (same_regular_file(fd_, input_fd)) {
-    ::close(fd_);
-    throw Failure(kExitUsage, "--out: " + name_ + " is also the input");
-  }
 }
 
 OutputFile::~OutputFile() {
@@ -42,11 +30,14 @@ OutputFile::~OutputFile() {
 
 void OutputFile::fail() const { throw Failure(kExitFailure, "cannot write " + name_ + ": " + std::strerror(errno)); }
 
+bool OutputFile::is_regular() const {
+  struct stat info;
+  return ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
+}
+
 void OutputFile::start() {
   is_new_ = false;
-  struct stat info;
-  const bool regular = fd_ != STDOUT_FILENO && ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
-  if (regular && ::ftruncate(fd_, 0) != 0) fail();
+  if (fd_ != STDOUT_FILENO && is_regular() && ::ftruncate(fd_, 0) != 0) fail();
 }
 
 void OutputFile::start_behind(int64_t bytes) {

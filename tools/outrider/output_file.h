@@ -10,9 +10,9 @@ namespace otr::cli {
 
 class OutputFile {
  public:
-  // `path` may be "-": standard output. A file keeps its old contents until start(). A file that is also the input (`input_fd`)
-  // is a usage error. A file made here goes away again if the command fails before start().
-  OutputFile(const std::string& path, int input_fd);
+  // `path` may be "-": standard output. A file keeps its old contents until start(). A file made here goes away again if the command
+  // fails before start(). That it is nobody else's file too: refuse_shared_files, between the two.
+  explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -20,6 +20,7 @@ class OutputFile {
   void start();  // drops a file's old contents
   // Goes on behind the first `bytes` of a file. Throws Failure (bad input) if it has fewer.
   void start_behind(int64_t bytes);
+  bool is_regular() const;                      // a file, and not a pipe or device
   int64_t written() const { return written_; }  // bytes, those that were there included
   void sync() const;                            // what is written is on disk
   void write_line(std::string_view line);

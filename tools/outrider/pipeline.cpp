@@ -31,8 +31,10 @@ PipelineCounts Pipeline::run() {
       take_result();
       write_finished();
       if (checkpoint_ != nullptr && checkpoint_->is_due(counts_.num_samples)) {
-        output_->sync();
-        checkpoint_->save(engine_, state());
+        checkpoint_->save(engine_, [this] {
+          output_->sync();
+          return state();
+        });
       }
       progress_->update(fraction_done(), counts_.num_samples, counts_.num_tokens);
     } else if (input_ended_) {

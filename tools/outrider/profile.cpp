@@ -16,6 +16,7 @@
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/output_file.h"
 #include "tools/outrider/profile_plot.h"
 #include "tools/outrider/progress_bar.h"
@@ -216,7 +217,8 @@ int ladder_command(const Flags& flags) {
   const int32_t context =
       flags.given("context") ? int_flag("context", flags.required("context"), 1) : std::min(kShownContext, profile.max_context);
   std::optional<OutputFile> plot;
-  if (flags.given("plot")) plot.emplace(flags.required("plot"), /*input_fd=*/-1);
+  if (flags.given("plot")) plot.emplace(flags.required("plot"));
+  refuse_shared_files(flags, {"ladder"}, {"plot"});
   const ProfileLadder ladder = ladder_of(profile, context);
   if (plot) write_plot(&*plot, ladder_svg(profile, context));
   if (flags.given("json"))
@@ -241,7 +243,8 @@ int profile_command(int argc, char** argv) {
     throw Failure(kExitUsage, "--" + created.status().message());
   const std::unique_ptr<Profiler> profiler = check_model(std::move(created));
   std::optional<OutputFile> plot;
-  if (flags.given("plot")) plot.emplace(flags.required("plot"), /*input_fd=*/-1);
+  if (flags.given("plot")) plot.emplace(flags.required("plot"));
+  refuse_shared_files(flags, {"model"}, {"o", "plot"});
   resume(profiler.get(), part);
   check(save_profile(profiler->profile(), part));  // a place that cannot be written to fails at once
   sweep(profiler.get(), part);

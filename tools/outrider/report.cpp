@@ -5,6 +5,7 @@
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/output_file.h"
 #include "tools/outrider/report_charts.h"
 #include "tools/outrider/run_record.h"
@@ -163,7 +164,8 @@ int report_command(int argc, char** argv) {
   constexpr size_t kMostFiles = 1000;
   const Flags flags(table, argc, argv, kMostFiles);
   if (flags.positional().empty()) throw Failure(kExitUsage, "a FILE is required: what --trace or --stats wrote");
-  OutputFile output(flags.required("o"), /*input_fd=*/-1);
+  OutputFile output(flags.required("o"));
+  refuse_shared_files(flags, {}, {"o"});
   const std::string text = page(read_runs(flags.positional()));
   output.start();
   output.write_line(text);

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "loader/tokenizer.h"
 #include "runtime/outrider.h"
@@ -13,6 +15,7 @@
 #include "tools/outrider/history_flags.h"
 #include "tools/outrider/json_text.h"
 #include "tools/outrider/model_tokenizer.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/pipeline.h"
 #include "tools/outrider/request_line.h"
 #include "tools/outrider/rollout_lines.h"
@@ -102,6 +105,18 @@ std::string what_shapes_samples(const SamplingSettings& defaults, uint64_t step)
   return settings.dump();
 }
 
+// Null without --checkpoint.
+std::unique_ptr<RunCheckpoint> make_checkpoint(const Flags& flags, std::string settings) {
+  const std::string path = flags.text("checkpoint", "");
+  if (path.empty()) {
+    if (flags.given("checkpoint-seconds")) throw Failure(kExitUsage, "--checkpoint-seconds goes with --checkpoint");
+    return nullptr;
+  }
+  if (flags.text("out", "-") == "-") throw Failure(kExitUsage, "--checkpoint needs --out FILE");
+  const int32_t seconds = int_flag("checkpoint-seconds", flags.text("checkpoint-seconds", "10"), 1);
+  return std::make_unique<RunCheckpoint>(path, seconds, std::move(settings));
+}
+
 std::vector<Flag> flag_table() {
   std::vector<Flag> table = kEngineFlagTable;
   table.insert(table.begin() + 1, {"prompts", "FILE|-", "JSON lines; - is standard input (required)"});
@@ -135,18 +150,14 @@ int rollout_command(int argc, char** argv) {
   const std::string show_progress = flags.text("progress", "auto");
   choice_flag("progress", show_progress, {"auto", "always", "never"});
 
-  const std::string checkpoint_path = flags.text("checkpoint", "");
-  std::unique_ptr<RunCheckpoint> checkpoint;
-  if (!checkpoint_path.empty()) {
-    if (flags.text("out", "-") == "-") throw Failure(kExitUsage, "--checkpoint needs --out FILE");
-    const int32_t seconds = int_flag("checkpoint-seconds", flags.text("checkpoint-seconds", "10"), 1);
-    checkpoint = std::make_unique<RunCheckpoint>(checkpoint_path, seconds, what_shapes_samples(defaults, step));
-    engine_flags.options.keep_checkpoints = 1;
-  }
+  const std::unique_ptr<RunCheckpoint> checkpoint = make_checkpoint(flags, what_shapes_samples(defaults, step));
+  engine_flags.options.keep_checkpoints = checkpoint != nullptr;
 
   LineReader input(flags.required("prompts"));
-  OutputFile output(flags.text("out", "-"), input.fd());
+  OutputFile output(flags.text("out", "-"));
   StatsFile stats(flags);
+  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "stats", "trace", "history", "checkpoint"});
+  if (checkpoint != nullptr && !output.is_regular()) throw Failure(kExitUsage, "--checkpoint needs --out FILE, a regular one");
   const auto load_start = std::chrono::steady_clock::now();
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   EngineHandle engine(engine_flags.options);
@@ -167,7 +178,7 @@ int rollout_command(int argc, char** argv) {
   }
   const PipelineCounts counts = pipeline.run();
   output.close();
-  history.save([&engine](const std::string& path) { return answer_of(engine, otr_history_save(engine.get(), path.c_str())); });
+  const std::optional<Failure> lost = history.save([&engine](const std::string& path) { return answer_of(engine, otr_history_save(engine.get(), path.c_str())); });
   if (!engine_flags.trace.empty()) report_trace_error(engine);
   nlohmann::ordered_json settings = engine_flags.settings();
   settings["prompts"] = input.name();
@@ -175,9 +186,10 @@ int rollout_command(int argc, char** argv) {
   settings["step"] = step;
   history.add_settings(&settings);
   if (checkpoint != nullptr) {
-    settings.update({{"checkpoint", checkpoint_path}, {"checkpoints_written", checkpoint->num_saved()}, {"checkpoint_seconds_spent", checkpoint->seconds()}});
+    settings.update({{"checkpoint", checkpoint->path()}, {"checkpoints_written", checkpoint->num_saved()}, {"checkpoint_seconds_spent", checkpoint->seconds()}});
   }
   stats.write("rollout", engine, counts, load_seconds, settings);
+  if (lost) throw *lost;
   if (checkpoint != nullptr) checkpoint->remove();
   return counts.exit_code();
 }

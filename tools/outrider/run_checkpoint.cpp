@@ -89,8 +89,9 @@ bool RunCheckpoint::is_due(int64_t num_samples) const {
   return since >= period_ || (num_samples > saved_samples_ && since * kShareOfTime >= last_cost_);
 }
 
-void RunCheckpoint::save(otr_engine* engine, const RunState& state) {
+void RunCheckpoint::save(otr_engine* engine, const std::function<RunState()>& take) {
   const Clock::time_point start = Clock::now();
+  const RunState state = take();
   nlohmann::ordered_json user = to_json(state);
   user["settings"] = settings_;
   const std::string text = user.dump();

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -49,7 +50,8 @@ class RunCheckpoint {
   std::optional<RunState> resume(otr_engine* engine) const;
   // Whether it is time: the period is over, or there are new results and checkpoints have cost less than a hundredth of the time.
   bool is_due(int64_t num_samples) const;
-  void save(otr_engine* engine, const RunState& state);
+  // `take` gives the state, with the output up to it on disk: what that takes counts as the checkpoint's cost.
+  void save(otr_engine* engine, const std::function<RunState()>& take);
   // The run is complete.
   void remove() const;
 

@@ -8,6 +8,7 @@
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/json_text.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/pipeline.h"
 #include "tools/outrider/request_line.h"
 #include "tools/outrider/stats_file.h"
@@ -78,14 +79,16 @@ std::string Score::render(const PendingLine& pending, const otr_result_view& res
 
 int score_command(int argc, char** argv) {
   std::vector<Flag> table = kEngineFlagTable;
+  std::erase_if(table, [](const Flag& flag) { return std::string_view(flag.name) == "draft-workers" || std::string_view(flag.name) == "profile"; });
   table.insert(table.begin() + 1, {"in", "FILE|-", "JSON lines; - is standard input (required)"});
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);
   const EngineFlags engine_flags(flags, "off");  // scores draft nothing
 
   LineReader input(flags.required("in"));
-  OutputFile output(flags.text("out", "-"), input.fd());
+  OutputFile output(flags.text("out", "-"));
   StatsFile stats(flags);
+  refuse_shared_files(flags, {"model", "in"}, {"out", "stats"});
   const auto load_start = std::chrono::steady_clock::now();
   EngineHandle engine(engine_flags.options);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();

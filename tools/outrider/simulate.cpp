@@ -10,6 +10,7 @@
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/output_file.h"
 #include "tools/outrider/simulate_plot.h"
 #include "tools/outrider/status_failure.h"
@@ -235,7 +236,8 @@ int simulate_command(int argc, char** argv) {
   const Flags flags(kTable, argc, argv);
   const Setting s = setting_of(flags);
   std::optional<OutputFile> plot;
-  if (flags.given("plot")) plot.emplace(flags.required("plot"), /*input_fd=*/-1);
+  if (flags.given("plot")) plot.emplace(flags.required("plot"));
+  refuse_shared_files(flags, {"profile", "drafters", "samples", "stats"}, {"plot"});
   Results results;
   for (int m = 0; m < kNumSimulationModes; ++m) {
     Result<SimulationResult> result = simulate(static_cast<SimulationMode>(m), s.options, s.requests);

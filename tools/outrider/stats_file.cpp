@@ -16,7 +16,7 @@ nlohmann::ordered_json sampling_settings(const SamplingSettings& defaults) {
 }
 
 StatsFile::StatsFile(const Flags& flags) {
-  if (flags.given("stats")) file_.emplace(flags.required("stats"), /*input_fd=*/-1);
+  if (flags.given("stats")) file_.emplace(flags.required("stats"));
 }
 
 void StatsFile::write(const char* command, const EngineHandle& engine, const PipelineCounts& counts, double load_seconds,
