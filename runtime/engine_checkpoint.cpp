@@ -7,8 +7,17 @@
 
 namespace otr {
 
-// REQUIRES: mutex_ is held.
-void Engine::record(int32_t from, const WorkerReport& report) {
+// What a worker says, to the ledger. Where that has no memory the ledger is behind, and no checkpoint can be saved any more; samples do not
+// suffer. REQUIRES: mutex_ is held.
+void Engine::record(int32_t from, const WorkerReport& report) noexcept {
+  try {
+    note(from, report);
+  } catch (const std::bad_alloc&) {
+    ledger_status_ = Status(StatusCode::kOutOfMemory, {});  // save_checkpoint() has the text
+  }
+}
+
+void Engine::note(int32_t from, const WorkerReport& report) {
   if (!ledger_status_.ok()) return;
   ledger_status_ = ledger_.append(from, report.progress, limits_.vocab_size);
   report.finished.for_each([&](const Sequence& s) {
@@ -48,6 +57,9 @@ Status Engine::save_checkpoint(const std::string& path, std::span<const std::byt
   LedgerCopy copy;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (ledger_status_.code() == StatusCode::kOutOfMemory) {
+      return Status(StatusCode::kOutOfMemory, "there was no memory for the checkpoint's ledger: this engine saves no more checkpoints");
+    }
     OTR_RETURN_IF_ERROR(ledger_status_);
     copy = copy_ledger(ledger_, user);
   }
@@ -70,6 +82,7 @@ Status Engine::load_checkpoint(const std::string& path) {
     for (const Restored& r : restored) close_restored(r);
     throw;
   }
+  weight_version_ = file.weight_version();
   for (Restored& r : restored) resubmit(std::move(r));
   return {};
 }
@@ -82,7 +95,6 @@ Engine::Restored Engine::open_restored(std::vector<CheckpointFile::Sample> sampl
   r.finished.reserve(samples.size());
   r.sequences.reserve(samples.size());
   group->blocked.reserve(samples.size());
-  group->weight_version = weight_version_;
   group->id = next_group_;
   int32_t unfinished = 0;
   for (CheckpointFile::Sample& s : samples) {
