@@ -20,6 +20,9 @@ void Engine::record(int32_t from, const WorkerReport& report) noexcept {
 void Engine::note(int32_t from, const WorkerReport& report) {
   if (!ledger_status_.ok()) return;
   ledger_status_ = ledger_.append(from, report.progress, limits_.vocab_size);
+  report.given.for_each([&](const Sequence& s) {  // before what is dropped: who has lent a replica may have failed in the same tick
+    if (s.is_new_replica()) (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
+  });
   report.finished.for_each([&](const Sequence& s) {
     if (ledger_status_.ok()) ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error).status();
   });
@@ -27,10 +30,7 @@ void Engine::note(int32_t from, const WorkerReport& report) {
     if (ledger_status_.ok()) ledger_status_ = ledger_.drop(from, s.group->id, s.sample);
   });
   report.given.for_each([&](const Sequence& s) {
-    if (s.is_new_replica()) {
-      (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
-      return;
-    }
+    if (s.is_new_replica()) return;
     ledger_.move(s.group->id, s.sample, from, s.goes_to);
     for (const auto& blocked : s.group->blocked) ledger_.move(s.group->id, blocked->sample, from, s.goes_to);
   });
