@@ -36,7 +36,13 @@ Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const 
 
 Status ForwardProgram::allocate(const Parts& parts, const ProgramOptions& options) {
   const ForwardProgram* share = options.share;
-  if (share != nullptr && share->buffers_->max_rows >= bucket_.max_rows && share->buffers_->max_logit_rows >= bucket_.max_logit_rows) {
+  const bool shares = share != nullptr && share->buffers_->max_rows >= bucket_.max_rows && share->bucket_.max_logit_rows >= bucket_.max_logit_rows;
+  const ForwardProgram* lender = options.logits_of != nullptr ? options.logits_of : shares ? share : nullptr;
+  if (lender != nullptr && lender->bucket_.max_logit_rows < bucket_.max_logit_rows) {
+    return Status(StatusCode::kInternal, "logits for " + std::to_string(bucket_.max_logit_rows) + " rows, of a program that has room for " +
+                                             std::to_string(lender->bucket_.max_logit_rows));
+  }
+  if (shares) {
     buffers_ = share->buffers_;
     owns_buffers_ = false;
   } else {
@@ -44,8 +50,9 @@ Status ForwardProgram::allocate(const Parts& parts, const ProgramOptions& option
     OTR_RETURN_IF_ERROR(allocate_activations(parts));
   }
   Buffers& b = *buffers_;
-  logits_ = options.logits != nullptr ? options.logits : share != nullptr ? share->logits_ : b.logits.data();
-  if (logits_ == nullptr) {
+  if (lender != nullptr) {
+    logits_ = lender->logits_;
+  } else {
     const int64_t size = int64_t{bucket_.max_logit_rows} * parts.weights.config().vocab_size;
     OTR_ASSIGN_OR_RETURN(b.logits, Buffer<float>::create(size, "logits", accelerator_));
     logits_ = b.logits.data();

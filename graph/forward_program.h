@@ -7,7 +7,7 @@
 //   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> silu(gate) up -> down (+residual) }
 //         -> rmsnorm of the logit rows -> lm_head
 //
-// Errors: create() gives kOutOfMemory, or kUnsupported for a shape that the kernels do not take. A pass that fails on a device says so at
+// Errors: create() gives kOutOfMemory, kUnsupported for a shape that the kernels do not take, or kInternal for options.logits_of with too few rows. A pass that fails on a device says so at
 // Accelerator::wait(). Thread safety: run() by one thread at a time.
 #pragma once
 
@@ -37,8 +37,9 @@ class ForwardProgram;
 
 // What a program has from others, and its place among a device's captures.
 struct ProgramOptions {
-  // Another program's, of as many rows or more and of the same vocabulary, for programs that never need theirs at the same time; null: its own.
-  float* logits = nullptr;
+  // Another program, of as many logit rows or more and of the same vocabulary, that never needs its logits when this one does: where this one's
+  // go; it outlives this one's runs. Null: its own.
+  const ForwardProgram* logits_of = nullptr;
   // Another program of the same model, which runs at other times: its buffers, if it has as many rows. It outlives this one's runs.
   const ForwardProgram* share = nullptr;
   ProgramRole role = ProgramRole::kTarget;

@@ -1,5 +1,6 @@
 // The C ABI: checks handles and structs, catches everything, keeps error texts. No logic of its own.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -23,8 +24,9 @@ auto& engines() {
   static auto* registry = new HandleRegistry<Engine, otr_engine, 1>();
   return *registry;
 }
-auto& results() {
-  static auto* registry = new HandleRegistry<Sequence, otr_result, 2>();
+using Results = HandleRegistry<Sequence, otr_result, 2>;
+Results& results() {
+  static auto* registry = new Results();
   return *registry;
 }
 
@@ -147,7 +149,7 @@ constexpr otr_engine_options kEngineDefaults = {
     .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1,
     .worker_processes = 0, .worker_executable = nullptr, .worker_timeout_ms = 300'000, .max_worker_restarts = 3,
     .num_draft_workers = 0, .keep_checkpoints = 0, .nccl_library = nullptr, .nccl_unique_id = nullptr, .nccl_unique_id_bytes = 0,
-    .nccl_num_ranks = 0, .nccl_first_rank = 0, .nccl_timeout_ms = 0};
+    .nccl_num_ranks = 0, .nccl_first_rank = 0, .nccl_timeout_ms = 0, .reserved = 0};
 
 constexpr otr_sampling_params kSamplingDefaults = {
     .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
@@ -199,6 +201,15 @@ OTR_STATUS_LIST(OTR_STATUS_CHECK)
 static_assert(static_cast<int>(StatusCode::kIdle) == OTR_IDLE && static_cast<int>(StatusCode::kInternal) == OTR_INTERNAL &&
               static_cast<int>(StatusCode::kNeverFits) == OTR_NEVER_FITS && static_cast<int>(StatusCode::kTimeout) == OTR_TIMEOUT &&
               static_cast<int>(StatusCode::kBusy) == OTR_BUSY && static_cast<int>(StatusCode::kLost) == OTR_LOST);
+
+// A struct that callers fill ends with its last field: in bytes behind it a newer caller's next field would hide from read_struct().
+#define OTR_ENDS_WITH(type, last) static_assert(sizeof(type) == offsetof(type, last) + sizeof(type::last))
+OTR_ENDS_WITH(otr_engine_options, reserved);
+OTR_ENDS_WITH(otr_sampling_params, num_stop_token_ids);
+OTR_ENDS_WITH(otr_group_request, sampling);
+OTR_ENDS_WITH(otr_score_request, sampling);
+OTR_ENDS_WITH(otr_tensor, data_bytes);
+#undef OTR_ENDS_WITH
 
 #define OTR_STRING_INNER(x) #x
 #define OTR_STRING(x) OTR_STRING_INNER(x)
@@ -320,8 +331,11 @@ otr_status otr_wait(otr_engine* engine, int64_t timeout_ms, otr_result** result)
   if (result != nullptr) *result = nullptr;
   return on_engine(engine, [&](Engine& e) -> Status {
     if (result == nullptr) return invalid_argument("result is NULL");
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> s, e.wait(timeout_ms));
-    *result = results().insert(std::move(s));
+    // What needs memory comes before the wait: a sample that was taken and had no handle would be lost.
+    const auto owner = std::make_shared<std::unique_ptr<Sequence>>();
+    Results::Place place(&results());
+    OTR_ASSIGN_OR_RETURN(*owner, e.wait(timeout_ms));
+    *result = place.fill({owner, owner->get()});
     return {};
   });
 }

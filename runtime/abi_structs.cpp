@@ -30,6 +30,7 @@ Result<HostTensor> host_tensor(const otr_tensor& t) {
 
 Result<EngineOptions> engine_options(const otr_engine_options& c) {
   if (c.model_path == nullptr || *c.model_path == '\0') return invalid_argument("options.model_path is missing");
+  if (c.reserved != 0) return unsupported("options.reserved is " + std::to_string(c.reserved) + ": what a newer library makes of that, this one does not know");
   const auto text = [](const char* s, const char* fallback) { return std::string(s != nullptr && *s != '\0' ? s : fallback); };
   EngineOptions o;
   o.device.target.path = c.model_path;

@@ -268,8 +268,6 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
   if (identity_.library != ours.library) return other("library version", identity_.library, ours.library);
   if (identity_.weights_digest != ours.weights_digest)
     return other("model: its weights' digest", hex(identity_.weights_digest), hex(ours.weights_digest));
-  if (identity_.weight_version != ours.weight_version)
-    return other("version of the weights", std::to_string(identity_.weight_version), std::to_string(ours.weight_version));
   FieldReader in(groups_);
   std::vector<std::vector<Sample>> groups;
   for (uint64_t i = 0; in.ok() && i < num_groups_; ++i) {
@@ -290,6 +288,7 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
       return Status(is_large ? StatusCode::kNeverFits : StatusCode::kBadInput, where + made.status().message());
     }
     made.value().front()->group->cancelled = g.record.cancelled == 1;
+    made.value().front()->group->weight_version = identity_.weight_version;
     std::vector<Sample> samples;
     for (std::unique_ptr<Sequence>& s : made.value()) {
       const SampleRecord r = in.take<SampleRecord>();

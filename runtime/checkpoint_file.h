@@ -5,7 +5,8 @@
 //   body    user bytes, then the groups: requests as they were submitted, and their samples (checkpoint_file.cpp)
 //
 // It is bound to the weights, the instruction-set path and the library's version: with another of these a sample would go on with other
-// numbers. Nothing else matters to it: not the number of workers, batch, pages or policy.
+// numbers. Nothing else matters to it: not the number of workers, batch, pages or policy. Weights are the same if their digests are; the
+// version is a name that the file brings along.
 //
 // Writing puts a temporary file beside `path`, makes it durable and renames it: at any moment `path` holds the old state or the new. A file
 // that is torn or changed anywhere is refused whole. Thread safety: functions of their arguments.
@@ -25,7 +26,7 @@ namespace otr {
 struct CheckpointIdentity {
   std::string isa, library;
   uint64_t weights_digest = 0;
-  uint64_t weight_version = 0;
+  uint64_t weight_version = 0;  // told, not compared
 };
 
 // The state of a ledger at one moment: room for the header, and the body. The engine stands still for this copy, not for its checksums.
@@ -46,6 +47,7 @@ class CheckpointFile {
   static Result<CheckpointFile> parse(const std::string& name, std::vector<std::byte> bytes);
 
   std::span<const std::byte> user() const { return user_; }
+  uint64_t weight_version() const { return identity_.weight_version; }
 
   // Every group's sequences, as make_group would give them, but with what was accepted; those that are finished have `is_finished`. Errors:
   // kUnsupported: of another path, library or other weights; kBadInput: what it says cannot be; and as make_group.

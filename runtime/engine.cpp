@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/file_fields.h"
 #include "runtime/worker_share.h"
 
 namespace otr {
@@ -352,6 +353,14 @@ std::string Engine::gpu_json() const {
          (on_gpu_processes() ? "" : ",\"host_waits\":" + std::to_string(waits)) + "}";
 }
 
+// What requests are checked against: ,"vocab_size":…,…
+std::string Engine::model_json() const {
+  std::string eos;
+  for (const int32_t id : limits_.eos_ids) eos += (eos.empty() ? "" : ",") + std::to_string(id);
+  return ",\"vocab_size\":" + std::to_string(limits_.vocab_size) + ",\"context_limit\":" + std::to_string(limits_.context_limit) +
+         ",\"eos_token_ids\":[" + eos + "]";
+}
+
 std::string Engine::stats_json() const {
   WorkerStats s;
   std::string workers;
@@ -360,9 +369,10 @@ std::string Engine::stats_json() const {
   double quantize_seconds;
   int32_t num_threads = 0, num_pages = 0;
   int64_t activation_bytes = 0, restarts, requeued;
-  std::string last_loss, net;
+  std::string last_loss, net, digest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    digest = weights_digest_ ? "\"" + hex(*weights_digest_) + "\"" : "null";
     for (const WorkerStats& worker : stats_) {
       s.add(worker);
       workers += (workers.empty() ? "" : ",") + worker.json();
@@ -406,7 +416,7 @@ std::string Engine::stats_json() const {
       static_cast<long long>(first.speculator().drafter_weight_bytes() + (first.server() != nullptr ? first.server()->own_weight_bytes() : 0)), static_cast<long long>(model.converted_tensors()),
       static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
       decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
-  const std::string gpu = gpu_json();
+  const std::string about = model_json() + ",\"weights_digest\":" + digest, gpu = gpu_json();
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
@@ -416,7 +426,7 @@ std::string Engine::stats_json() const {
   const std::string processes = !options_.worker_processes ? ""
                                     : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +
                                           ",\"full_sockets\":" + std::to_string(s.full_sockets) + ",\"last_worker_loss\":" + json_text(last_loss) + net;
-  return std::string(text) + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
+  return std::string(text) + about + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
          "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 

@@ -99,7 +99,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   bool on_gpu_processes() const { return options_.worker_processes && !options_.gpus.empty(); }
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.
   int32_t first_beside(int32_t worker) const;
-  std::string gpu_json() const;
+  std::string gpu_json() const, model_json() const;
   CaptureFacts count_captures() const;  // REQUIRES: the workers are at rest, or have not begun
   Result<uint64_t> enqueue(std::vector<std::unique_ptr<Sequence>> sequences);
   bool at_rest() const;
@@ -108,7 +108,8 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   Result<KvIdentity> kv_identity();
   Status check_pages_readable() const;  // from this process, on the host
   Result<CheckpointIdentity> checkpoint_identity();
-  void record(int32_t worker, const WorkerReport& report);
+  void record(int32_t worker, const WorkerReport& report) noexcept;
+  void note(int32_t worker, const WorkerReport& report);
   Restored open_restored(std::vector<CheckpointFile::Sample> samples);
   void close_restored(const Restored& r);
   void resubmit(Restored r);

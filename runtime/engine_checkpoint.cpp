@@ -7,10 +7,22 @@
 
 namespace otr {
 
-// REQUIRES: mutex_ is held.
-void Engine::record(int32_t from, const WorkerReport& report) {
+// What a worker says, to the ledger. Where that has no memory the ledger is behind, and no checkpoint can be saved any more; samples do not
+// suffer. REQUIRES: mutex_ is held.
+void Engine::record(int32_t from, const WorkerReport& report) noexcept {
+  try {
+    note(from, report);
+  } catch (const std::bad_alloc&) {
+    ledger_status_ = Status(StatusCode::kOutOfMemory, {});  // save_checkpoint() has the text
+  }
+}
+
+void Engine::note(int32_t from, const WorkerReport& report) {
   if (!ledger_status_.ok()) return;
   ledger_status_ = ledger_.append(from, report.progress, limits_.vocab_size);
+  report.given.for_each([&](const Sequence& s) {  // before what is dropped: who has lent a replica may have failed in the same tick
+    if (s.is_new_replica()) (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
+  });
   report.finished.for_each([&](const Sequence& s) {
     if (ledger_status_.ok()) ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error).status();
   });
@@ -18,10 +30,7 @@ void Engine::record(int32_t from, const WorkerReport& report) {
     if (ledger_status_.ok()) ledger_status_ = ledger_.drop(from, s.group->id, s.sample);
   });
   report.given.for_each([&](const Sequence& s) {
-    if (s.is_new_replica()) {
-      (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
-      return;
-    }
+    if (s.is_new_replica()) return;
     ledger_.move(s.group->id, s.sample, from, s.goes_to);
     for (const auto& blocked : s.group->blocked) ledger_.move(s.group->id, blocked->sample, from, s.goes_to);
   });
@@ -48,6 +57,9 @@ Status Engine::save_checkpoint(const std::string& path, std::span<const std::byt
   LedgerCopy copy;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (ledger_status_.code() == StatusCode::kOutOfMemory) {
+      return Status(StatusCode::kOutOfMemory, "there was no memory for the checkpoint's ledger: this engine saves no more checkpoints");
+    }
     OTR_RETURN_IF_ERROR(ledger_status_);
     copy = copy_ledger(ledger_, user);
   }
@@ -70,6 +82,7 @@ Status Engine::load_checkpoint(const std::string& path) {
     for (const Restored& r : restored) close_restored(r);
     throw;
   }
+  weight_version_ = file.weight_version();
   for (Restored& r : restored) resubmit(std::move(r));
   return {};
 }
@@ -82,7 +95,6 @@ Engine::Restored Engine::open_restored(std::vector<CheckpointFile::Sample> sampl
   r.finished.reserve(samples.size());
   r.sequences.reserve(samples.size());
   group->blocked.reserve(samples.size());
-  group->weight_version = weight_version_;
   group->id = next_group_;
   int32_t unfinished = 0;
   for (CheckpointFile::Sample& s : samples) {

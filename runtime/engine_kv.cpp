@@ -6,6 +6,27 @@
 
 namespace otr {
 
+namespace {
+
+// Pages of a worker's pool, which stay until this is gone. The first `most` of them take no memory.
+struct HeldPages {
+  HeldPages(ModelRunner* pages_of, size_t most) : target(pages_of) { ids.reserve(most); }
+  ~HeldPages() {
+    for (; !ids.empty(); ids.pop_back()) target->page_pool().release(ids.back());
+  }
+  HeldPages(const HeldPages&) = delete;
+  HeldPages& operator=(const HeldPages&) = delete;
+  void swap(HeldPages* other) {
+    std::swap(target, other->target);
+    ids.swap(other->ids);
+  }
+
+  ModelRunner* target;
+  std::vector<PageId> ids;
+};
+
+}  // namespace
+
 // Lets the running ticks end and keeps new ones from beginning while it lives; whether the caller has paused the engine or not.
 class Engine::Standstill {
  public:
@@ -39,8 +60,10 @@ Result<uint64_t> Engine::weights_digest() {
     standstill.emplace(this);
     OTR_RETURN_IF_ERROR(standstill->status());
   }
-  OTR_ASSIGN_OR_RETURN(weights_digest_, first_worker().target().weights_digest());
-  return *weights_digest_;
+  OTR_ASSIGN_OR_RETURN(const uint64_t digest, first_worker().target().weights_digest());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  weights_digest_ = digest;
+  return digest;
 }
 
 Result<KvIdentity> Engine::kv_identity() {
@@ -68,36 +91,22 @@ Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std:
   OTR_RETURN_IF_ERROR(check_pages_readable());
   const Standstill standstill(this);
   OTR_RETURN_IF_ERROR(standstill.status());
-  ModelRunner* best = &workers_.front()->target();
-  std::vector<PageId> pages, found;
-  found.reserve(tokens.size() / kPageTokens);
-  pages.reserve(tokens.size() / kPageTokens);
-  const auto release = [](ModelRunner* target, std::vector<PageId>* held) {
-    for (; !held->empty(); held->pop_back()) target->page_pool().release(held->back());
-  };
+  const size_t most = tokens.size() / kPageTokens;
+  HeldPages best(&workers_.front()->target(), most);
   for (const auto& worker : workers_) {
-    worker->target().prefix_cache().match(tokens, static_cast<int32_t>(tokens.size() / kPageTokens), &found);
-    if (found.size() > pages.size()) {
-      release(best, &pages);
-      pages.swap(found);
-      best = &worker->target();
-    }
-    release(&worker->target(), &found);
+    HeldPages found(&worker->target(), most);
+    worker->target().prefix_cache().match(tokens, static_cast<int32_t>(most), &found.ids);
+    if (found.ids.size() > best.ids.size()) best.swap(&found);
   }
-  const size_t covered = pages.size() * kPageTokens;
-  *size = kv_export_bytes(best->kv_layout(), covered);
-  if (bytes.size() >= *size) {
-    const size_t token_bytes = covered * sizeof(int32_t);
-    std::vector<Element> transfer(pages.size() * static_cast<size_t>(best->kv_layout().page_elements()));
-    const Status read = best->read_pages(pages, transfer.data());
-    if (!read.ok()) {
-      release(best, &pages);
-      return read;
-    }
-    if (!transfer.empty()) std::memcpy(bytes.data() + sizeof(KvHeader) + token_bytes, transfer.data(), transfer.size() * sizeof(Element));
-  }
-  release(best, &pages);
+  const KvLayout layout = best.target->kv_layout();
+  const size_t covered = best.ids.size() * kPageTokens;
+  *size = kv_export_bytes(layout, covered);
   if (bytes.size() < *size) return invalid_argument("the buffer is too small: " + std::to_string(*size) + " bytes are needed");
+  std::vector<Element> transfer(best.ids.size() * static_cast<size_t>(layout.page_elements()));
+  OTR_RETURN_IF_ERROR(best.target->read_pages(best.ids, transfer.data()));
+  if (!transfer.empty()) {
+    std::memcpy(bytes.data() + sizeof(KvHeader) + covered * sizeof(int32_t), transfer.data(), transfer.size() * sizeof(Element));
+  }
   OTR_ASSIGN_OR_RETURN(const KvIdentity identity, kv_identity());
   seal_kv(identity, tokens.first(covered), bytes.first(*size));
   return covered;
@@ -128,17 +137,15 @@ Result<size_t> Engine::import_kv(std::span<const std::byte> bytes) {
 // Into one worker's prefix cache, as many of the first pages as have room there; returns how many it has then.
 Result<size_t> Engine::import_pages(std::span<const int32_t> tokens, const Element* transfer, ModelRunner* target) {
   const size_t num_pages = tokens.size() / kPageTokens;
-  std::vector<PageId> pages;
-  pages.reserve(num_pages);
+  HeldPages pages(target, num_pages);
+  std::vector<PageId>& ids = pages.ids;
   PrefixCache& cache = target->prefix_cache();
-  cache.match(tokens, static_cast<int32_t>(num_pages), &pages);
-  const size_t known = pages.size();
-  while (pages.size() < num_pages && cache.num_available() > 0) pages.push_back(cache.allocate());
-  const Status written = target->write_pages(std::span(pages).subspan(known), transfer + known * static_cast<size_t>(target->kv_layout().page_elements()));
-  if (written.ok()) cache.insert(tokens, pages, static_cast<int32_t>(pages.size()));
-  for (size_t i = pages.size(); i-- > 0;) target->page_pool().release(pages[i]);
-  OTR_RETURN_IF_ERROR(written);
-  return pages.size();
+  cache.match(tokens, static_cast<int32_t>(num_pages), &ids);
+  const size_t known = ids.size();
+  while (ids.size() < num_pages && cache.num_available() > 0) ids.push_back(cache.allocate());
+  OTR_RETURN_IF_ERROR(target->write_pages(std::span(ids).subspan(known), transfer + known * static_cast<size_t>(target->kv_layout().page_elements())));
+  cache.insert(tokens, ids, static_cast<int32_t>(ids.size()));
+  return ids.size();
 }
 
 }  // namespace otr

@@ -66,8 +66,8 @@ Status Engine::sleep(uint32_t what) {
     what &= ~before;
     OTR_RETURN_IF_ERROR(stop_workers(&lock));
     weights_lost_ |= (what & OTR_MEMORY_WEIGHTS) != 0;
+    if ((what & OTR_MEMORY_WEIGHTS) != 0) weights_digest_.reset();
   }
-  if ((what & OTR_MEMORY_WEIGHTS) != 0) weights_digest_.reset();
   const Status status = give_memory(what), awake = status.ok() ? Status() : take_memory(what);
   const std::lock_guard<std::mutex> lock(mutex_);
   captures_ = count_captures();

@@ -67,7 +67,7 @@ class EngineState {
   std::vector<std::unique_ptr<DraftLink>> links_;  // by worker, to the one that drafts for it; none if nobody does
 
   std::mutex weights_mutex_;  // of calls that change the weights, or need them to stay; taken before mutex_
-  std::optional<uint64_t> weights_digest_;  // once somebody has asked; guarded by weights_mutex_
+  std::optional<uint64_t> weights_digest_;  // once somebody has asked; changes with both mutexes held
   mutable std::mutex mutex_;
   std::condition_variable result_arrived_, at_rest_changed_;
   // Guarded by mutex_.

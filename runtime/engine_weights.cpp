@@ -24,6 +24,7 @@ Status Engine::begin_weights(uint64_t version) {
   updating_ = true;
   OTR_RETURN_IF_ERROR(stop_workers(&lock));
   next_weight_version_ = version;
+  weights_digest_.reset();
   return {};
 }
 
@@ -53,7 +54,6 @@ Status Engine::commit_weights() {
     return invalid_argument("the weights were lost in sleep, and " + std::to_string(missing.size()) + " tensors were not put since, '" +
                             *missing.begin() + "' among them");
   }
-  weights_digest_.reset();
   for (const auto& worker : workers_) worker->target().weights_changed();  // owners come before those who share
   for (const auto& process : processes_) process->weights_changed();       // which they have seen change
   std::lock_guard<std::mutex> lock(mutex_);

@@ -17,20 +17,29 @@ namespace otr {
 template <typename T, typename Handle, uintptr_t kKind>
 class HandleRegistry {
  public:
-  Handle* insert(std::shared_ptr<T> object) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    size_t index = 0;
-    if (free_.empty()) {
-      index = slots_.size();
-      slots_.emplace_back();
-      free_.reserve(slots_.size());  // so that take() never allocates
-    } else {
-      index = free_.back();
-      free_.pop_back();
+  // Room for an object that is still to come: fill() cannot fail. Where it does not come, the room is given back. No handle is valid before.
+  class Place {
+   public:
+    explicit Place(HandleRegistry* registry) : registry_(*registry), index_(registry->reserve()) {}
+    ~Place() {
+      if (!filled_) registry_.give_back(index_);
     }
-    slots_[index].object = std::move(object);
-    return encode(index, slots_[index].generation);
-  }
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+
+    // Once. REQUIRES: not null.
+    Handle* fill(std::shared_ptr<T> object) noexcept {
+      filled_ = true;
+      return registry_.put(index_, std::move(object));
+    }
+
+   private:
+    HandleRegistry& registry_;
+    const size_t index_;
+    bool filled_ = false;
+  };
+
+  Handle* insert(std::shared_ptr<T> object) { return Place(this).fill(std::move(object)); }
 
   std::shared_ptr<T> lookup(const Handle* handle) const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -50,13 +59,34 @@ class HandleRegistry {
 
  private:
   struct Slot {
-    std::shared_ptr<T> object;
+    std::shared_ptr<T> object;  // null: free, or a Place
     uint32_t generation = 1;
   };
   // A handle's bits: generation, kind, index + 1.
   static constexpr int kGenerationShift = 32, kKindShift = 28;
   static constexpr uintptr_t kIndexMask = (uintptr_t{1} << kKindShift) - 1, kKindMask = 0xf;
   static_assert(kKind <= kKindMask);
+
+  size_t reserve() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) {
+      free_.reserve(slots_.size() + 1);  // so that neither take() nor give_back() allocates
+      slots_.emplace_back();
+      return slots_.size() - 1;
+    }
+    const size_t index = free_.back();
+    free_.pop_back();
+    return index;
+  }
+  void give_back(size_t index) noexcept {
+    std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(index);
+  }
+  Handle* put(size_t index, std::shared_ptr<T> object) noexcept {
+    std::lock_guard<std::mutex> lock(mutex_);
+    slots_[index].object = std::move(object);
+    return encode(index, slots_[index].generation);
+  }
 
   static Handle* encode(size_t index, uint32_t generation) {
     return reinterpret_cast<Handle*>(static_cast<uintptr_t>(generation) << kGenerationShift | kKind << kKindShift | (index + 1));

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "kernels/base/clock.h"
@@ -45,22 +46,29 @@ Status HistoryStore::reward(uint64_t group_id, uint32_t sample, float reward) {
                           " since the last commit");
 }
 
+// What may fail comes before the samples are taken. Where the system refuses a thread, this one builds.
 void HistoryStore::commit() {
   std::lock_guard<std::mutex> building(build_mutex_);
   wait_for_build();
-  auto taken = std::make_shared<Pending>();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    taken->swap(pending_);
-    num_pending_ = 0;
-  }
-  if (taken->empty()) return;
-  builder_ = std::thread([this, taken] {
+  const auto taken = std::make_shared<Pending>();
+  const auto build_taken = [this, taken] {
+    { const std::lock_guard<std::mutex> until_taken(mutex_); }
     try {
       build(*taken);
     } catch (const std::exception&) {  // no memory: the next epoch is drafted from what there was
     }
-  });
+  };
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (pending_.empty()) return;
+    try {
+      builder_ = std::thread(build_taken);
+    } catch (const std::system_error&) {
+    }
+    taken->swap(pending_);
+    num_pending_ = 0;
+  }
+  if (!builder_.joinable()) build_taken();
 }
 
 // Several groups of a prompt are one: samples of one epoch.

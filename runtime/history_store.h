@@ -1,7 +1,7 @@
 // HistoryStore: an engine's history. It keeps what the samples of the step said, and, once the step is over, makes of it the
 // index that the history drafter reads in the next epoch: prompts of this step get their new responses, all others keep theirs.
 //
-// Thread safety: all functions may be called from any thread. The index is built on a thread of its own and swapped in when it
+// Thread safety: all functions may be called from any thread. The index is built on a thread of its own, if there is one, and swapped in when it
 // is complete; commit() and load() wait for a build before theirs.
 #pragma once
 
@@ -33,7 +33,7 @@ class HistoryStore {
   void collect(const Sequence& s) noexcept;
   // kInvalidArgument: no such sample since the last commit, or the reward is not finite.
   Status reward(uint64_t group_id, uint32_t sample, float reward);
-  // The step is over: begins to build.
+  // The step is over: begins to build; without a thread for that it returns when that is done. Without memory nothing has changed.
   void commit();
   // Commits, waits for the build and writes the file.
   Status save(const std::string& path);

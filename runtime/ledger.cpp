@@ -135,7 +135,7 @@ void Ledger::open(std::span<const std::unique_ptr<Sequence>> sequences, int32_t 
 Status Ledger::append(int32_t worker, const Progress& progress, int32_t vocab_size) {
   const size_t total = progress.tokens.size();
   leaps_.clear();
-  leaps_.reserve(progress.segments.size());  // else nothing has changed
+  if (has_leapt_) leaps_.reserve(progress.segments.size());  // else nothing has changed
   if (progress.logprobs.size() != total || progress.raw_logprobs.size() != total) return bad_input("progress has arrays of different lengths");
   size_t at = 0;
   for (const ProgressSegment& p : progress.segments) {
@@ -231,6 +231,7 @@ bool Ledger::lend(uint64_t group, uint32_t sample, int32_t to, bool leaps) {
   s->replicas.push_back(to);
   s->raced = true;
   s->leaps = leaps;
+  has_leapt_ |= leaps;
   return true;
 }
 

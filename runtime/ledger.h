@@ -5,7 +5,7 @@
 // the last one the group goes. A sample in a race (race.h) is at several workers: the ledger has what the furthest of them has
 // accepted, and what others report of that must be the same; the first to finish ends it, and what the stragglers still say is ignored.
 // 12 bytes a token of a sample's limit are reserved when it is opened: append() and finish() allocate
-// nothing but an error's text.
+// nothing but an error's text, and what leaps and races need.
 //
 // Thread safety: single-threaded; the engine guards it. Errors: kBadInput where a report contradicts the ledger; what came before
 // the contradiction is kept, the rest is not.
@@ -120,6 +120,7 @@ class Ledger {
   std::map<uint64_t, LedgerGroup> groups_;
   std::multiset<std::tuple<uint64_t, uint32_t, int32_t>> stragglers_;  // group, sample, worker
   std::vector<ProgressSegment> leaps_;
+  bool has_leapt_ = false;  // a sample had replicas that leap
 };
 
 }  // namespace otr

@@ -47,7 +47,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   const ModelRunner* other = options.share_logits;
   if (r->accelerator_ != nullptr) OTR_RETURN_IF_ERROR(r->create_device_parts(other == nullptr));
   ProgramOptions program_options = r->program_options(other != nullptr ? ProgramRole::kDraft : ProgramRole::kTarget);
-  if (other != nullptr && other->config().vocab_size == config.vocab_size) program_options.logits = other->program().logits();
+  if (other != nullptr && other->config().vocab_size == config.vocab_size) program_options.logits_of = &other->program();
   r->in_4_bits_ = options.in_4_bits;
   if (options.in_4_bits) OTR_RETURN_IF_ERROR(r->make_quantized());
   const QuantizedWeights* quantized = options.in_4_bits ? r->weights_->quantized.get() : nullptr;

@@ -77,7 +77,8 @@ extern "C" {
 
 /* ---- Status ------------------------------------------------------------------------------------------------------------ */
 
-/* X(name, value, text). The values are pinned for ever; new ones are added at the end. */
+/* X(name, value, text). The values are pinned for ever; new ones are added at the end. No function returns OTR_FAULT: see
+ * OTR_FINISH_ERROR. */
 #define OTR_STATUS_LIST(X)                                                              \
   X(OTR_OK, 0, "ok")                                                                    \
   X(OTR_INVALID_ARGUMENT, 1, "an argument is wrong")                                    \
@@ -145,8 +146,8 @@ typedef struct otr_engine_options {
                               path, number of threads (a worker's), model shape or drafter is OTR_BAD_INPUT */
   const char* trace_path;  /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider report` open
                               it), one event a line: what each tick chose, expected and did, and each sample's end. Up to date
-                              whenever no sample is unfinished. NULL or "" (default): none. A write that fails later ends the trace
-                              alone, and otr_stats says why (trace_error) */
+                              whenever no sample is unfinished. NULL or "" (default): none. What the file had is replaced once the model is
+                              loaded. A write that fails later ends the trace alone, and otr_stats says why (trace_error) */
   int32_t num_workers;     /* 1 … 256, at most max_batch; default 1. Each worker decodes on a thread of its own, with its share of
                               num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's samples start
                               at one worker, whose share of the pages must hold each of them; samples move to workers that have run
@@ -172,6 +173,7 @@ typedef struct otr_engine_options {
   int32_t nccl_num_ranks;      /* of the communicator with that id; 0 (default): num_workers */
   int32_t nccl_first_rank;     /* worker i is rank nccl_first_rank + i; default 0 */
   int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; at most worker_timeout_ms / 8; 0 (default): that, or 10000 if less */
+  int32_t reserved;            /* 0; else OTR_UNSUPPORTED */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
@@ -303,7 +305,7 @@ typedef enum otr_finish_reason {
   OTR_FINISH_STOP = 0,   /* a stop token was drawn; it is the last of token_ids */
   OTR_FINISH_LENGTH = 1, /* max_new_tokens or the context limit was reached */
   OTR_FINISH_ABORT = 2,  /* cancelled */
-  OTR_FINISH_ERROR = 3,  /* see error */
+  OTR_FINISH_ERROR = 3,  /* its own numbers are NaN or Inf, or the engine failed: see error */
   OTR_FINISH_SCORE = 4   /* the result of otr_score */
 } otr_finish_reason;
 
@@ -324,7 +326,7 @@ typedef struct otr_result_view {
   int64_t spec_num_draft_tokens;    /* drafted tokens that the model verified */
   int64_t spec_num_accepted_tokens; /* of these, how many it kept */
   int64_t spec_num_verify_steps;    /* runs of the model that verified at least one */
-  uint64_t weight_version;          /* of the weights that drew all of it: see Weights; 0: those of model_path */
+  uint64_t weight_version;          /* of the weights that drew all of it: see Weights, and otr_checkpoint_load; 0: those of model_path */
 } otr_result_view;
 
 /* Takes the next finished sample or score, waiting up to timeout_ms (0: not at all; negative: as long as something is
@@ -433,11 +435,15 @@ OTR_API otr_status otr_kv_import(otr_engine* engine, const void* data, size_t si
 /* Writes to a file what the engine owes: every group and score that is unfinished or of which results have not been taken by otr_wait, with
  * the tokens accepted so far. `user_data` goes with it: what the caller needs to know of the results it has taken. The file appears when it
  * is complete and durable, in place of the one before. The engine goes on meanwhile. OTR_INVALID_ARGUMENT: options.keep_checkpoints
- * is 0. OTR_IO_ERROR: the old file is as it was. OTR_BUSY as otr_submit. */
+ * is 0. OTR_IO_ERROR: the old file is as it was. OTR_OUT_OF_MEMORY: now, or, as the text says then, earlier, when what samples had accepted was
+ * to be kept: then no later save of this engine succeeds, and its samples go on. OTR_BUSY as otr_submit. */
 OTR_API otr_status otr_checkpoint_save(otr_engine* engine, const char* path, const void* user_data, size_t user_size);
 
 /* Into an engine that owes nothing (else OTR_BUSY): all goes on as if it had been submitted here, under new group ids and with the tags
- * it had; finished samples arrive at once. Options that change no sample may differ: workers, batch, policy, pages. OTR_IO_ERROR,
+ * it had; finished samples arrive at once. The new ids follow one another in the order of the old ones, from the id on that the next
+ * otr_submit would have given (in a new engine: 1, 2, …); groups whose results had all been taken are not among them. Options that change no
+ * sample may differ: workers, batch, policy, pages. Whether the weights are the same their digest decides; the file's version of them becomes
+ * the engine's, so that a new process with these weights as its model_path goes on under the number they had. OTR_IO_ERROR,
  * OTR_INVALID_ARGUMENT (it is no checkpoint), OTR_BAD_INPUT (torn or damaged), OTR_UNSUPPORTED (of other weights, another
  * instruction-set path or library version), OTR_NEVER_FITS: nothing was taken; the text says what. */
 OTR_API otr_status otr_checkpoint_load(otr_engine* engine, const char* path);
@@ -462,8 +468,8 @@ OTR_API otr_status otr_checkpoint_user_data(const char* path, void* buffer, size
 OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward);
 
 /* The step is over: what its samples said becomes their prompts' history, in place of what the prompts had. Returns at once (after the
- * build before it, should that still run); a thread of the library's own builds the index, and samples that begin after that use
- * it. Call it once a step: until then every finished sample is kept in memory. */
+ * build before it, should that still run); a thread of the library's own builds the index, or this call where the system refuses a thread,
+ * and samples that begin after that use it. Call it once a step: until then every finished sample is kept in memory. */
 OTR_API otr_status otr_history_commit(otr_engine* engine);
 
 /* Commits, waits for the index and writes the history to a file, which appears only when it is complete. OTR_IO_ERROR: the old file is
@@ -480,7 +486,8 @@ OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 /* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs
  * to *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
  * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak,
- * kv_page_bytes, weight_version, weight_bytes_written (loaded, put and quantised so far), busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations (samples that
+ * kv_page_bytes, vocab_size, context_limit (tokens of prompt and response together), eos_token_ids (the model's own, that stop a sample),
+ * weight_version, weights_digest (null until a checkpoint or an export of pages has needed it), weight_bytes_written (loaded, put and quantised so far), busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations (samples that
  * went to another worker), worker_restarts, requeued_samples and last_worker_loss (of worker processes: the last one's cause, "" while none was lost), workers (a list: what each one counted), … Of several workers all are sums, peaks too. */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 

@@ -18,7 +18,7 @@ namespace otr {
 
 Result<std::unique_ptr<Trace>> Trace::create(const std::string& path, const PaceClock* pace) {
   const auto fail = [&path](const std::string& why) { return io_error("cannot write the trace " + path + ": " + why); };
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) return fail(std::generic_category().message(errno));
   struct stat info;
   if (::fstat(fd, &info) != 0 || S_ISFIFO(info.st_mode) ||
@@ -51,9 +51,14 @@ Status Trace::begin(std::string_view isa, int32_t num_workers, int32_t num_threa
           "\",\"isa\":\"" + std::string(isa) + "\",\"num_workers\":" + std::to_string(num_workers) + ",\"num_threads\":" + std::to_string(num_threads) +
           ",\"max_batch\":" + std::to_string(max_batch) + ",\"policy\":\"" + std::string(policy) + "\",\"drafters\":[";
   for (size_t d = 0; d < drafters_.size(); ++d) text += (d == 0 ? "\"" : ",\"") + drafters_[d] + "\"";
-  put(text + "]}}");
+  text += "]}}";
+  constexpr int kNoRegularFile = EINVAL;  // it has no length
+  if (::ftruncate(fd_, 0) != 0 && errno != kNoRegularFile) error_ = errno;
+  for (size_t at = 0; at < text.size(); at += kBufferBytes) {  // a policy's text may be longer than the buffer
+    put(std::string_view(text).substr(at, kBufferBytes));
+    flush();
+  }
   begun_ = true;
-  flush();
   if (error_ == 0) return {};
   return io_error("cannot write the trace " + path_ + ": " + std::generic_category().message(error_));
 }

@@ -60,14 +60,14 @@ class TraceSink {
 
 class Trace final : public TraceSink {
  public:
-  // Makes the file, empty. kIoError, with the path and the reason; pipes and sockets are refused.
+  // Makes the file, or opens it and leaves what it has to begin(). kIoError, with the path and the reason; pipes and sockets are refused.
   // `pace`: of paced workers, whose times its events have then; it outlives the trace.
   static Result<std::unique_ptr<Trace>> create(const std::string& path, const PaceClock* pace = nullptr);
   ~Trace() override;
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // Who runs: written at once. Before all else. `num_threads` of all workers. `drafters`: names, by bit.
+  // Who runs: written at once, in place of what the file had. Before all else. `num_threads` of all workers. `drafters`: names, by bit.
   Status begin(std::string_view isa, int32_t num_workers, int32_t num_threads, int32_t max_batch, std::string_view policy,
                std::vector<std::string> drafters);
   void tick(const TraceTick& tick) override;

@@ -1,6 +1,7 @@
 #include "spec/ngram_drafter.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace otr {
 namespace {
@@ -27,18 +28,19 @@ bool NgramDrafter::Ahead::came(std::span<const int32_t> sequence) const {
 
 void NgramDrafter::join(const DraftSequence& s) {
   if (members_.size() <= static_cast<size_t>(s.slot)) members_.resize(static_cast<size_t>(s.slot) + 1);
-  auto [it, is_new] = groups_.try_emplace(s.group);
   const auto prompt = s.tokens.first(static_cast<size_t>(s.num_prompt));
-  if (is_new) {
-    it->second = std::make_unique<GroupIndex>();
-    it->second->index.add_stream({});  // kPromptStream
-    for (const int32_t token : prompt) it->second->index.append(kPromptStream, token);
+  auto it = groups_.find(s.group);
+  if (it == groups_.end()) {  // whole before it is there: another sample of the group may join after this one had no memory
+    auto group = std::make_unique<GroupIndex>();
+    group->index.add_stream({});  // kPromptStream
+    for (const int32_t token : prompt) group->index.append(kPromptStream, token);
+    it = groups_.emplace(s.group, std::move(group)).first;
   }
-  GroupIndex* group = it->second.get();
-  ++group->members;
-  const int32_t stream = group->index.add_stream(prompt);
-  for (const int32_t token : s.tokens.subspan(prompt.size())) group->index.append(stream, token);
-  member(s.slot) = {.group = s.group, .index = group, .stream = stream};
+  Member& m = member(s.slot);
+  m = {.group = s.group, .index = it->second.get()};
+  ++m.index->members;  // from here on leave() undoes it
+  m.stream = m.index->index.add_stream(prompt);
+  for (const int32_t token : s.tokens.subspan(prompt.size())) m.index->index.append(m.stream, token);
 }
 
 // What follows a match: in the sequence itself, to its end, where the match is in its prompt or response.

@@ -44,8 +44,9 @@ class Parser {
     for (const Preset& preset : kPresets) {
       if (parts[0] != preset.name) continue;
       Policy p{.kind = preset.kind, .drafters = {}, .depth = preset.depth, .top_k = preset.top_k, .verify_tokens = preset.verify_tokens, .by_q = preset.by_q};
-      for (const std::string_view variant : std::span(parts).subspan(1)) {
-        if (p.kind != PolicyKind::kAuto || !apply(variant, &p)) return fail(std::string(kGrammar));
+      for (auto variant = parts.begin() + 1; variant != parts.end(); ++variant) {
+        if (p.kind != PolicyKind::kAuto || !apply(*variant, &p)) return fail(std::string(kGrammar));
+        if (std::find(parts.begin() + 1, variant, *variant) != variant) return fail("'" + std::string(*variant) + "' is given twice");
       }
       return p;
     }

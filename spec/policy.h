@@ -13,7 +13,7 @@
 // with a model propose what is likeliest under their own q, without the noise, and grow trees by it (TLT, section 5.1): for comparison.
 // Of the papers' policies these are the most that their choosers ask for.
 //
-// Variants of auto show what its parts are worth: `uncoupled`: drafters draw with noise of their own, and a draft is kept if it
+// Variants of auto, each at most once, show what its parts are worth: `uncoupled`: drafters draw with noise of their own, and a draft is kept if it
 // happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts, without the tuner; `leapfrog`: workers
 // that have nothing to run race with replicas that exchange what they find (sched/leapfrog.h); `stragglers`: rows
 // count by the tokens that samples of their length still have to come (spec/length_hazard.h).

@@ -52,10 +52,15 @@ class Program {
     if (!weights.ok()) throw std::runtime_error(weights.status().message());
     weights_ = std::move(weights.value());
     pages_ = std::move(Buffer<Element>::create(kNumPages * layout_.page_elements(), "pages").value());
-    Result<ForwardProgram> program =
-        ForwardProgram::create(*select_kernels(isa).value(), weights_, nullptr, layout_, pages_.data(), {kMaxRows, kMaxRows}, pool_);
+    kernels_ = select_kernels(isa).value();
+    Result<ForwardProgram> program = another({kMaxRows, kMaxRows}, {});
     if (!program.ok()) throw std::runtime_error(program.status().message());
     program_ = std::make_unique<ForwardProgram>(std::move(program.value()));
+  }
+
+  // One more of the same model.
+  Result<ForwardProgram> another(ProgramBucket bucket, const ProgramOptions& options) {
+    return ForwardProgram::create(*kernels_, weights_, nullptr, layout_, pages_.data(), bucket, pool_, options);
   }
 
   // Runs the pieces as one batch. Returns the logits of every row, piece after piece.
@@ -88,6 +93,7 @@ class Program {
  private:
   ThreadPool pool_;
   KvLayout layout_;
+  const KernelTable* kernels_ = nullptr;
   ModelWeights weights_;
   Buffer<Element> pages_;
   std::unique_ptr<ForwardProgram> program_;
@@ -273,6 +279,29 @@ TEST_P(ForwardProgramTest, AnOddHeadDimIsRefused) {
       EXPECT_NE(std::string(e.what()).find("head_dim " + std::to_string(head_dim)), std::string::npos) << e.what();
     }
   }
+}
+
+// A program that has too few rows lends neither its buffers nor its logits.
+TEST_P(ForwardProgramTest, ATooSmallProgramLendsNothing) {
+  const TinyModel model;
+  Program program(GetParam(), model, 1);
+  const auto with = [&program](int32_t rows, const ProgramOptions& options) { return program.another({rows, rows}, options); };
+  const Result<ForwardProgram> small = with(4, {}), large = with(16, {});
+  ASSERT_TRUE(small.ok() && large.ok());
+  for (const bool both : {false, true}) {  // buffers from one program, or logits from another too
+    const ForwardProgram* lender = both ? &large.value() : nullptr;
+    const Result<ForwardProgram> own = with(16, {.logits_of = lender, .share = &small.value()}), shared = with(4, {.logits_of = lender, .share = &small.value()});
+    ASSERT_TRUE(own.ok() && shared.ok());
+    EXPECT_EQ(own.value().logits() == large.value().logits(), both);
+    EXPECT_NE(own.value().logits(), small.value().logits());
+    EXPECT_GT(own.value().buffer_bytes(), 0);
+    EXPECT_EQ(shared.value().logits(), both ? large.value().logits() : small.value().logits());
+    EXPECT_EQ(shared.value().buffer_bytes(), 0);
+  }
+  const Result<ForwardProgram> refused = with(16, {.logits_of = &small.value()});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kInternal);
+  EXPECT_NE(refused.status().message().find("16 rows"), std::string::npos) << refused.status().message();
 }
 
 OTR_INSTANTIATE_EVERY_PATH(ForwardProgramTest);

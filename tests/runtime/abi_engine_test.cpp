@@ -43,6 +43,7 @@ TEST_F(AbiEngine, CreateRefusesWrongOptions) {
       {"num_threads < 0", [](auto* o) { o->num_threads = -1; }},
       {"pin_threads > 1", [](auto* o) { o->pin_threads = 2; }},
       {"huge num_threads", [](auto* o) { o->num_threads = kIntMax; }},
+      {"a field of a newer library", [](auto* o) { o->reserved = 1; }, OTR_UNSUPPORTED},
       {"less than a page", [](auto* o) { o->kv_bytes = 100; }},
       {"a terabyte of pages", [](auto* o) { o->kv_bytes = uint64_t{1} << 40; }, OTR_OUT_OF_MEMORY},
       {"2^64 - 1 bytes of pages", [](auto* o) { o->kv_bytes = UINT64_MAX; }, OTR_OUT_OF_MEMORY},

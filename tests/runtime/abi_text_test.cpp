@@ -98,5 +98,34 @@ TEST_F(AbiText, StatsFitTheBufferOrSayWhatTheyNeed) {
   EXPECT_EQ(stats["version"], otr_version());
 }
 
+// What a trainer needs to know of the model before it submits.
+TEST(AbiStats, SayWhatRequestsAreCheckedAgainst) {
+  const TinyModel model({.max_position_embeddings = 200, .eos_ids = {3, 5}}), other({.max_position_embeddings = 200, .eos_ids = {3, 5}, .seed = 2});
+  const TestEngine engine(model), another(other);
+  const nlohmann::json stats = engine.stats();
+  EXPECT_EQ(stats["vocab_size"], 97);
+  EXPECT_EQ(stats["context_limit"], 200);
+  EXPECT_EQ(stats["eos_token_ids"], nlohmann::json({3, 5}));
+  Request longest(random_tokens(1, 199, 97));
+  uint64_t group = 0;
+  EXPECT_EQ(engine.try_submit(longest, 0, &group), OTR_OK);
+  longest.prompt.push_back(1);
+  EXPECT_EQ(engine.try_submit(longest, 1, &group), OTR_INVALID_ARGUMENT);
+  engine.collect();
+
+  EXPECT_EQ(stats["weights_digest"], nullptr);
+  const auto digest = [](const TestEngine& e) {
+    std::vector<char> pages(1024);
+    size_t size = 0, covered = 0;
+    EXPECT_EQ(otr_kv_export(e.get(), nullptr, 0, pages.data(), pages.size(), &size, &covered), OTR_OK) << otr_last_error(e.get());
+    return e.stats()["weights_digest"].get<std::string>();
+  };
+  EXPECT_EQ(digest(engine).size(), 16u);
+  EXPECT_EQ(digest(engine), digest(TestEngine(model)));
+  EXPECT_NE(digest(engine), digest(another));
+  ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK);
+  EXPECT_EQ(engine.stats()["weights_digest"], nullptr);
+}
+
 }  // namespace
 }  // namespace otr

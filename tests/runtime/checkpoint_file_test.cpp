@@ -237,7 +237,53 @@ TEST_P(CheckpointRefusals, OtherEngines) {
   ASSERT_TRUE(e->begin_weights(2).ok());
   EXPECT_EQ(e->load_checkpoint(path()).code(), StatusCode::kBusy);
   ASSERT_TRUE(e->commit_weights().ok());
-  expect_refused(e.get(), StatusCode::kUnsupported, "another version of the weights: 0; the engine's is 2");
+}
+
+// A version is a name: the same weights under another one, as in a new process that loads step 17's, take the file's.
+TEST_P(CheckpointRefusals, TheDigestOfTheWeightsDecidesNotTheirVersion) {
+  {
+    const auto e = engine();
+    ASSERT_TRUE(e->begin_weights(17).ok());
+    ASSERT_TRUE(e->commit_weights().ok());
+    submit_all(e.get());
+    ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
+  }
+  const auto e = engine();
+  const auto version_here = [&e] { return nlohmann::json::parse(e->stats_json())["weight_version"]; };
+  EXPECT_EQ(version_here(), 0);
+  const Status loaded = e->load_checkpoint(path());
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  EXPECT_EQ(version_here(), 17);
+  submit(e.get(), requests_[0], 2000);
+  size_t taken = 0;
+  for (auto finished = e->wait(-1); finished.ok(); finished = e->wait(-1), ++taken) EXPECT_EQ(finished.value()->group->weight_version, 17u);
+  EXPECT_GT(taken, 10u);
+}
+
+// The ids are known without a result of theirs: so they can be cancelled at once.
+TEST_P(CheckpointRefusals, GroupsGetIdsInTheirOldOrder) {
+  {
+    const auto e = engine();
+    ASSERT_TRUE(e->pause().ok());
+    for (uint64_t tag = 0; tag < 12; ++tag) submit(e.get(), requests_[tag % requests_.size()], tag);
+    ASSERT_TRUE(e->save_checkpoint(path(), {}).ok());
+  }
+  for (const uint64_t before : {uint64_t{0}, uint64_t{11}}) {
+    const auto e = engine();
+    for (uint64_t i = 0; i < before; ++i) EXPECT_EQ(submit(e.get(), requests_[0], i), i + 1);
+    collect(e.get());
+    ASSERT_TRUE(e->pause().ok());
+    ASSERT_TRUE(e->load_checkpoint(path()).ok());
+    const uint64_t cancelled = before + 11;  // tag 10: as texts its id would come before tag 1's
+    EXPECT_TRUE(e->cancel(cancelled).ok());
+    EXPECT_EQ(submit(e.get(), requests_[0], 12), before + 13);
+    e->resume();
+    for (auto finished = e->wait(-1); finished.ok(); finished = e->wait(-1)) {
+      const Sequence& s = *finished.value();
+      EXPECT_EQ(s.group->id, before + 1 + s.group->tag);
+      EXPECT_EQ(s.finish_reason == OTR_FINISH_ABORT, s.group->id == cancelled) << s.group->tag;
+    }
+  }
 }
 
 TEST_P(CheckpointRefusals, WhoOwesSomethingTakesNone) {

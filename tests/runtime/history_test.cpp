@@ -1,5 +1,6 @@
 // The history: what an epoch said drafts the next, changes nothing but speed, and survives files that are torn.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "loader/xxh64.h"
@@ -199,6 +201,40 @@ TEST(HistoryStore, KeepsCompleteSamplesOnly) {
   EXPECT_TRUE(store.reward(7, OTR_FINISH_LENGTH, 1.0f).ok());
   EXPECT_FALSE(store.reward(7, OTR_FINISH_ABORT, 1.0f).ok());
   EXPECT_FALSE(store.reward(7, OTR_FINISH_ERROR, 1.0f).ok());
+}
+
+// While it lives the system has no room for the stack of a new thread.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t endless = before_;
+    pthread_attr_setstacksize(&endless, size_t{1} << 50);
+    pthread_setattr_default_np(&endless);
+  }
+  ~NoMoreThreads() { pthread_setattr_default_np(&before_); }
+  NoMoreThreads(const NoMoreThreads&) = delete;
+  NoMoreThreads& operator=(const NoMoreThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(HistoryStore, IsBuiltHereWhereTheSystemRefusesAThread) {
+  HistoryStore store(HistoryContent::kTokens, kVocab);
+  store.collect(finished_sample(7, 0, {4, 5}));
+  EXPECT_TRUE(store.reward(7, 0, 2.0f).ok());
+  {
+    const NoMoreThreads none;
+    ASSERT_THROW(std::thread([] {}).join(), std::system_error);
+    store.commit();
+    const auto index = store.index();
+    ASSERT_NE(index, nullptr);
+    EXPECT_EQ(index->find(std::vector<int32_t>{1, 2, 3})->response(0).reward, 2.0f);
+  }
+  store.collect(finished_sample(8, 0, {4, 6}));
+  store.commit();  // on a thread again
+  EXPECT_FALSE(store.reward(8, 0, 1.0f).ok());
 }
 
 // Samples end, rewards come, sequences join and steps are committed, all at once.

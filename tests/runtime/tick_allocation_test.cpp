@@ -332,6 +332,42 @@ TEST_F(OutOfMemory, ALoadIsAllOrNothing) {
   EXPECT_EQ(difference(expected, roll(e.get())), "");  // and the next groups get numbers of their own
 }
 
+// What is kept for checkpoints needs memory where samples race. Without it no checkpoint is saved any more, and no sample is lost.
+TEST_F(OutOfMemory, ALedgerWithoutMemoryCostsCheckpointsAlone) {
+  EngineOptions o = options(2);
+  o.keeps_checkpoints = o.samples_stay = true;
+  o.race = RaceMode::kFastestOfN;
+  const std::string path = model_.path() + "/state";
+  const std::unique_ptr<Engine> e = engine(o);
+  const Request request = endless(70, 40, 4);
+  submit(e.get(), request, 0);
+  const Outputs expected = collect(e.get());
+  int failures = 0, survived = 0;
+  Status saved;
+  constexpr int64_t kMost = 2000;
+  for (int64_t limit = 0; limit < kMost && saved.ok(); ++limit) {
+    EXPECT_TRUE(e->pause().ok());
+    submit(e.get(), request, 0);
+    engine_allocations_left = limit % 100;
+    e->resume();
+    const Outputs outputs = collect(e.get());
+    failures += engine_allocations_left < 0;
+    engine_allocations_left = -1;
+    ASSERT_EQ(outputs.size(), expected.size()) << "allocation " << limit;
+    for (const auto& [key, output] : outputs) {
+      survived += output == expected.at(key);
+      EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << "allocation " << limit;
+    }
+    saved = e->save_checkpoint(path, {});
+  }
+  EXPECT_GT(failures, 0);
+  EXPECT_GT(survived, 0);
+  EXPECT_EQ(saved.code(), StatusCode::kOutOfMemory) << saved.message();
+  EXPECT_NE(saved.message().find("no more checkpoints"), std::string::npos);
+  submit(e.get(), request, 0);
+  EXPECT_EQ(difference(expected, collect(e.get())), "");
+}
+
 // A request that a drafting worker has no memory for goes without drafts; what is opened there is closed there.
 TEST_F(OutOfMemory, ADraftingWorkerLosesNothing) {
   const TinyModel drafter({.hidden_size = 16, .intermediate_size = 24, .seed = 9});

@@ -157,6 +157,30 @@ TEST_F(TraceTest, WhatCannotBeWrittenIsAnErrorAtCreate) {
             "cannot write the trace " + path_ + ": No such device or address");  // no reader
 }
 
+// A create that fails costs nobody the trace of before; one that succeeds leaves nothing of it.
+TEST_F(TraceTest, AFailedCreateLeavesTheFileOfBefore) {
+  const std::string before(1 << 20, 'x');
+  std::ofstream(path_) << before;
+  otr_engine_options options;
+  otr_engine_options_init(&options, sizeof options);
+  options.model_path = "/nowhere/model";
+  options.trace_path = path_.c_str();
+  otr_engine* engine = nullptr;
+  EXPECT_NE(otr_engine_create(&options, &engine), OTR_OK);
+  EXPECT_TRUE(text() == before);
+  { const TestEngine made(model_, setup("off")); }
+  EXPECT_EQ(named(json::parse(text()), "outrider").size(), 1u);
+}
+
+// Leading zeros are digits: a policy may be longer than the buffer.
+TEST_F(TraceTest, APolicyOfAnyLengthFits) {
+  for (const size_t zeros : {size_t{100}, size_t{130'000}, size_t{300'000}}) {
+    const std::string policy = "fixed:ngram:" + std::string(zeros, '0') + "4";
+    const TestEngine engine(model_, setup(policy.c_str()));
+    EXPECT_TRUE(named(events(), "outrider").at(0)["args"]["policy"] == policy) << zeros;
+  }
+}
+
 TEST_F(TraceTest, ADiskThatFillsUpEndsTheTraceAlone) {
   const Outputs expected = TestEngine(model_).run(requests());
   rlimit limit;

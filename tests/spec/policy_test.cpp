@@ -63,6 +63,15 @@ TEST(ParsePolicy, ReadsTheVariantsOfAuto) {
   for (const char* text : {"auto:", "auto:fast", "auto:chain:", "auto:Q", "auto:leapfrog:4", "fixed:ngram:4:leapfrog", "tlt:chain", "off:chain"}) EXPECT_FALSE(parse_policy(text).ok()) << text;
 }
 
+TEST(ParsePolicy, RefusesAVariantThatIsGivenTwice) {
+  for (const char* text : {"auto:q:q", "auto:chain:q:chain", "auto:leapfrog:stragglers:untuned:stragglers"}) {
+    const Result<Policy> policy = parse_policy(text);
+    ASSERT_FALSE(policy.ok()) << text;
+    const std::string last = std::string(text).substr(std::string(text).rfind(':') + 1);
+    EXPECT_EQ(policy.status().message(), "policy '" + std::string(text) + "': '" + last + "' is given twice");
+  }
+}
+
 TEST(ParsePolicy, KnowsThePapersByName) {
   struct Case {
     const char* name;
