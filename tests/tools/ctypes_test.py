@@ -43,7 +43,10 @@ class Ctypes(ProgramTest):
             time.sleep(1)
             self.assertIsNone(program.poll(), "it ended too soon to be interrupted")
             program.send_signal(signal.SIGINT)
-            _, err = program.communicate(timeout=60)
+            try:
+                _, err = program.communicate(timeout=30)
+            finally:
+                program.kill()
         self.assertIn("KeyboardInterrupt", err)
 
     def test_errors_have_a_text(self):
