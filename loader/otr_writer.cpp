@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "loader/frame_sum.h"
+#include "loader/json_document.h"
 #include "loader/otr_file.h"
 #include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
@@ -73,20 +74,41 @@ std::string coding_json(OtrCoding coding) {
   return coding == OtrCoding::kNibbles ? "\"nibbles\"" : coding == OtrCoding::kPlanes ? "true" : "false";
 }
 
+std::string frame_json(const OtrFrame& f) {
+  char text[128];
+  std::snprintf(text, sizeof text, "[%llu,%llu,%llu,\"%016llx\"]", static_cast<unsigned long long>(f.offset),
+                static_cast<unsigned long long>(f.stored), static_cast<unsigned long long>(f.raw), static_cast<unsigned long long>(f.hash));
+  return text;
+}
+
 void append_item(std::string* json, const std::string& name, const OtrItem& item) {
   if (json->back() != '{') *json += ',';
   *json += "\"" + name + "\":{\"bytes\":" + std::to_string(item.bytes) + ",\"planes\":" + coding_json(item.coding) + ",\"frames\":[";
-  for (size_t i = 0; i < item.frames.size(); ++i) {
-    const OtrFrame& f = item.frames[i];
-    char text[128];
-    std::snprintf(text, sizeof text, "%s[%llu,%llu,%llu,\"%016llx\"]", i == 0 ? "" : ",", static_cast<unsigned long long>(f.offset),
-                  static_cast<unsigned long long>(f.stored), static_cast<unsigned long long>(f.raw), static_cast<unsigned long long>(f.hash));
-    *json += text;
-  }
+  for (size_t i = 0; i < item.frames.size(); ++i) *json += (i == 0 ? "" : ",") + frame_json(item.frames[i]);
   *json += "]}";
 }
 
+// `files`, `weights`: objects without their ends.
+std::string header_json(const std::string& files, const std::string& weights) {
+  return "{\"layout\":\"" + std::string(kOtrLayout) + "\",\"files\":" + files + "},\"weights\":" + weights + "}}";
+}
+
+uint64_t num_frames(uint64_t bytes) { return (bytes + kOtrWrittenFrameBytes - 1) / kOtrWrittenFrameBytes; }
+
 }  // namespace
+
+OtrHeaderSize otr_header_size(std::span<const OtrPlanned> items) {
+  uint64_t bytes = 0, frames = 0, values = 4;  // the header itself, its layout, files and weights
+  std::string json = "{";
+  for (const OtrPlanned& item : items) {
+    bytes += item.bytes;
+    frames += num_frames(item.bytes);
+    values += 4 + 5 * num_frames(item.bytes);
+    append_item(&json, item.name, {item.bytes, OtrCoding::kNibbles, {}});
+  }
+  const OtrFrame longest{kOtrPreambleBytes + bytes, kOtrWrittenFrameBytes, kOtrWrittenFrameBytes, 0};
+  return {header_json("{", json).size() + frames * (frame_json(longest).size() + 1), values};
+}
 
 struct OtrWriter::Impl {
   std::string path, temporary;
@@ -121,7 +143,7 @@ struct OtrWriter::Impl {
   Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool) {
     OtrItem item{bytes, coding, {}};
     const uint8_t* p = static_cast<const uint8_t*>(data);
-    const uint64_t count = (bytes + kOtrWrittenFrameBytes - 1) / kOtrWrittenFrameBytes;
+    const uint64_t count = num_frames(bytes);
     const uint64_t batch = static_cast<uint64_t>(pool.num_threads()) * 32;
     for (uint64_t first = 0; first < count; first += batch) {
       std::vector<EncodedFrame> encoded(std::min(batch, count - first));
@@ -141,8 +163,7 @@ struct OtrWriter::Impl {
   }
 
   Status write_header() {
-    const std::string text =
-        "{\"layout\":\"" + std::string(kOtrLayout) + "\",\"files\":" + files + "},\"weights\":" + weights + "}}";
+    const std::string text = header_json(files, weights);
     std::vector<uint8_t> stored(ZSTD_compressBound(text.size()));
     const size_t size = ZSTD_compress(stored.data(), stored.size(), text.data(), text.size(), kCompressionLevel);
     if (ZSTD_isError(size)) return Status(StatusCode::kOutOfMemory, std::string("cannot compress the header: ") + ZSTD_getErrorName(size));
@@ -162,7 +183,12 @@ OtrWriter::OtrWriter(OtrWriter&&) noexcept = default;
 OtrWriter& OtrWriter::operator=(OtrWriter&&) noexcept = default;
 OtrWriter::~OtrWriter() = default;
 
-Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress) {
+Result<OtrWriter> OtrWriter::create(const std::string& path, std::span<const OtrPlanned> items, bool compress) {
+  if (const auto [bytes, values] = otr_header_size(items); bytes > kOtrMaxHeaderBytes || values > kMaxJsonValues) {
+    return unsupported(path + ": too much for one .otr file: its header would have " + std::to_string(values) + " values in " +
+                       std::to_string(bytes) + " bytes, and " + std::to_string(kMaxJsonValues) + " values in " +
+                       std::to_string(kOtrMaxHeaderBytes) + " bytes are read");
+  }
   auto impl = std::make_unique<Impl>();
   impl->path = path;
   impl->compress = compress;

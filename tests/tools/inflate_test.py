@@ -94,6 +94,13 @@ class Inflated(InflateTest):
                   for model in (wide, recipe)]
         self.assertTrue(rolled[0] == rolled[1])
 
+    def test_what_no_otr_file_takes_is_not_written(self):
+        vast, out = self.inflate("vast", shape(hidden=16384, intermediate=53248, layers=126, heads=512), "--recipe"), self.folder / "vast.otr"
+        code, _, err = outrider("convert", vast, "-o", out)
+        self.assertEqual(code, 3)
+        self.assertIn(f"{out}: too much for one .otr file", err)
+        self.assertEqual(list(self.folder.glob("vast.otr*")), [])
+
     def test_inspect_shows_a_recipe(self):
         wide, recipe = self.inflate("wide", shape()), self.inflate("recipe", shape(), "--recipe")
         facts = [json.loads(self.run_ok("inspect", model, "--json")) for model in (wide, recipe)]
