@@ -124,7 +124,6 @@ class OtrWriter {
   // REQUIRES: only 16-bit values are coded as planes or nibbles.
   Status add_weight(const std::string& piece, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool);
   Status finish();
-  uint64_t bytes_written() const;
 
  private:
   struct Impl;

@@ -1,13 +1,10 @@
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zstd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "loader/file.h"
 #include "loader/frame_sum.h"
 #include "loader/json_document.h"
 #include "loader/otr_file.h"
@@ -111,33 +108,12 @@ OtrHeaderSize otr_header_size(std::span<const OtrPlanned> items) {
 }
 
 struct OtrWriter::Impl {
-  std::string path, temporary;
-  bool compress = true;
-  int fd = -1;
+  Impl(const std::string& path, bool compress_it) : file(path), compress(compress_it) {}
+
+  ReplacedFile file;
+  const bool compress;
   uint64_t at = kOtrPreambleBytes;
   std::string files = "{", weights = "{";  // JSON objects under construction
-
-  ~Impl() {
-    if (fd >= 0) ::close(fd);
-    if (!temporary.empty()) ::unlink(temporary.c_str());
-  }
-
-  Status system_error(const char* what) const {
-    return io_error(temporary + ": " + what + ": " + std::strerror(errno));
-  }
-
-  Status write_at(uint64_t offset, const void* data, size_t size) const {
-    const char* p = static_cast<const char*>(data);
-    while (size > 0) {
-      const ssize_t n = ::pwrite(fd, p, size, static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return system_error("cannot write");
-      p += n;
-      offset += static_cast<uint64_t>(n);
-      size -= static_cast<size_t>(n);
-    }
-    return {};
-  }
 
   // Frames are encoded a few at a time in parallel and written in order, so that the file does not depend on the threads.
   Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool) {
@@ -153,7 +129,7 @@ struct OtrWriter::Impl {
         return {};
       }));
       for (const EncodedFrame& f : encoded) {
-        OTR_RETURN_IF_ERROR(write_at(at, f.stored.data(), f.stored.size()));
+        OTR_RETURN_IF_ERROR(file.write_at(at, f.stored.data(), f.stored.size()));
         item.frames.push_back({at, f.stored.size(), f.raw, frame_sum(f.stored.data(), f.stored.size())});
         at += f.stored.size();
       }
@@ -167,14 +143,14 @@ struct OtrWriter::Impl {
     std::vector<uint8_t> stored(ZSTD_compressBound(text.size()));
     const size_t size = ZSTD_compress(stored.data(), stored.size(), text.data(), text.size(), kCompressionLevel);
     if (ZSTD_isError(size)) return Status(StatusCode::kOutOfMemory, std::string("cannot compress the header: ") + ZSTD_getErrorName(size));
-    OTR_RETURN_IF_ERROR(write_at(at, stored.data(), size));
+    OTR_RETURN_IF_ERROR(file.write_at(at, stored.data(), size));
     const uint64_t fields[] = {kOtrVersion, at, size, text.size(), xxh64(stored.data(), size), 0};
     char preamble[kOtrPreambleBytes];
     std::memcpy(preamble, "OUTRIDER", 8);
     std::memcpy(preamble + 8, fields, sizeof fields);  // version and flags share the first word
     const uint64_t hash = xxh64(preamble, sizeof preamble - sizeof(uint64_t));
     std::memcpy(preamble + sizeof preamble - sizeof hash, &hash, sizeof hash);
-    return write_at(0, preamble, sizeof preamble);
+    return file.write_at(0, preamble, sizeof preamble);
   }
 };
 
@@ -189,14 +165,8 @@ Result<OtrWriter> OtrWriter::create(const std::string& path, std::span<const Otr
                        std::to_string(bytes) + " bytes, and " + std::to_string(kMaxJsonValues) + " values in " +
                        std::to_string(kOtrMaxHeaderBytes) + " bytes are read");
   }
-  auto impl = std::make_unique<Impl>();
-  impl->path = path;
-  impl->compress = compress;
-  std::string name = path + ".XXXXXX";
-  impl->fd = ::mkstemp(name.data());
-  if (impl->fd < 0) return io_error(path + ": cannot create a temporary file beside it: " + std::strerror(errno));
-  impl->temporary = name;
-  ::fchmod(impl->fd, 0644);
+  auto impl = std::make_unique<Impl>(path, compress);
+  OTR_RETURN_IF_ERROR(impl->file.created());
   return OtrWriter(std::move(impl));
 }
 
@@ -210,12 +180,7 @@ Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_
 
 Status OtrWriter::finish() {
   OTR_RETURN_IF_ERROR(impl_->write_header());
-  if (::fsync(impl_->fd) != 0) return impl_->system_error("cannot make durable");
-  if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) return impl_->system_error("cannot rename");
-  impl_->temporary.clear();
-  return {};
+  return impl_->file.rename();
 }
-
-uint64_t OtrWriter::bytes_written() const { return impl_->at; }
 
 }  // namespace otr

@@ -94,6 +94,17 @@ class Inflated(InflateTest):
                   for model in (wide, recipe)]
         self.assertTrue(rolled[0] == rolled[1])
 
+    def test_the_umask_says_who_may_read(self):
+        for mask in (0o077, 0o022):
+            before = os.umask(mask)
+            try:
+                out = self.inflate(f"wide-{mask}", shape())
+            finally:
+                os.umask(before)
+            self.assertEqual(out.stat().st_mode & 0o777, 0o777 & ~mask)
+            for path in out.iterdir():
+                self.assertEqual(path.stat().st_mode & 0o777, 0o666 & ~mask, path)
+
     def test_what_no_otr_file_takes_is_not_written(self):
         vast, out = self.inflate("vast", shape(hidden=16384, intermediate=53248, layers=126, heads=512), "--recipe"), self.folder / "vast.otr"
         code, _, err = outrider("convert", vast, "-o", out)
