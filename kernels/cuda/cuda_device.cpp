@@ -50,8 +50,8 @@ Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>*
 CudaDevice::~CudaDevice() {
   if (stream_ == nullptr) return;
   (void)wait();
-  if (hung_) return memory_.abandon();
-  (void)cudaStreamDestroy(stream_);
+  if (hung_) memory_.abandon();
+  else (void)cudaStreamDestroy(stream_);
 }
 
 void CudaDevice::make_current() const { (void)cudaSetDevice(ordinal_); }
