@@ -30,6 +30,8 @@ struct YarnScaling {
   double beta_slow = 1;
   double attention_factor = 1;
   bool truncate = true;  // the ramp's ends are rounded to whole frequencies
+
+  bool operator==(const YarnScaling&) const = default;
 };
 
 // Invariants of a loaded config: every size is positive and at most kMax* below; num_heads % num_kv_heads == 0; head_dim is

@@ -141,7 +141,8 @@ class Inflated(InflateTest):
         for text, changes, why in (("{", {}, "inflate.json"), ("{}", {}, '"source" must be a folder'), ('{"source": 7}', {}, '"source" must be a folder'),
                                    ('{"source": "../nowhere"}', {}, "nowhere"), ('{"source": "../nested"}', {}, "inflated itself"),
                                    (None, {"rms_norm_eps": 1e-5}, "rms_norm_eps"), (None, {"hidden_size": 100}, "hidden"),
-                                   (None, {"rope_theta": 5.0}, "another family")):
+                                   (None, {"rope_theta": 5.0}, "another family"),
+                                   (None, {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "YaRN")):
             with self.subTest(why=why):
                 bad = self.folder / "bad"
                 shutil.copytree(good, bad)
