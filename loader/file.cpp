@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
 
 namespace otr {
@@ -17,6 +17,21 @@ constexpr size_t kMostPerCall = size_t{1} << 30;
 
 Status system_error(const std::string& path, const char* what) {
   return io_error(path + ": " + what + ": " + std::strerror(errno));
+}
+
+// A new file beside `path`, with the permissions that ReplacedFile promises; -1 and errno where there can be none.
+int open_beside(const std::string& path, std::string* name) {
+  const int fd = make_beside(path, name, [](const char* n) { return ::open(n, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+  struct stat old, made;
+  if (fd < 0 || ::stat(path.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) return fd;
+  constexpr mode_t kPermissions = 0777;
+  if (::fstat(fd, &made) == 0 && ((old.st_mode ^ made.st_mode) & kPermissions) == 0) return fd;
+  if (::fchmod(fd, old.st_mode & kPermissions) == 0) return fd;
+  const int reason = errno;
+  ::close(fd);
+  ::unlink(name->c_str());
+  errno = reason;
+  return -1;
 }
 
 }  // namespace
@@ -92,8 +107,7 @@ Status NewFile::finish() {
   return ::fsync(fd_) == 0 ? Status() : system_error(path_, "cannot make durable");
 }
 
-ReplacedFile::ReplacedFile(const std::string& path)
-    : path_(path), name_(path + ".XXXXXX"), fd_(::mkstemp(name_.data())) {}
+ReplacedFile::ReplacedFile(const std::string& path) : path_(path), fd_(open_beside(path, &name_)) {}
 
 ReplacedFile::~ReplacedFile() {
   if (fd_ < 0) return;
@@ -105,19 +119,26 @@ Status ReplacedFile::created() const {
   return fd_ >= 0 ? Status() : io_error(path_ + ": cannot create a temporary file beside it: " + std::strerror(errno));
 }
 
-Status ReplacedFile::write(const void* data, size_t size) const {
+Status ReplacedFile::write(const void* data, size_t size) {
+  OTR_RETURN_IF_ERROR(write_at(written_, data, size));
+  written_ += size;
+  return {};
+}
+
+Status ReplacedFile::write_at(uint64_t offset, const void* data, size_t size) const {
   for (const char* p = static_cast<const char*>(data); size > 0;) {
-    const ssize_t n = ::write(fd_, p, size);
+    const ssize_t n = ::pwrite(fd_, p, std::min(size, kMostPerCall), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return failed("cannot write");
     p += n;
+    offset += static_cast<uint64_t>(n);
     size -= static_cast<size_t>(n);
   }
   return {};
 }
 
 Status ReplacedFile::rename() {
-  if (::fchmod(fd_, 0644) != 0 || ::fsync(fd_) != 0) return failed("cannot make durable");
+  if (::fsync(fd_) != 0) return failed("cannot make durable");
   if (::rename(name_.c_str(), path_.c_str()) != 0) return failed("cannot rename");
   renamed_ = true;
   const size_t slash = path_.rfind('/');
@@ -141,6 +162,20 @@ Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes) 
   std::string text(file.size(), '\0');
   OTR_RETURN_IF_ERROR(file.read_exact(0, std::as_writable_bytes(std::span(text))));
   return text;
+}
+
+int make_beside(const std::string& path, std::string* name, const std::function<int(const char*)>& make) {
+  int made = -1;
+  for (int attempt = 0; made < 0 && attempt < 100; ++attempt) {
+    uint32_t random = 0;
+    if (::getentropy(&random, sizeof random) != 0) return -1;
+    char suffix[16];
+    std::snprintf(suffix, sizeof suffix, ".%06x", random & 0xffffffu);
+    *name = path + suffix;
+    made = make(name->c_str());
+    if (made < 0 && errno != EEXIST && errno != EINTR) return -1;
+  }
+  return made;
 }
 
 bool path_exists(const std::string& path) {

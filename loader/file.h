@@ -1,11 +1,12 @@
 // File: a regular file opened for reading with pread, never mapped: a file that shrinks gives an error, not a signal.
-// NewFile, ReplacedFile: files that are written from front to back.
+// NewFile: a file that is written from front to back. ReplacedFile: one that is written anywhere.
 //
 // Thread safety: a File is immutable after open; reads may run from any number of threads. The others are single-threaded.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -57,7 +58,7 @@ class NewFile {
 };
 
 // A file that takes the place of another, or none, at once, when it is complete: a temporary one beside it that is unlinked unless it is
-// renamed.
+// renamed. It has the permissions of the regular file that it replaces, from before it holds anything; else what the umask leaves.
 class ReplacedFile {
  public:
   explicit ReplacedFile(const std::string& path);
@@ -66,7 +67,8 @@ class ReplacedFile {
   ReplacedFile& operator=(const ReplacedFile&) = delete;
 
   Status created() const;  // to be asked first
-  Status write(const void* data, size_t size) const;
+  Status write(const void* data, size_t size);  // behind what write() has written before
+  Status write_at(uint64_t offset, const void* data, size_t size) const;
   Status rename();  // everything is on disk when it succeeds
 
  private:
@@ -75,11 +77,16 @@ class ReplacedFile {
   const std::string path_;
   std::string name_;
   const int fd_;
+  uint64_t written_ = 0;
   bool renamed_ = false;
 };
 
 // The whole contents. A file larger than `max_bytes` is kBadInput.
 Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes);
+
+// Has something made under a name beside `path` that is not taken: path.xxxxxx. `make(name)` returns -1 and errno where it fails, of
+// which EEXIST and EINTR are tried again with other names; its result is returned.
+int make_beside(const std::string& path, std::string* name, const std::function<int(const char*)>& make);
 
 // True if `path` names something, a dangling symbolic link included.
 bool path_exists(const std::string& path);

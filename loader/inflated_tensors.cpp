@@ -34,6 +34,7 @@ std::string mismatch(const ModelConfig& narrow, const ModelConfig& wide) {
   if (!made.ok()) return made.status().message();
   if (made.value().rms_norm_eps != wide.rms_norm_eps) return "rms_norm_eps is not that of this source and shape";
   if (made.value().architecture != wide.architecture || made.value().rope_theta != wide.rope_theta) return "the source is of another family";
+  if (made.value().yarn != wide.yarn) return "its YaRN scaling is not the source's";
   return "";
 }
 

@@ -4,8 +4,8 @@
 // Such a folder has the wide model's config.json and, in place of safetensors, inflate.json: {"source": "FOLDER"}, the small model's,
 // absolute or beginning at the folder itself.
 //
-// Errors: open() refuses with the file and the reason (kBadInput, kNotFound): a source that is not of this shape's family, is itself inflated, or whose
-// tensors are not those of its config. Thread safety: immutable after open().
+// Errors: open() refuses with the file and the reason a source that is not of this shape's family, is itself inflated, or whose tensors
+// are not those of its config (kBadInput), and one that cannot be read (kIoError). Thread safety: immutable after open().
 #pragma once
 
 #include <cstdint>

@@ -45,6 +45,7 @@ class KeyReader {
     return 0;
   }
 
+  double real(std::string_view key, double fallback, RealRange range) { return real(key, fallback, range.least, range.most); }
   // A number in [least, most].
   double real(std::string_view key, double fallback, double least, double most) {
     const JsonValue value = find(key);
@@ -141,10 +142,10 @@ double yarn_mscale(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m
 YarnScaling read_yarn(KeyReader& rope, const ModelConfig& config) {
   YarnScaling yarn;
   if (!rope.find("factor")) rope.fail("factor", "missing");
-  yarn.factor = rope.real("factor", 1, 1, 1e6);
+  yarn.factor = rope.real("factor", 1, kYarnFactorRange);
   yarn.original_max_positions = rope.size("original_max_position_embeddings", config.max_position_embeddings, kMaxPositions);
-  yarn.beta_fast = rope.real("beta_fast", 32, 1e-3, 1e6);
-  yarn.beta_slow = rope.real("beta_slow", 1, 1e-3, 1e6);
+  yarn.beta_fast = rope.real("beta_fast", 32, kYarnBetaRange);
+  yarn.beta_slow = rope.real("beta_slow", 1, kYarnBetaRange);
   if (yarn.beta_slow > yarn.beta_fast) rope.fail("beta_slow", "is above beta_fast");
   yarn.truncate = rope.flag("truncate", true);
   const double mscale = rope.real("mscale", 0, 0, 1e3), mscale_all_dim = rope.real("mscale_all_dim", 0, 0, 1e3);
@@ -168,14 +169,15 @@ void read_rope_object(KeyReader& keys, std::string_view name, ModelConfig& confi
     keys.refuse(name, "rope type " + quoted(type) + " is not supported (default and yarn are)");
   }
   if (rope.real("partial_rotary_factor", 1, 0, 1) != 1) keys.refuse(name, "a partial_rotary_factor is not supported");
-  config.rope_theta = rope.real("rope_theta", config.rope_theta, 1, 1e15);
+  config.rope_theta = rope.real("rope_theta", config.rope_theta, kRopeThetaRange);
   if (keys.status.ok()) keys.status = rope.status;
 }
 
 void read_rope(KeyReader& keys, ModelConfig& config) {
-  config.rope_theta = keys.real("rope_theta", 10000, 1, 1e15);
+  config.rope_theta = keys.real("rope_theta", 10000, kRopeThetaRange);
   read_rope_object(keys, "rope_scaling", config);
   read_rope_object(keys, "rope_parameters", config);
+  if (config.yarn && config.rope_theta <= 1) keys.fail("rope_theta", "must be above 1 with rope type yarn");
 }
 
 // What would change the forward pass and is not known to it.

@@ -30,10 +30,13 @@ struct YarnScaling {
   double beta_slow = 1;
   double attention_factor = 1;
   bool truncate = true;  // the ramp's ends are rounded to whole frequencies
+
+  bool operator==(const YarnScaling&) const = default;
 };
 
 // Invariants of a loaded config: every size is positive and at most kMax* below; num_heads % num_kv_heads == 0; head_dim is
-// even; 0 < rms_norm_eps < 1; rope_theta >= 1; every eos id is in [0, vocab_size), ascending, no duplicates.
+// even; 0 < rms_norm_eps < 1; rope_theta and YaRN's numbers are in their ranges below, rope_theta above 1 with YaRN (whose blend divides by
+// its logarithm), so that all rotary frequencies are finite; every eos id is in [0, vocab_size), ascending, no duplicates.
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen2;
   int32_t hidden_size = 0;
@@ -60,6 +63,11 @@ inline constexpr int32_t kMaxHeads = 1024;
 inline constexpr int32_t kMaxHeadDim = 256;
 inline constexpr int32_t kMaxVocabSize = 1 << 21;
 inline constexpr int32_t kMaxPositions = 1 << 24;
+
+struct RealRange {
+  double least, most;
+};
+inline constexpr RealRange kRopeThetaRange{1, 1e15}, kYarnFactorRange{1, 1e6}, kYarnBetaRange{1e-3, 1e6};
 
 // Reads and checks `folder`/config.json and, where there is one, `folder`/generation_config.json.
 Result<ModelConfig> load_model_config(const std::string& folder);

@@ -19,7 +19,6 @@ namespace otr {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'U', 'T', 'R', 'I', 'D', 'E', 'R'};
-constexpr uint64_t kMaxHeaderBytes = uint64_t{16} << 20;  // the frames of a terabyte; a few KB may decompress to it
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 struct Preamble {
@@ -138,7 +137,7 @@ Status OtrFile::read_header() {
   }
   if (p.flags != 0 || p.zero != 0) return bad_item(path(), "preamble", "reserved bytes are not zero");
   if (p.header_offset < sizeof p || p.header_offset > file_.size() || p.header_stored != file_.size() - p.header_offset ||
-      p.header_stored > kMaxHeaderBytes || p.header_raw > kMaxHeaderBytes) {
+      p.header_stored > kOtrMaxHeaderBytes || p.header_raw > kOtrMaxHeaderBytes) {
     return bad_item(path(), "header", "its place or size is impossible in a file of " + std::to_string(file_.size()) + " bytes");
   }
   std::string stored(p.header_stored, '\0'), text(p.header_raw, '\0');

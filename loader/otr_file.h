@@ -15,7 +15,8 @@
 //   true       16-bit weights, small: all high bytes, then all low bytes (also where stored), then zstd. High bytes are sign and
 //              exponent, and compress to a third; low bytes are noise. Two thirds of the size, decoded at 2.5 GB/s a core.
 //   "nibbles"  16-bit weights, quick: otr_nibbles.h. Three quarters of the size, decoded at the speed of a copy.
-// A zstd window is at most 4 MiB, the raw header at most 16 MiB. Every byte of the file is under one of the checksums or has one correct value.
+// A zstd window is at most 4 MiB, the raw header at most kOtrMaxHeaderBytes of at most kMaxJsonValues values (json_document.h): frames of
+// 256 KiB take about 50 bytes and 5 values each, so that 200 GB of weights fit. Every byte of the file is under one of the checksums or has one correct value.
 //
 // Little-endian. Thread safety: immutable after open.
 #pragma once
@@ -40,6 +41,7 @@ inline constexpr std::string_view kOtrLayout = "vnni32";
 inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;         // the most a frame may hold
 inline constexpr uint64_t kOtrWrittenFrameBytes = uint64_t{256} << 10;  // what the writer puts in one
 inline constexpr uint64_t kOtrPreambleBytes = 64;
+inline constexpr uint64_t kOtrMaxHeaderBytes = uint64_t{64} << 20;  // raw, and compressed
 
 struct OtrFrame {
   uint64_t offset;  // in the file
@@ -96,12 +98,24 @@ class OtrFile {
 // True if the file begins like an .otr file.
 bool looks_like_otr(const std::string& path);
 
+// What is to be added to a writer.
+struct OtrPlanned {
+  std::string name;
+  uint64_t bytes;
+};
+// The most that the raw header of a file of these items has.
+struct OtrHeaderSize {
+  uint64_t bytes, values;
+};
+OtrHeaderSize otr_header_size(std::span<const OtrPlanned> items);
+
 // Writes an .otr file: to a temporary name beside it, made durable and renamed over `path` by finish(); until then nothing is at
 // `path`, and the temporary goes away with an unfinished writer.
 class OtrWriter {
  public:
-  // Without `compress` all is stored.
-  static Result<OtrWriter> create(const std::string& path, bool compress);
+  // `items`: all that will be added. Of a file whose header OtrFile would refuse nothing is written (kUnsupported). Without `compress`
+  // all is stored.
+  static Result<OtrWriter> create(const std::string& path, std::span<const OtrPlanned> items, bool compress);
   OtrWriter(OtrWriter&&) noexcept;
   OtrWriter& operator=(OtrWriter&&) noexcept;
   ~OtrWriter();
@@ -110,7 +124,6 @@ class OtrWriter {
   // REQUIRES: only 16-bit values are coded as planes or nibbles.
   Status add_weight(const std::string& piece, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool);
   Status finish();
-  uint64_t bytes_written() const;
 
  private:
   struct Impl;

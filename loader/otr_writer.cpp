@@ -1,14 +1,12 @@
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zstd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "loader/file.h"
 #include "loader/frame_sum.h"
+#include "loader/json_document.h"
 #include "loader/otr_file.h"
 #include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
@@ -73,55 +71,55 @@ std::string coding_json(OtrCoding coding) {
   return coding == OtrCoding::kNibbles ? "\"nibbles\"" : coding == OtrCoding::kPlanes ? "true" : "false";
 }
 
+std::string frame_json(const OtrFrame& f) {
+  char text[128];
+  std::snprintf(text, sizeof text, "[%llu,%llu,%llu,\"%016llx\"]", static_cast<unsigned long long>(f.offset),
+                static_cast<unsigned long long>(f.stored), static_cast<unsigned long long>(f.raw), static_cast<unsigned long long>(f.hash));
+  return text;
+}
+
 void append_item(std::string* json, const std::string& name, const OtrItem& item) {
   if (json->back() != '{') *json += ',';
   *json += "\"" + name + "\":{\"bytes\":" + std::to_string(item.bytes) + ",\"planes\":" + coding_json(item.coding) + ",\"frames\":[";
-  for (size_t i = 0; i < item.frames.size(); ++i) {
-    const OtrFrame& f = item.frames[i];
-    char text[128];
-    std::snprintf(text, sizeof text, "%s[%llu,%llu,%llu,\"%016llx\"]", i == 0 ? "" : ",", static_cast<unsigned long long>(f.offset),
-                  static_cast<unsigned long long>(f.stored), static_cast<unsigned long long>(f.raw), static_cast<unsigned long long>(f.hash));
-    *json += text;
-  }
+  for (size_t i = 0; i < item.frames.size(); ++i) *json += (i == 0 ? "" : ",") + frame_json(item.frames[i]);
   *json += "]}";
 }
 
+// `files`, `weights`: objects without their ends.
+std::string header_json(const std::string& files, const std::string& weights) {
+  return "{\"layout\":\"" + std::string(kOtrLayout) + "\",\"files\":" + files + "},\"weights\":" + weights + "}}";
+}
+
+uint64_t num_frames(uint64_t bytes) { return (bytes + kOtrWrittenFrameBytes - 1) / kOtrWrittenFrameBytes; }
+
 }  // namespace
 
+OtrHeaderSize otr_header_size(std::span<const OtrPlanned> items) {
+  uint64_t bytes = 0, frames = 0, values = 4;  // the header itself, its layout, files and weights
+  std::string json = "{";
+  for (const OtrPlanned& item : items) {
+    bytes += item.bytes;
+    frames += num_frames(item.bytes);
+    values += 4 + 5 * num_frames(item.bytes);
+    append_item(&json, item.name, {item.bytes, OtrCoding::kNibbles, {}});
+  }
+  const OtrFrame longest{kOtrPreambleBytes + bytes, kOtrWrittenFrameBytes, kOtrWrittenFrameBytes, 0};
+  return {header_json("{", json).size() + frames * (frame_json(longest).size() + 1), values};
+}
+
 struct OtrWriter::Impl {
-  std::string path, temporary;
-  bool compress = true;
-  int fd = -1;
+  Impl(const std::string& path, bool compress_it) : file(path), compress(compress_it) {}
+
+  ReplacedFile file;
+  const bool compress;
   uint64_t at = kOtrPreambleBytes;
   std::string files = "{", weights = "{";  // JSON objects under construction
-
-  ~Impl() {
-    if (fd >= 0) ::close(fd);
-    if (!temporary.empty()) ::unlink(temporary.c_str());
-  }
-
-  Status system_error(const char* what) const {
-    return io_error(temporary + ": " + what + ": " + std::strerror(errno));
-  }
-
-  Status write_at(uint64_t offset, const void* data, size_t size) const {
-    const char* p = static_cast<const char*>(data);
-    while (size > 0) {
-      const ssize_t n = ::pwrite(fd, p, size, static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return system_error("cannot write");
-      p += n;
-      offset += static_cast<uint64_t>(n);
-      size -= static_cast<size_t>(n);
-    }
-    return {};
-  }
 
   // Frames are encoded a few at a time in parallel and written in order, so that the file does not depend on the threads.
   Status add(std::string* section, const std::string& name, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool) {
     OtrItem item{bytes, coding, {}};
     const uint8_t* p = static_cast<const uint8_t*>(data);
-    const uint64_t count = (bytes + kOtrWrittenFrameBytes - 1) / kOtrWrittenFrameBytes;
+    const uint64_t count = num_frames(bytes);
     const uint64_t batch = static_cast<uint64_t>(pool.num_threads()) * 32;
     for (uint64_t first = 0; first < count; first += batch) {
       std::vector<EncodedFrame> encoded(std::min(batch, count - first));
@@ -131,7 +129,7 @@ struct OtrWriter::Impl {
         return {};
       }));
       for (const EncodedFrame& f : encoded) {
-        OTR_RETURN_IF_ERROR(write_at(at, f.stored.data(), f.stored.size()));
+        OTR_RETURN_IF_ERROR(file.write_at(at, f.stored.data(), f.stored.size()));
         item.frames.push_back({at, f.stored.size(), f.raw, frame_sum(f.stored.data(), f.stored.size())});
         at += f.stored.size();
       }
@@ -141,19 +139,18 @@ struct OtrWriter::Impl {
   }
 
   Status write_header() {
-    const std::string text =
-        "{\"layout\":\"" + std::string(kOtrLayout) + "\",\"files\":" + files + "},\"weights\":" + weights + "}}";
+    const std::string text = header_json(files, weights);
     std::vector<uint8_t> stored(ZSTD_compressBound(text.size()));
     const size_t size = ZSTD_compress(stored.data(), stored.size(), text.data(), text.size(), kCompressionLevel);
     if (ZSTD_isError(size)) return Status(StatusCode::kOutOfMemory, std::string("cannot compress the header: ") + ZSTD_getErrorName(size));
-    OTR_RETURN_IF_ERROR(write_at(at, stored.data(), size));
+    OTR_RETURN_IF_ERROR(file.write_at(at, stored.data(), size));
     const uint64_t fields[] = {kOtrVersion, at, size, text.size(), xxh64(stored.data(), size), 0};
     char preamble[kOtrPreambleBytes];
     std::memcpy(preamble, "OUTRIDER", 8);
     std::memcpy(preamble + 8, fields, sizeof fields);  // version and flags share the first word
     const uint64_t hash = xxh64(preamble, sizeof preamble - sizeof(uint64_t));
     std::memcpy(preamble + sizeof preamble - sizeof hash, &hash, sizeof hash);
-    return write_at(0, preamble, sizeof preamble);
+    return file.write_at(0, preamble, sizeof preamble);
   }
 };
 
@@ -162,15 +159,14 @@ OtrWriter::OtrWriter(OtrWriter&&) noexcept = default;
 OtrWriter& OtrWriter::operator=(OtrWriter&&) noexcept = default;
 OtrWriter::~OtrWriter() = default;
 
-Result<OtrWriter> OtrWriter::create(const std::string& path, bool compress) {
-  auto impl = std::make_unique<Impl>();
-  impl->path = path;
-  impl->compress = compress;
-  std::string name = path + ".XXXXXX";
-  impl->fd = ::mkstemp(name.data());
-  if (impl->fd < 0) return io_error(path + ": cannot create a temporary file beside it: " + std::strerror(errno));
-  impl->temporary = name;
-  ::fchmod(impl->fd, 0644);
+Result<OtrWriter> OtrWriter::create(const std::string& path, std::span<const OtrPlanned> items, bool compress) {
+  if (const auto [bytes, values] = otr_header_size(items); bytes > kOtrMaxHeaderBytes || values > kMaxJsonValues) {
+    return unsupported(path + ": too much for one .otr file: its header would have " + std::to_string(values) + " values in " +
+                       std::to_string(bytes) + " bytes, and " + std::to_string(kMaxJsonValues) + " values in " +
+                       std::to_string(kOtrMaxHeaderBytes) + " bytes are read");
+  }
+  auto impl = std::make_unique<Impl>(path, compress);
+  OTR_RETURN_IF_ERROR(impl->file.created());
   return OtrWriter(std::move(impl));
 }
 
@@ -184,12 +180,7 @@ Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_
 
 Status OtrWriter::finish() {
   OTR_RETURN_IF_ERROR(impl_->write_header());
-  if (::fsync(impl_->fd) != 0) return impl_->system_error("cannot make durable");
-  if (::rename(impl_->temporary.c_str(), impl_->path.c_str()) != 0) return impl_->system_error("cannot rename");
-  impl_->temporary.clear();
-  return {};
+  return impl_->file.rename();
 }
-
-uint64_t OtrWriter::bytes_written() const { return impl_->at; }
 
 }  // namespace otr

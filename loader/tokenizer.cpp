@@ -148,14 +148,12 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8) const {
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string bytes;
-  for (const int32_t id : ids) bytes += token_bytes(id, skip_special);
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size()) continue;
+    const Impl::Token& token = impl_->tokens[static_cast<size_t>(id)];
+    if (token.exists && !(skip_special && token.special)) bytes += token.bytes;
+  }
   return replace_invalid_utf8(bytes);
-}
-
-std::string_view Tokenizer::token_bytes(int32_t id, bool skip_special) const {
-  if (id < 0 || id >= vocab_size()) return {};
-  const Impl::Token& token = impl_->tokens[static_cast<size_t>(id)];
-  return token.exists && !(skip_special && token.special) ? std::string_view(token.bytes) : std::string_view();
 }
 
 int32_t Tokenizer::vocab_size() const { return static_cast<int32_t>(impl_->tokens.size()); }

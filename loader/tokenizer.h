@@ -3,7 +3,8 @@
 // encode: added tokens are cut out first (special ones too), the text between is NFC-normalised, cut by the file's own regular
 // expression, and every piece is merged byte pair by byte pair. No token is ever added (no BOS, no template): the file's
 // post-processor, truncation and padding play no role. decode: the tokens' bytes, as valid UTF-8.
-// The result equals that of the `tokenizers` package (add_special_tokens = False) up to the age of tables: characters newer
+// The result equals that of the `tokenizers` package (add_special_tokens = False; from 0.23 on, which gives an added token that is matched
+// in normalised text back in its normal form, as this does) up to the age of tables: characters newer
 // than PCRE2's Unicode have no category, and marks newer than Unicode 9 are put in canonical order, as that package does not.
 //
 // Anything in the file that would change the result and is not known here is refused by name (kUnsupported); contents that are
@@ -41,9 +42,6 @@ class Tokenizer {
   // Invalid UTF-8 becomes U+FFFD, one for every maximal invalid part. Ids that name no token are skipped, and with
   // `skip_special` special tokens too.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
-
-  // The bytes of one token, which need not be whole characters; empty where decode() would skip it. Lives as long as the tokenizer.
-  std::string_view token_bytes(int32_t id, bool skip_special) const;
 
   // One more than the highest id. A model's vocab_size may be larger (padding).
   int32_t vocab_size() const;

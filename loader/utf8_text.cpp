@@ -80,17 +80,6 @@ std::string replace_invalid_utf8(std::string_view bytes) {
   return out;
 }
 
-size_t unfinished_utf8(std::string_view bytes) {
-  // Continuation bytes have no lead of their own: at most the last three bytes can be the beginning of something.
-  for (size_t size = std::min<size_t>(bytes.size(), 3); size > 0; --size) {
-    const std::string_view tail = bytes.substr(bytes.size() - size);
-    const uint8_t lead = byte_at(tail, 0);
-    const Step s = step(tail, 0);
-    if (lead >= 0xc2 && lead <= 0xf4 && !s.valid && s.size == size) return size;
-  }
-  return 0;
-}
-
 char32_t next_code_point(std::string_view text, size_t& pos) {
   const uint8_t lead = byte_at(text, pos++);
   if (lead < 0x80) return lead;

@@ -17,9 +17,6 @@ std::optional<size_t> find_invalid_utf8(std::string_view bytes);
 // does.
 std::string replace_invalid_utf8(std::string_view bytes);
 
-// The size of a last character that is well-formed so far but not complete (0 to 3 bytes): more text may finish it.
-size_t unfinished_utf8(std::string_view bytes);
-
 // Reads the code point at `pos` and moves past it. REQUIRES: well-formed text, pos < text.size().
 char32_t next_code_point(std::string_view text, size_t& pos);
 

@@ -89,7 +89,7 @@ class OpenFile {
 };
 
 template <typename Out>
-Status write_frame(const Out& file, std::span<const int32_t> prompt, const PromptHistory& history) {
+Status write_frame(Out&& file, std::span<const int32_t> prompt, const PromptHistory& history) {
   const std::vector<char> raw = encode(prompt, history);
   std::vector<char> stored(ZSTD_compressBound(raw.size()));
   const size_t size = ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), kCompressionLevel);
@@ -103,7 +103,7 @@ Status write_frame(const Out& file, std::span<const int32_t> prompt, const Promp
 }
 
 template <typename Out>
-Status write_all(const Out& file, const HistoryIndex& index) {
+Status write_all(Out&& file, const HistoryIndex& index) {
   HistoryHeader header{{}, kVersion, index.prompts().size(), 0};
   std::memcpy(header.magic, kHistoryMagic, kMagicBytes);
   header.hash = hash_of(header);

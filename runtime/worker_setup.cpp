@@ -31,6 +31,8 @@ void put_config(const ModelConfig& c, WireWriter* w) {
   w->put_array(std::span(c.eos_ids));
 }
 
+double read_real(WireReader* r, const char* field, RealRange range) { return r->number(field, range.least, range.most); }
+
 ModelConfig read_config(WireReader* r) {
   ModelConfig c;
   c.architecture = static_cast<Architecture>(r->integer("architecture", 0, static_cast<int32_t>(Architecture::kQwen3)));
@@ -43,15 +45,16 @@ ModelConfig read_config(WireReader* r) {
   c.vocab_size = r->integer("vocab_size", 1, kMaxVocabSize);
   c.max_position_embeddings = r->integer("max_position_embeddings", 1, kMaxPositions);
   c.rms_norm_eps = r->number("rms_norm_eps", 0.0, 1.0);
-  c.rope_theta = r->number("rope_theta", 1.0, std::numeric_limits<double>::max());
+  c.rope_theta = read_real(r, "rope_theta", kRopeThetaRange);
   if (r->flag("has_yarn")) {
     c.yarn.emplace();
-    c.yarn->factor = r->number("factor", 1.0, 1e9);
+    c.yarn->factor = read_real(r, "factor", kYarnFactorRange);
     c.yarn->original_max_positions = r->integer<int64_t>("original_max_positions", 1, kMaxPositions);
-    c.yarn->beta_fast = r->number("beta_fast", -1e9, 1e9);
-    c.yarn->beta_slow = r->number("beta_slow", -1e9, 1e9);
+    c.yarn->beta_fast = read_real(r, "beta_fast", kYarnBetaRange);
+    c.yarn->beta_slow = read_real(r, "beta_slow", kYarnBetaRange);
     c.yarn->attention_factor = r->number("attention_factor", -1e9, 1e9);
     c.yarn->truncate = r->flag("truncate");
+    if (r->ok() && c.rope_theta <= 1) r->fail("rope_theta", "is not above 1 with yarn");
   }
   for (bool* flag : {&c.tie_word_embeddings, &c.qkv_bias, &c.qk_norm}) *flag = r->flag("config");
   r->array("eos_ids", &c.eos_ids);

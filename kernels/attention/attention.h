@@ -27,6 +27,7 @@ namespace otr {
 class ThreadPool;
 
 inline constexpr int kAttentionSplit = 256;  // keys; a multiple of kPageTokens
+inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
 inline constexpr int kAttentionLanes = 16;   // query rows x group heads that a vector task holds
 inline constexpr int kAttentionMaxHeadDim = 256;
 

@@ -22,12 +22,6 @@ OTR_INLINE __m256 odd_floats(__m256i pairs) {
 
 OTR_INLINE __m256i load_pairs(const Element* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
-OTR_INLINE __m256i broadcast_pair(const Element* a) {
-  int pair;
-  __builtin_memcpy(&pair, a, sizeof pair);
-  return _mm256_set1_epi32(pair);
-}
-
 template <int kRows>
 __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first_row) {
   VecAvx2 acc[kRows];
@@ -42,7 +36,7 @@ __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first
       const VecAvx2 even{even_floats(lo), even_floats(hi)}, odd{odd_floats(lo), odd_floats(hi)};
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        const __m256i row = broadcast_pair(a + r * t.stride);
+        const __m256i row = broadcast_bf16_pair(a + r * t.stride);
         const __m256 a0 = even_floats(row), a1 = odd_floats(row);
         acc[r] = fma_(VecAvx2{a0, a0}, even, acc[r]);
         acc[r] = fma_(VecAvx2{a1, a1}, odd, acc[r]);

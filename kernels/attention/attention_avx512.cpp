@@ -17,12 +17,6 @@ constexpr int kRowBlock = 16;
 
 OTR_INLINE __m512bh load_lanes(const Element* b) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b)); }
 
-OTR_INLINE __m512bh broadcast_pair(const Element* a) {
-  int pair;
-  __builtin_memcpy(&pair, a, sizeof pair);
-  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-}
-
 // kStride: t.stride where it is known, which makes every row's address a constant away from the first one's; otherwise 0.
 template <int kRows, int kStride>
 __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first_row) {
@@ -47,15 +41,15 @@ __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const Element* row = a + r * stride;
-        acc[r] = _mm512_dpbf16_ps(acc[r], b0, broadcast_pair(row));
-        acc[r] = _mm512_dpbf16_ps(acc[r], b1, broadcast_pair(row + 2));
-        acc[r] = _mm512_dpbf16_ps(acc[r], b2, broadcast_pair(row + 4));
-        acc[r] = _mm512_dpbf16_ps(acc[r], b3, broadcast_pair(row + 6));
+        acc[r] = _mm512_dpbf16_ps(acc[r], b0, broadcast_bf16_pair(row));
+        acc[r] = _mm512_dpbf16_ps(acc[r], b1, broadcast_bf16_pair(row + 2));
+        acc[r] = _mm512_dpbf16_ps(acc[r], b2, broadcast_bf16_pair(row + 4));
+        acc[r] = _mm512_dpbf16_ps(acc[r], b3, broadcast_bf16_pair(row + 6));
       }
     }
     for (; pair < pairs; ++pair, a += 2, b += 32) {
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbf16_ps(acc[r], load_lanes(b), broadcast_pair(a + r * stride));
+      for (int r = 0; r < kRows; ++r) acc[r] = _mm512_dpbf16_ps(acc[r], load_lanes(b), broadcast_bf16_pair(a + r * stride));
     }
   }
 #pragma GCC unroll 16

@@ -8,7 +8,6 @@
 
 namespace otr {
 
-inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
 inline constexpr int kAttentionKeyStep = 32;    // keys are processed in steps of this many: one AMX step, half a page
 inline constexpr int kAttentionValueRows = 64;  // rows of V^T in one product
 

@@ -10,7 +10,6 @@
 namespace otr {
 
 inline constexpr int kAttentionSm90Rows = kWgmmaM;  // query rows x group heads of a task
-inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
 
 OTR_HOST_DEVICE constexpr int attention_sm90_tile_rows(int num_heads, int num_kv_heads) {
   const int group = num_heads / num_kv_heads;

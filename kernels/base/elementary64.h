@@ -13,7 +13,7 @@ struct SinCos {
   double sin, cos;
 };
 
-// REQUIRES: |angle| < 2^20. Plain +, x and fma; Taylor polynomials on [-pi/4, pi/4].
+// REQUIRES: |angle| < 2^24, as that of the last position of the longest context is. Plain +, x and fma; Taylor polynomials on [-pi/4, pi/4].
 OTR_INLINE SinCos sincos64(double angle) {
   constexpr double kTwoOverPi = 0.63661977236758134308;
   constexpr double kPiHalfHi = 1.57079632679489655800, kPiHalfLo = 6.12323399573676603587e-17;

@@ -11,8 +11,7 @@
 namespace otr {
 namespace {
 
-// About 200 us: longer than the gap between two launches of a tick, or two ticks, far shorter than a scheduling quantum. When there are more
-// threads than CPUs, spinning would only take time from the thread that has work.
+// About 200 us: longer than the gap between two launches of a tick, or two ticks, far shorter than a scheduling quantum.
 constexpr int kSpins = 16000;
 
 }  // namespace

@@ -50,7 +50,8 @@ Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>*
 CudaDevice::~CudaDevice() {
   if (stream_ == nullptr) return;
   (void)wait();
-  (void)cudaStreamDestroy(stream_);
+  if (hung_) memory_.abandon();
+  else (void)cudaStreamDestroy(stream_);
 }
 
 void CudaDevice::make_current() const { (void)cudaSetDevice(ordinal_); }
@@ -71,7 +72,7 @@ void* CudaDevice::allocate(size_t bytes) {
 void CudaDevice::release(void* data) {
   if (data == nullptr) return;
   (void)wait();
-  memory_.release(data);
+  if (!hung_) memory_.release(data);
 }
 
 Status CudaDevice::give_back(void* data) {
@@ -93,7 +94,7 @@ void* CudaDevice::allocate_host(size_t bytes) {
 }
 
 void CudaDevice::release_host(void* data) {
-  if (data != nullptr) (void)cudaFreeHost(data);
+  if (data != nullptr && !hung_) (void)cudaFreeHost(data);
 }
 
 uint64_t CudaDevice::free_bytes() const {
@@ -127,9 +128,11 @@ void CudaDevice::clear(void* data, size_t bytes) {
 
 void CudaDevice::keep(const Status& status) {
   if (failure_.ok()) failure_ = status;
+  hung_ |= status.code() == StatusCode::kTimeout;
 }
 
 Status CudaDevice::wait() {
+  if (hung_) return failure_;
   make_current();
   const Stopwatch time;
   for (;;) {
@@ -180,6 +183,7 @@ void CudaDevice::launch(const Capture& capture) {
 }
 
 void CudaDevice::destroy(const Capture& capture) {
+  if (hung_) return;
   make_current();
   (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(capture.executable));
 }

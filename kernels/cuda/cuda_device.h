@@ -1,7 +1,8 @@
 // CudaDevice: an Accelerator on a CUDA device: one stream, blocks of memory (device_memory.h), CUDA graphs.
 //
 // Every call makes its device the calling thread's. wait() asks again and again instead of sleeping, since a tick is a millisecond, and
-// gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again.
+// gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again. What a device that hangs may
+// still use (memory, captures, the stream) is left to the end of the process: CUDA would wait for it, without a limit.
 //
 // Thread safety: as Accelerator.
 #pragma once
@@ -58,7 +59,8 @@ class CudaDevice final : public Accelerator {
   const int ordinal_;
   DeviceMemory memory_;
   cudaStream_t stream_ = nullptr;
-  Status failure_;  // the first one
+  Status failure_;     // the first one
+  bool hung_ = false;  // a wait ended before the device did
   std::atomic<uint64_t> num_waits_ = 0;  // others may read it
 };
 

@@ -29,6 +29,7 @@ class DeviceMemory {
 
   void* allocate(size_t bytes);  // content undefined; null if the device refuses
   void release(void* data);      // of allocate(), or null
+  void abandon() { blocks_.clear(); }  // all blocks stay as they are, for something may run on them for ever
   // Errors: kUnsupported where the device cannot, kInternal with the driver's error.
   Status give_back(void* data);
   // Returns how many bytes of the block are undefined now: 0 where it had kept its memory. Errors: kOutOfMemory; the block is without

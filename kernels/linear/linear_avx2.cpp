@@ -23,12 +23,6 @@ OTR_INLINE __m256 odd_floats(__m256i pairs) {
 
 OTR_INLINE __m256i load_pairs(const Element* p) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(p)); }
 
-OTR_INLINE __m256i broadcast_pair(const Element* x) {
-  int pair;
-  __builtin_memcpy(&pair, x, sizeof pair);
-  return _mm256_set1_epi32(pair);
-}
-
 template <int kRows>
 __attribute__((noinline)) void multiply_rows(const LinearParams& p, int64_t first_row, int64_t block) {
   const int64_t steps = (p.weight.in_features + kLinearStepK - 1) / kLinearStepK;
@@ -50,7 +44,7 @@ __attribute__((noinline)) void multiply_rows(const LinearParams& p, int64_t firs
         const VecAvx2 even{even_floats(lo), even_floats(hi)}, odd{odd_floats(lo), odd_floats(hi)};
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
-          const __m256i row = broadcast_pair(x + r * p.x_stride + 2 * pair);
+          const __m256i row = broadcast_bf16_pair(x + r * p.x_stride + 2 * pair);
           const __m256 x0 = even_floats(row), x1 = odd_floats(row);
           acc[r][tile] = fma_(VecAvx2{x0, x0}, even, acc[r][tile]);
           acc[r][tile] = fma_(VecAvx2{x1, x1}, odd, acc[r][tile]);

@@ -18,12 +18,6 @@ constexpr int kRowBlock = 6;
 constexpr int kFusedRows = 16;     // up to here rows expand on the way
 constexpr int kFusedRowBlock = 5;  // what fits the registers then
 
-OTR_INLINE __m512bh broadcast_pair(const Element* x) {
-  int pair;
-  __builtin_memcpy(&pair, x, sizeof pair);
-  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-}
-
 // Adds a group to rows [first, first + kRows). `expanded`: the group as bf16, or null: nibbles are expanded on the way.
 template <int kRows, bool kExpanded>
 __attribute__((noinline)) void add_rows(const W4Group& g, const W4Expanded* expanded, int first, W4Sums* sums) {
@@ -49,7 +43,7 @@ __attribute__((noinline)) void add_rows(const W4Group& g, const W4Expanded* expa
       }
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
-        const __m512bh pair = broadcast_pair(x + r * g.x_stride + 2 * i);
+        const __m512bh pair = broadcast_bf16_pair(x + r * g.x_stride + 2 * i);
         partial[r][0][i % 2] = _mm512_dpbf16_ps(partial[r][0][i % 2], w[0], pair);
         partial[r][1][i % 2] = _mm512_dpbf16_ps(partial[r][1][i % 2], w[1], pair);
       }

@@ -44,7 +44,8 @@ struct VecNoiseWords {
     const PhiloxWords<NoisePair<Wide>> words = noise_words(d.noise, keys, quads, static_cast<uint32_t>(d.position));
     const Wide first[4] = {words.w[0].a, words.w[1].a, words.w[2].a, words.w[3].a};
     const Wide second[4] = {words.w[0].b, words.w[1].b, words.w[2].b, words.w[3].b};
-    return any_at_least(first, bound) | any_at_least(second, bound);
+    const int in_first = any_at_least(first, bound), in_second = any_at_least(second, bound);
+    return (in_first | in_second) != 0;  // one branch, not two
   }
   // Those of the block's tokens 16 j … 16 j + 15 in words[j].
   OTR_INLINE void in_token_order(const PhiloxWords<Wide>& words_of_block, U words[4]) {

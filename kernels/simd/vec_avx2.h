@@ -233,4 +233,11 @@ OTR_INLINE void transpose_fours(UintAvx2 words[4]) {
   transpose_fours_half(&words[0].hi, &words[1].hi, &words[2].hi, &words[3].hi);
 }
 
+// Two bf16 in every lane of 32 bits.
+OTR_INLINE __m256i broadcast_bf16_pair(const Element* x) {
+  int pair;
+  __builtin_memcpy(&pair, x, sizeof pair);
+  return _mm256_set1_epi32(pair);
+}
+
 }  // namespace otr

@@ -193,4 +193,11 @@ OTR_INLINE void transpose_fours(UintAvx512 words[4]) {
   words[3].v = _mm512_unpackhi_epi64(b, d);
 }
 
+// Two bf16 in every lane of 32 bits.
+OTR_INLINE __m512bh broadcast_bf16_pair(const Element* x) {
+  int pair;
+  __builtin_memcpy(&pair, x, sizeof pair);
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+}
+
 }  // namespace otr

@@ -1,7 +1,10 @@
 // config.json and generation_config.json: what is accepted keeps the invariants that the rest of the engine computes with.
 // Input: config.json, and after a zero byte generation_config.json.
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
+#include "graph/rope_frequencies.h"
 #include "loader/model_config.h"
 #include "loader/weight_names.h"
 #include "loader/weight_plan.h"
@@ -26,6 +29,9 @@ void require_invariants(const ModelConfig& c) {
   for (const int32_t id : c.eos_ids) require(id >= 0 && id < c.vocab_size, "eos ids are in the vocabulary");
   require(std::is_sorted(c.eos_ids.begin(), c.eos_ids.end()), "eos ids ascend");
   require(context_limit(c) >= c.max_position_embeddings && context_limit(c) <= kMaxPositions, "the context is bounded");
+  std::vector<float> frequencies(static_cast<size_t>(c.head_dim) / 2);
+  require(std::isfinite(rope_frequencies(c, frequencies)), "cosine and sine are finite");
+  require(std::ranges::all_of(frequencies, [](float f) { return f >= 0 && f <= 1; }), "frequencies are between 0 and 1");
 }
 
 }  // namespace

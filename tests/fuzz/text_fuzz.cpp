@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "loader/file.h"
-#include "loader/streaming_decoder.h"
 #include "loader/tokenizer.h"
 #include "loader/tokenizer_file.h"
 #include "loader/utf8_text.h"
@@ -42,14 +41,6 @@ void require_decodable(const Tokenizer& tokenizer, const std::vector<int32_t>& i
   for (const bool skip_special : {false, true}) {
     const std::string text = tokenizer.decode(ids, skip_special);
     require(!find_invalid_utf8(text), "decoded text is UTF-8");
-    StreamingDecoder decoder(tokenizer, skip_special);
-    std::string streamed;
-    for (size_t at = 0, count = 0; at < ids.size(); at += count) {
-      count = std::min<size_t>(1 + at % 3, ids.size() - at);
-      streamed += decoder.push({&ids[at], count});
-      require(!find_invalid_utf8(streamed), "streamed text ends at a character");
-    }
-    require(streamed + decoder.flush() == text, "streaming gives the same text");
   }
 }
 

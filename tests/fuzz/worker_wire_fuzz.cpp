@@ -1,7 +1,9 @@
 // Messages between an engine and its worker processes: what is accepted is within the limits, and is written back as the same bytes.
 // The first byte says which message the others are.
 #include <algorithm>
+#include <vector>
 
+#include "graph/rope_frequencies.h"
 #include "runtime/link_wire.h"
 #include "runtime/page_net_wire.h"
 #include "runtime/report_wire.h"
@@ -47,6 +49,10 @@ void check_setup(WireView in) {
   const auto read = decode_setup(in, files);
   if (!read.ok()) return check_refusal(read.status());
   require(read.value().index < read.value().num_workers, "the worker is one of them");
+  const ModelConfig& target = read.value().target.config;
+  std::vector<float> frequencies(static_cast<size_t>(target.head_dim) / 2);
+  rope_frequencies(target, frequencies);
+  require(std::ranges::all_of(frequencies, [](float f) { return f >= 0 && f <= 1; }), "frequencies are between 0 and 1");
   WireBytes again;
   std::vector<int> files_again;
   encode_setup(read.value(), &again, &files_again);

@@ -394,21 +394,27 @@ TEST_P(Attention, NothingOutsideTheOperandsIsTouched) {
       const size_t size = static_cast<size_t>(layout.page_elements());
       const GuardedBuffer<Element> page(random_elements(size, 1.0f, 6), guard);
       const GuardedBuffer<Element> q(random_elements(static_cast<size_t>(h.num_heads) * h.head_dim, 1.0f, 7), guard);
-      GuardedBuffer<Element> out(static_cast<size_t>(padded(h.num_heads * h.head_dim)), guard);
+      const int64_t stride = padded(h.num_heads * h.head_dim);
+      GuardedBuffer<Element> out(untouched(static_cast<size_t>(stride)), guard);
       const int32_t position = 63;
       const PageId id = 0;
       const RowSegment segment = {0, 1, 0};
       const RowTile tile = {0, 0, 1};
+      const TileBundle bundle = {0, 1, 0};
       RowBatch batch = {};
-      batch.num_rows = batch.num_segments = batch.num_tiles = 1;
+      batch.num_rows = batch.num_segments = batch.num_tiles = batch.num_bundles = 1;
       batch.positions = &position;
       batch.segments = &segment;
       batch.tiles = &tile;
+      batch.bundles = &bundle;
       batch.page_tables = &id;
       ThreadPool pool(1);
-      const int64_t stride = padded(h.num_heads * h.head_dim);
       kernels->attention({&batch, 0, h.num_heads, layout, 0.1f, q.data(), page.data(), out.data(), stride}, pool);
-      for (int i = 0; i < h.num_heads * h.head_dim; ++i) ASSERT_TRUE(is_finite_bits(to_float(out.data()[i]))) << i;
+      const Element poison = untouched(1)[0];
+      for (int i = 0; i < stride; ++i) {
+        ASSERT_EQ(bits_of(out.data()[i]) != bits_of(poison), i < h.num_heads * h.head_dim) << h.num_heads << " heads of " << h.head_dim << ", " << i;
+        ASSERT_TRUE(is_finite_bits(to_float(out.data()[i]))) << i;
+      }
       problem.run(*kernels, {{0, 40, 24}}, 1, guard);
     }
   }

@@ -124,7 +124,7 @@ TEST(ModelConfig, ReadsYarnInBothSpellings) {
   EXPECT_FALSE(newer.value().yarn->truncate);
   EXPECT_EQ(context_limit(newer.value()), newer.value().max_position_embeddings);
   for (const char* bad : {R"({"type":"yarn"})", R"({"type":"yarn","factor":0.5})", R"({"type":"yarn","factor":2,"beta_slow":64})",
-                          R"({"type":"yarn","factor":2,"original_max_position_embeddings":0})"}) {
+                          R"({"type":"yarn","factor":2,"original_max_position_embeddings":0})", R"({"type":"yarn","factor":2,"rope_theta":1})"}) {
     EXPECT_EQ(load(with_key(kQwen2, "rope_scaling", bad)).status().code(), StatusCode::kBadInput) << bad;
   }
 }

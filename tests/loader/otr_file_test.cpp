@@ -37,7 +37,7 @@ constexpr Coding kCodings[] = {Coding::kQuick, Coding::kSmall, Coding::kStored};
 std::string write_otr(const TempFolder& folder, Coding coding, const std::string& weights, int threads = 2) {
   ThreadPool pool(threads);
   const std::string path = folder / "small.otr";
-  auto writer = OtrWriter::create(path, coding != Coding::kStored);
+  auto writer = OtrWriter::create(path, std::vector<OtrPlanned>{{"config.json", 8}, {"w", weights.size()}}, coding != Coding::kStored);
   EXPECT_TRUE(writer.ok());
   EXPECT_TRUE(writer.value().add_file("config.json", "{\"a\": 1}", pool).ok());
   EXPECT_TRUE(writer.value().add_weight("w", weights.data(), weights.size(),
@@ -298,12 +298,65 @@ TEST(OtrFile, AnUnfinishedWriterLeavesNothing) {
   const TempFolder folder;
   {
     ThreadPool pool(1);
-    auto writer = OtrWriter::create(folder / "never.otr", true);
+    auto writer = OtrWriter::create(folder / "never.otr", std::vector<OtrPlanned>{{"config.json", 2}}, true);
     ASSERT_TRUE(writer.ok());
     ASSERT_TRUE(writer.value().add_file("config.json", "{}", pool).ok());
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  EXPECT_EQ(OtrWriter::create(folder / "no/such/folder/x.otr", true).status().code(), StatusCode::kIoError);
+  EXPECT_EQ(OtrWriter::create(folder / "no/such/folder/x.otr", {}, true).status().code(), StatusCode::kIoError);
+}
+
+// A header beyond the 16 MiB that a model of 93 GB needs.
+TEST(OtrFile, ALargeHeaderIsRead) {
+  const TempFolder folder;
+  const std::string name(size_t{17} << 20, 'w'), path = folder / "large.otr";
+  ThreadPool pool(1);
+  auto writer = OtrWriter::create(path, std::vector<OtrPlanned>{{name, 2}}, true);
+  ASSERT_TRUE(writer.ok()) << writer.status().message();
+  ASSERT_TRUE(writer.value().add_weight(name, "ab", 2, OtrCoding::kPlain, pool).ok());
+  ASSERT_TRUE(writer.value().finish().ok());
+  const auto file = OtrFile::open(path);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_NE(file.value().weight_item(name), nullptr);
+}
+
+std::vector<OtrPlanned> layers(uint64_t count, uint64_t bytes_each) {
+  std::vector<OtrPlanned> items;
+  for (uint64_t i = 0; i < count; ++i) items.push_back({"layers." + std::to_string(i) + ".gate_up", bytes_each});
+  return items;
+}
+
+TEST(OtrWriter, WhatCouldNotBeReadIsNotWritten) {
+  const TempFolder folder;
+  const std::string path = folder / "vast.otr";
+  EXPECT_TRUE(OtrWriter::create(path, layers(80, uint64_t{145'000'000'000} / 80), true).ok());  // Qwen2.5-72B
+  // 5 values a frame, 4 an item: 799,920 frames in 80 items have 3,999,924 values, 800,000 more than four million.
+  EXPECT_TRUE(OtrWriter::create(path, layers(80, uint64_t{9'999} * kOtrWrittenFrameBytes), true).ok());
+  expect_error(OtrWriter::create(path, layers(80, uint64_t{10'000} * kOtrWrittenFrameBytes), true).status(), StatusCode::kUnsupported,
+               {path + ": too much for one .otr file", "4000324 values in", "and 4000000 values in 67108864 bytes are read"});
+  expect_error(OtrWriter::create(path, std::vector<OtrPlanned>{{std::string(kOtrMaxHeaderBytes, 'w'), 1}}, true).status(),
+               StatusCode::kUnsupported, {path, "too much for one .otr file"});
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+// Never less than what is written, and hardly more: frames that are stored have the longest numbers.
+TEST(OtrWriter, TheHeadersSizeIsKnownBefore) {
+  const TempFolder folder;
+  for (const size_t frames : {1u, 40u}) {
+    const std::string weights(frames * kOtrWrittenFrameBytes, 'w'), path = folder / "stored.otr";
+    const std::vector<OtrPlanned> items = {{"w", weights.size()}};
+    ThreadPool pool(2);
+    auto writer = OtrWriter::create(path, items, false);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE(writer.value().add_weight("w", weights.data(), weights.size(), OtrCoding::kNibbles, pool).ok());
+    ASSERT_TRUE(writer.value().finish().ok());
+    uint64_t raw = 0;
+    std::memcpy(&raw, read_whole(path).data() + 32, sizeof raw);
+    const OtrHeaderSize most = otr_header_size(items);
+    EXPECT_LE(raw, most.bytes);
+    EXPECT_GT(raw + 6 * frames, most.bytes);
+    EXPECT_EQ(most.values, 8 + 5 * frames);
+  }
 }
 
 TEST(OpenModel, AnOtrFileGivesTheFoldersWeights) {
@@ -318,8 +371,11 @@ TEST(OpenModel, AnOtrFileGivesTheFoldersWeights) {
     return static_cast<size_t>(p.elements()) * (p.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
   };
   std::vector<std::string> pieces;
+  std::vector<OtrPlanned> items;
+  for (const char* name : {"config.json", "generation_config.json"}) items.push_back({name, read_whole(folder_path + "/" + name).size()});
+  for (const WeightPiece& piece : plan.pieces) items.push_back({piece.name, bytes_of(piece)});
   {
-    auto writer = OtrWriter::create(path, true);
+    auto writer = OtrWriter::create(path, items, true);
     ASSERT_TRUE(writer.ok());
     for (const char* name : {"config.json", "generation_config.json"}) {
       ASSERT_TRUE(writer.value().add_file(name, read_whole(folder_path + "/" + name), pool).ok());

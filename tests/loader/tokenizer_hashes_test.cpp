@@ -2,7 +2,6 @@
 // the file and says what is in it.
 #include <cstdlib>
 
-#include "loader/streaming_decoder.h"
 #include "loader/tokenizer.h"
 #include "loader/xxh64.h"
 #include "tests/loader/loader_fixture.h"
@@ -71,20 +70,6 @@ std::vector<int32_t> sequence(uint64_t index, int32_t vocab_size) {
   return ids;
 }
 
-// Pushes the ids in random portions; every portion's text must be whole characters.
-std::string streamed(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool skip_special, std::mt19937& random) {
-  StreamingDecoder decoder(tokenizer, skip_special);
-  std::string text;
-  while (!ids.empty()) {
-    const size_t count = std::min<size_t>(random() % 4, ids.size());
-    const std::string portion = decoder.push(ids.first(count));
-    EXPECT_TRUE(tokenizer.encode(portion).ok()) << "not whole characters";
-    text += portion;
-    ids = ids.subspan(count);
-  }
-  return text + decoder.flush();
-}
-
 TEST(TokenizerHashes, TextsEncodeAndDecodeAsThePackageDoes) {
   const Hashes hashes = Hashes::load();
   ASSERT_GE(hashes.texts.size(), 10'000u);
@@ -112,40 +97,6 @@ TEST(TokenizerHashes, SequencesDecodeAsThePackageDoes) {
           << kTokenizers[k] << " ids " << testing::PrintToString(ids);
     }
   }
-}
-
-TEST(StreamingDecoder, EqualsDecodingAtOnce) {
-  const Hashes hashes = Hashes::load();
-  std::mt19937 random(6);
-  for (const char* name : kTokenizers) {
-    const Tokenizer tokenizer = loaded(name);
-    for (size_t i = 0; i < 3000; ++i) {
-      const std::vector<int32_t> ids = i % 2 ? sequence(i, tokenizer.vocab_size()) : tokenizer.encode(hashes.texts[i]).value();
-      for (const bool skip_special : {false, true}) {
-        ASSERT_EQ(streamed(tokenizer, ids, skip_special, random), tokenizer.decode(ids, skip_special))
-            << testing::PrintToString(ids);
-      }
-    }
-  }
-}
-
-TEST(StreamingDecoder, HoldsBackAnUnfinishedCharacterOnly) {
-  const Tokenizer tokenizer = loaded(kTokenizers[1]);
-  const auto byte = [&](const char* spelling) { return tokenizer.id_of(spelling).value(); };
-  const std::vector<int32_t> face = {byte("ð"), byte("Ł"), byte("Ļ"), byte("Ĥ")};  // f0 9f 99 82: 🙂
-  StreamingDecoder decoder(tokenizer, false);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(decoder.push({&face[i], 1}), "");
-  EXPECT_EQ(decoder.push({&face[3], 1}), "\xf0\x9f\x99\x82");
-  EXPECT_EQ(decoder.flush(), "");
-  EXPECT_EQ(decoder.push({face.data(), 3}), "");
-  const int32_t letter = byte("a");
-  EXPECT_EQ(decoder.push({&letter, 1}),
-            "\xef\xbf\xbd"
-            "a");
-  EXPECT_EQ(decoder.push({face.data(), 2}), "");
-  EXPECT_EQ(decoder.flush(), "\xef\xbf\xbd");
-  EXPECT_EQ(decoder.push({&letter, 1}), "a");
-  EXPECT_EQ(decoder.push({&face[1], 1}), "\xef\xbf\xbd");  // no character begins with it: nothing to wait for
 }
 
 }  // namespace

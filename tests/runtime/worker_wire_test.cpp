@@ -41,6 +41,25 @@ TEST(WorkerWire, Setup) {
   EXPECT_FALSE(decode_setup(bytes, files).ok());
 }
 
+// What the loader refuses, since rotary frequencies would not be finite.
+TEST(WorkerWire, SetupOfAConfigThatNoModelHasIsRefused) {
+  const auto decodes = [](const std::function<void(ModelConfig*)>& change) {
+    WorkerSetup setup = sample_setup();
+    change(&setup.target.config);
+    WireBytes bytes;
+    std::vector<int> files;
+    encode_setup(setup, &bytes, &files);
+    return decode_setup(bytes, files).ok();
+  };
+  EXPECT_TRUE(decodes([](ModelConfig*) {}));
+  EXPECT_TRUE(decodes([](ModelConfig* c) { c->rope_theta = 1, c->yarn.reset(); }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->rope_theta = 1; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->rope_theta = 1e300; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->yarn->factor = 1e300; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->yarn->beta_fast = 0; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->yarn->beta_slow = -1; }));
+}
+
 TEST(WorkerWire, Start) {
   for (const bool is_blocked : {false, true}) {
     WireBytes bytes, again;

@@ -94,6 +94,24 @@ class Inflated(InflateTest):
                   for model in (wide, recipe)]
         self.assertTrue(rolled[0] == rolled[1])
 
+    def test_the_umask_says_who_may_read(self):
+        for mask in (0o077, 0o022):
+            before = os.umask(mask)
+            try:
+                out = self.inflate(f"wide-{mask}", shape())
+            finally:
+                os.umask(before)
+            self.assertEqual(out.stat().st_mode & 0o777, 0o777 & ~mask)
+            for path in out.iterdir():
+                self.assertEqual(path.stat().st_mode & 0o777, 0o666 & ~mask, path)
+
+    def test_what_no_otr_file_takes_is_not_written(self):
+        vast, out = self.inflate("vast", shape(hidden=16384, intermediate=53248, layers=126, heads=512), "--recipe"), self.folder / "vast.otr"
+        code, _, err = outrider("convert", vast, "-o", out)
+        self.assertEqual(code, 3)
+        self.assertIn(f"{out}: too much for one .otr file", err)
+        self.assertEqual(list(self.folder.glob("vast.otr*")), [])
+
     def test_inspect_shows_a_recipe(self):
         wide, recipe = self.inflate("wide", shape()), self.inflate("recipe", shape(), "--recipe")
         facts = [json.loads(self.run_ok("inspect", model, "--json")) for model in (wide, recipe)]
@@ -123,7 +141,8 @@ class Inflated(InflateTest):
         for text, changes, why in (("{", {}, "inflate.json"), ("{}", {}, '"source" must be a folder'), ('{"source": 7}', {}, '"source" must be a folder'),
                                    ('{"source": "../nowhere"}', {}, "nowhere"), ('{"source": "../nested"}', {}, "inflated itself"),
                                    (None, {"rms_norm_eps": 1e-5}, "rms_norm_eps"), (None, {"hidden_size": 100}, "hidden"),
-                                   (None, {"rope_theta": 5.0}, "another family")):
+                                   (None, {"rope_theta": 5.0}, "another family"),
+                                   (None, {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "YaRN")):
             with self.subTest(why=why):
                 bad = self.folder / "bad"
                 shutil.copytree(good, bad)

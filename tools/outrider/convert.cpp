@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
@@ -42,11 +44,17 @@ OtrCoding coding_of(const WeightPiece& piece, bool small) {
 
 void write_otr(const std::string& folder, const std::string& path, bool compress, bool small, OpenModel& model, const WeightPlan& plan,
                ThreadPool& pool) {
-  OtrWriter writer = check(OtrWriter::create(path, compress));
+  std::vector<std::pair<const char*, std::string>> files;
+  std::vector<OtrPlanned> items;
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json"}) {
     const std::string file = join_path(folder, name);
-    if (path_exists(file)) check(writer.add_file(name, check(read_text_file(file, kMaxTextBytes)), pool));
+    if (!path_exists(file)) continue;
+    files.emplace_back(name, check(read_text_file(file, kMaxTextBytes)));
+    items.push_back({name, files.back().second.size()});
   }
+  for (const WeightPiece& piece : plan.pieces) items.push_back({piece.name, piece_bytes(piece)});
+  OtrWriter writer = check(OtrWriter::create(path, items, compress));
+  for (const auto& [name, text] : files) check(writer.add_file(name, text, pool));
   std::vector<uint8_t> data;
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const WeightPiece& piece = plan.pieces[i];

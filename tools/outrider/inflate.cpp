@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -55,9 +54,9 @@ constexpr const char* kCopiedFiles[] = {
 // A folder beside its final place, which goes away again unless it is published.
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& path) : path_(path), temporary_(path + ".XXXXXX") {
-    if (!::mkdtemp(temporary_.data())) fail(path, "cannot create a temporary folder beside it");
-    ::chmod(temporary_.c_str(), 0755);
+  explicit NewFolder(const std::string& path) : path_(path) {
+    const int made = make_beside(path, &temporary_, [](const char* name) { return ::mkdir(name, 0777); });
+    if (made < 0) fail(path, "cannot create a temporary folder beside it");
   }
   ~NewFolder() {
     std::error_code ignored;

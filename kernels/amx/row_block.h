@@ -1,0 +1,75 @@
+// Up to 32 rows by 32 outputs with AMX tiles: the product that the cpu-amx paths of linear and linear_w4 share.
+//
+// Tiles: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x rows 0-15 and 16-31 (left operand, straight from x),
+// 6 and 7 = weight tiles of outputs 0-15 and 16-31 (right operand). Blocks of 32 rows take 4 loads for 4 products; fewer rows have the
+// tiles configured to their counts, so that nothing past x is touched and a single row costs neither the cycles nor the loads of sixteen.
+// Reduction order: C starts at 0 and adds steps of 32 inputs ascending. Inside a step TDPBF16PS's own: even and odd inputs in two fma
+// chains ascending, added, then added to C; denormals are zero. A row of a tile never sees another row, so neither the row count nor the
+// configuration matters.
+//
+// Thread safety: the tiles are the calling thread's. A task begins with amx_configure_rows and ends with tile_release.
+#pragma once
+
+#include "kernels/amx/tile.h"
+
+namespace otr {
+
+inline constexpr int kAmxBlockRows = 2 * kTileRows, kAmxBlockColumns = 2 * kTileColumns;
+inline constexpr int kAmxStepElements = kAmxBlockColumns * kTileDepth;  // of the weight: two tiles
+
+struct alignas(64) AmxBlock {
+  float row[kAmxBlockRows][kAmxBlockColumns];
+};
+
+OTR_INLINE void amx_configure_rows(int upper, int lower) {
+  TileConfig config = full_tiles();
+  config.rows[0] = config.rows[1] = config.rows[4] = static_cast<uint8_t>(upper);
+  config.rows[2] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(lower);
+  tile_configure(config);
+}
+
+// kBoth: the block has more than 16 rows. REQUIRES: tiles configured to its row counts.
+template <bool kBoth>
+OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, const Element* w, int64_t steps, AmxBlock* out) {
+  const int64_t row_bytes = x_stride * 2;
+  const Element* lower = x + kTileRows * x_stride;
+  tile_zero<0>();
+  tile_zero<1>();
+  if constexpr (kBoth) {
+    tile_zero<2>();
+    tile_zero<3>();
+  }
+  for (int64_t step = 0; step < steps; ++step, w += kAmxStepElements) {
+    tile_load<4>(x + step * kTileDepth, row_bytes);
+    tile_load<6>(w, kTileBytes);
+    tile_dot<0, 4, 6>();
+    tile_load<7>(w + kAmxStepElements / 2, kTileBytes);
+    tile_dot<1, 4, 7>();
+    if constexpr (kBoth) {
+      tile_load<5>(lower + step * kTileDepth, row_bytes);
+      tile_dot<2, 5, 6>();
+      tile_dot<3, 5, 7>();
+    }
+  }
+  constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
+  tile_store<0>(&out->row[0][0], kStride);
+  tile_store<1>(&out->row[0][kTileColumns], kStride);
+  if constexpr (kBoth) {
+    tile_store<2>(&out->row[kTileRows][0], kStride);
+    tile_store<3>(&out->row[kTileRows][kTileColumns], kStride);
+  }
+}
+
+// out->row[0 … rows) = x W^T. `w`: [steps][2 tiles][16 pairs of inputs][16 outputs][2]. REQUIRES: 1 <= rows <= 32, and where a block of
+// 32 rows comes, which is before all others, amx_configure_rows(16, 16).
+OTR_INLINE void amx_multiply_rows(const Element* x, int64_t x_stride, int rows, const Element* w, int64_t steps, AmxBlock* out) {
+  if (rows <= kTileRows) {
+    amx_configure_rows(rows, kTileRows);
+    amx_multiply_configured<false>(x, x_stride, w, steps, out);
+  } else {
+    if (rows < kAmxBlockRows) amx_configure_rows(kTileRows, rows - kTileRows);
+    amx_multiply_configured<true>(x, x_stride, w, steps, out);
+  }
+}
+
+}  // namespace otr
