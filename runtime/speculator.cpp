@@ -92,7 +92,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
                                 .by_q = policy.by_q, .uncoupled = policy.uncoupled, .paced = PacedLevels(options_.pace, options_.pace_options, name)};
   const auto named = [&name](const auto& d) { return d.name == name; };
   if (is_remote(name)) {
-    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live, options_.pace);
+    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live, options_.pace, /*gives_up=*/policy.kind == PolicyKind::kAuto);
     remote_ = remote.get();
     return std::unique_ptr<Drafter>(std::move(remote));
   }
