@@ -61,9 +61,8 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
-    constexpr int32_t kLargeBatch = 512;  // where few rows may draft at once, and few nodes each
-    const int32_t most = options.policy.kind != PolicyKind::kAuto ? options.policy.verify_tokens
-                         : options.max_batch <= kLargeBatch ? kMaxDraftNodes : options.policy.verify_tokens / 4;
+    // A few rows of a large batch may be all that is left, with all that their drafters propose: 14 KB a forest.
+    const int32_t most = options.policy.kind == PolicyKind::kAuto ? kMaxDraftNodes : options.policy.verify_tokens;
     for (Forest& forest : s->forests_) forest.reserve(most);
   }
   const size_t batch = static_cast<size_t>(options.max_batch);
