@@ -55,11 +55,11 @@ def steady(ticks, batch):
 
 
 def chosen(ticks):
-    """What drafted most often, and how many tokens of a sample a tick verified on average."""
+    """What drafted most often, and how many drafted tokens of a sample a tick verified on average."""
     if not ticks:
         return "-"
     drafters = collections.Counter("+".join(t["drafters"]) if t["drafted"] else "off" for t in ticks).most_common(1)[0][0]
-    return f"{drafters}, {sum(t['verified'] for t in ticks) / sum(t['batch'] for t in ticks):.1f} a sample"
+    return f"{drafters}, {sum(t['drafted'] for t in ticks) / sum(t['batch'] for t in ticks):.1f} a sample"
 
 
 def measure(args, policies, batch, folder):

@@ -69,8 +69,9 @@ void Acceptance::note_lookups(int32_t slot, uint64_t sequence, const Forest& ver
   row.known_weight = decay * row.known_weight + weight;
 }
 
-void Acceptance::note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models) {
+bool Acceptance::note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models) {
   Row& row = row_of(slot, sequence);
+  bool drew = false;
   for (uint32_t bits = models; bits != 0; bits &= bits - 1) {
     const size_t d = static_cast<size_t>(std::countr_zero(bits));
     const uint16_t mine = static_cast<uint16_t>(1u << d);
@@ -91,6 +92,7 @@ void Acceptance::note_draft(int32_t slot, uint64_t sequence, const Forest& fores
       word |= bit;
     }
     if (!root) continue;  // it had no room or no numbers: that says nothing of its drafts
+    drew = true;
     seen.places += 1;
     for (Share* share : {&row.shares[d], &drafters_[d]}) {
       share->decay(share == &drafters_[d] ? kDrafterDecay : kRowDecay);
@@ -98,6 +100,7 @@ void Acceptance::note_draft(int32_t slot, uint64_t sequence, const Forest& fores
       share->kept += std::min(seen.kept, seen.places);
     }
   }
+  return drew;
 }
 
 void Acceptance::note_verdict(const Forest& verified, std::span<const int32_t> kept) {

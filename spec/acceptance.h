@@ -34,8 +34,8 @@ class Acceptance {
   };
   Known known(int32_t slot, uint64_t sequence) const;
 
-  // A sequence's forest as it was drafted. `models`: bits of the drafters with a model that took part.
-  void note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models);
+  // A sequence's forest as it was drafted. `models`: bits of the drafters with a model that took part. False: none of them has drafted for it.
+  bool note_draft(int32_t slot, uint64_t sequence, const Forest& forest, uint32_t models);
   // What is verified of it. `lookups`: bits of the others. `beside_model`: one of those took part.
   void note_lookups(int32_t slot, uint64_t sequence, const Forest& verified, uint32_t lookups, bool beside_model = false);
   // What was verified of it, and the nodes that were kept.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace otr {
@@ -87,12 +88,18 @@ int32_t AutoChooser::behind(const TickRow& row, int drafter) const {
   return std::max(0, row.context - 1 - (seen ? known_[slot].tokens[static_cast<size_t>(drafter)] : 0));
 }
 
+// How deep the drafter can draft for the row: a model may have been made for shorter contexts than the target.
+int32_t AutoChooser::room(const TickRow& row, int drafter) const {
+  return std::clamp(options_.drafters[static_cast<size_t>(drafter)].max_context - (row.context - 1), 0, row.max_depth);
+}
+
 // A draft that is there to be seen, for the few rows with the least to catch up with; sets probed_. Returns what it adds to a plain tick.
 double AutoChooser::plan_probe(const TickView& view, const TickTimes& times, int drafter) {
   probed_.resize(view.rows.size());
   std::iota(probed_.begin(), probed_.end(), 0);
   const auto behind_of = [&](int32_t r) { return behind(view.rows[static_cast<size_t>(r)], drafter); };
-  const auto before = [&](int32_t a, int32_t b) { return std::pair(behind_of(a), a) < std::pair(behind_of(b), b); };
+  const auto has_none = [&](int32_t r) { return room(view.rows[static_cast<size_t>(r)], drafter) == 0; };
+  const auto before = [&](int32_t a, int32_t b) { return std::tuple(has_none(a), behind_of(a), a) < std::tuple(has_none(b), behind_of(b), b); };
   if (probed_.size() > kProbeRows) {
     std::partial_sort(probed_.begin(), probed_.begin() + kProbeRows, probed_.end(), before);
     probed_.resize(kProbeRows);
@@ -141,7 +148,7 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
     const int32_t unknown = behind(row, drafter);
     double tokens = std::min(unknown, 1);
     if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated));
-    odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = row.max_depth,
+    odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = room(row, drafter),
                      .known = known.tokens, .known_nodes = known.nodes, .once_ms = static_cast<float>(tokens * token),
                      .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
   }
@@ -237,6 +244,7 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   for (size_t m = 0; m < models_.size(); ++m) {
     const TickTimes t = times(view, models_[m]);
     Candidate& candidate = candidates_[m];
+    if (std::all_of(view.rows.begin(), view.rows.end(), [&](const TickRow& row) { return room(row, models_[m]) == 0; })) continue;
     DraftDepth hoped;
     if (may_explore) {
       fill_odds(view, models_[m], kHoped);
@@ -245,6 +253,8 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     fill_odds(view, models_[m], 0);
     candidate.found = optimiser_.best_depth(t, odds_, most, candidate.found.value());
     candidate.row_depth = optimiser_.row_depth();
+    candidate.once_ms = 0;
+    for (size_t r = 0; r < odds_.size(); ++r) candidate.once_ms += candidate.row_depth[r] > 0 ? static_cast<double>(odds_[r].once_ms) : 0;
     const bool unseen = acceptance_.seen(models_[m]) < kWellKnown;
     arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
                    .hoped = hoped.depth > 0 ? hoped.value() : 0,
@@ -279,21 +289,18 @@ void AutoChooser::set_depths(const TickView& view, const Candidate& candidate) {
     plan_probe(view, times_, drafter_);
     for (const int32_t r : probed_) {
       const size_t row = static_cast<size_t>(r);
-      depth_[row] = std::min({kProbeDepth, most, view.rows[row].max_depth});
+      depth_[row] = std::min({kProbeDepth, most, room(view.rows[row], drafter_)});
     }
     return;
   }
-  fill_odds(view, drafter_, 0);
   double drafting = 0;
   for (size_t r = 0; r < depth_.size(); ++r) {
     const int32_t depth = candidate.row_depth[r];
     // The gate ends a draft that goes badly; one that goes well may go on.
-    depth_[r] = depth == 0 ? 0 : std::min(most, 2 * depth + 2);
-    if (depth == 0) continue;
-    ++drafting;
-    draft_.spent_ms += static_cast<double>(odds_[r].once_ms);
+    depth_[r] = depth == 0 ? 0 : std::min({most, 2 * depth + 2, room(view.rows[r], drafter_)});
+    drafting += depth > 0;
   }
-  draft_.spent_ms += times_.draft_ms(drafting);
+  draft_.spent_ms = candidate.once_ms + times_.draft_ms(drafting);
 }
 
 // The same drafter would find what the first replica finds: each next one takes the next best, if it is not much worse.
@@ -390,12 +397,13 @@ Optimiser::Cut AutoChooser::cut_of_probe(double spent_ms, int32_t rows, int32_t 
 }
 
 void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) {
-  if (plain_) return;
+  if (plain_ || plan->model_depth.empty()) return;  // empty: memory ran out in choose()
   const uint32_t models = drafter_ == kNone ? 0 : 1u << drafter_;
   sorted_.clear();
   for (size_t r = 0; r < forests.size(); ++r) {
     Forest& forest = *forests[r];
-    acceptance_.note_draft(view.rows[r].slot, view.rows[r].sequence, forest, models);
+    const bool drew = acceptance_.note_draft(view.rows[r].slot, view.rows[r].sequence, forest, models);
+    if (!drew) plan->model_depth[r] = 0;  // it had no room, and has run nothing
     weigh(&forest, models);
     for (int32_t i = 0; i < forest.size(); ++i) {
       if (!weights_.empty()) forest.set_worth(i, forest[i].worth * weights_[r]);
@@ -413,6 +421,9 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
     equal -= forest->keep_best(least, equal);
     if (forest->size() > plan->verify_tokens) forest->truncate(plan->verify_tokens);  // parents come before their children
   }
+  for (size_t r = 0; r < weights_.size(); ++r) {  // from here on a token is a token again
+    for (int32_t i = 0; i < forests[r]->size(); ++i) forests[r]->set_worth(i, (*forests[r])[i].worth / weights_[r]);
+  }
   for (size_t r = 0; r < forests.size() && !probe_; ++r) {
     acceptance_.note_lookups(view.rows[r].slot, view.rows[r].sequence, *forests[r], lookups_, drafter_ != kNone);
   }
@@ -420,8 +431,8 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   plan->expected_tokens = cut.tokens;
   if (weights_.empty()) return;
   plan->expected_tokens = static_cast<double>(n);
-  for (size_t r = 0; r < forests.size(); ++r) {
-    for (const DraftNode& node : forests[r]->nodes()) plan->expected_tokens += static_cast<double>(node.worth / weights_[r]);
+  for (const Forest* forest : forests) {
+    for (const DraftNode& node : forest->nodes()) plan->expected_tokens += static_cast<double>(node.worth);
   }
 }
 

@@ -69,6 +69,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   struct Candidate {
     DraftDepth found;
     std::vector<int32_t> row_depth;
+    double once_ms = 0;  // of the rows that would draft: see RowOdds
   };
 
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
@@ -87,6 +88,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   void plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const;
   void note_use(const TickView& view, bool used);
   int32_t behind(const TickRow& row, int drafter) const;
+  int32_t room(const TickRow& row, int drafter) const;
   double plan_probe(const TickView& view, const TickTimes& times, int drafter);
   Optimiser::Cut cut_of_probe(double spent_ms, int32_t rows, int32_t max_nodes) const;
   double lapse_ms(const TickView& view) const;

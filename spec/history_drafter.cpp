@@ -23,22 +23,27 @@ HistoryDrafter::HistoryDrafter(int number, HistorySource source, bool use_logpro
 void HistoryDrafter::join(const DraftSequence& s) {
   if (members_.size() <= static_cast<size_t>(s.slot)) members_.resize(static_cast<size_t>(s.slot) + 1);
   member(s.slot) = {};
-  if (const std::shared_ptr<const HistoryIndex> index = source_(); index != nullptr) find_history(s, *index);
+  if (const std::shared_ptr<const HistoryIndex> index = current_index(); index != nullptr) find_history(s, *index);
+}
+
+std::shared_ptr<const HistoryIndex> HistoryDrafter::current_index() {
+  std::shared_ptr<const HistoryIndex> index = source_();
+  if (index != nullptr && latest_.lock() != index) latest_ = index, ++indices_seen_;
+  return index;
 }
 
 void HistoryDrafter::find_history(const DraftSequence& s, const HistoryIndex& index) {
-  member(s.slot).history = index.find(s.tokens.first(static_cast<size_t>(s.num_prompt)));
+  Member& m = member(s.slot);
+  m.indices_seen = indices_seen_;
+  m.history = index.find(s.tokens.first(static_cast<size_t>(s.num_prompt)));
 }
 
 void HistoryDrafter::look_again(std::span<const DraftRow> rows) {
-  const std::shared_ptr<const HistoryIndex> index = source_();
+  const std::shared_ptr<const HistoryIndex> index = current_index();
   if (index == nullptr) return;
-  if (latest_.lock() != index) latest_ = index, ++indices_seen_;
   for (const DraftRow& row : rows) {
-    Member& m = member(row.sequence.slot);
-    if (m.history != nullptr || m.indices_seen == indices_seen_) continue;
-    m.indices_seen = indices_seen_;
-    find_history(row.sequence, *index);
+    const Member& m = member(row.sequence.slot);
+    if (m.history == nullptr && m.indices_seen != indices_seen_) find_history(row.sequence, *index);
   }
 }
 
@@ -169,7 +174,9 @@ void HistoryDrafter::observe(const DraftVerdict& v) {
     if (node.depth > v.num_new || (node.parent != Forest::kRoot && !kept(node.parent))) continue;  // not judged
     const bool is_kept = kept(i);
     const size_t match = match_at(m.match_length, node.depth);
-    rates_[match][static_cast<size_t>(std::min<int32_t>(node.rank, kRanks - 1))].add_chain(1, is_kept);
+    KeepRate& rate = rates_[match][static_cast<size_t>(std::min<int32_t>(node.rank, kRanks - 1))];
+    rate.add_chain(1, is_kept);
+    rate.fade();
     if (m.coupled && node.rank == 0) {
       const float before = node.parent == Forest::kRoot ? 1.0f : (*v.forest)[node.parent].acceptance;
       if (before > 0.0f) trust_[match].add(is_kept, std::min(node.acceptance / before / trust_[match].value(), 1.0f));

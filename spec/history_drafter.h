@@ -99,6 +99,7 @@ class HistoryDrafter final : public Drafter {
     int32_t parent, token, depth, rank;
     Range parent_places;
   };
+  std::shared_ptr<const HistoryIndex> current_index();
   void find_history(const DraftSequence& s, const HistoryIndex& index);
   void look_again(std::span<const DraftRow> rows);
   bool find_places(const DraftSequence& s, Member* m);

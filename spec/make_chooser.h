@@ -3,6 +3,8 @@
 // Thread safety: pure function.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@ struct DrafterTraits {
   bool has_model = false;         // drafts level by level, each at the cost of a pass; else it looks up, for next to nothing
   bool needs_prefill = false;     // it has keys and values of its own: a sequence's first draft runs all its tokens
   bool decoupled = false;         // drafts on other workers, if TickView::decoupled; in a tick it takes no time
+  int32_t max_context = std::numeric_limits<int32_t>::max();  // positions that it can run: nothing is drafted past them
 };
 
 struct ChooserOptions {

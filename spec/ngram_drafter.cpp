@@ -104,7 +104,9 @@ void NgramDrafter::observe(const DraftVerdict& v) {
     int32_t drafted = 0, kept = 0;
     for (const DraftNode& node : v.forest->nodes()) drafted += (node.drafters & mine) != 0;
     for (const int32_t node : v.accepted) kept += ((*v.forest)[node].drafters & mine) != 0;
-    rates_[static_cast<size_t>(m.match_length)].add_chain(drafted, kept);
+    KeepRate& rate = rates_[static_cast<size_t>(m.match_length)];
+    rate.add_chain(std::min(drafted, v.num_new), kept);  // what an end cuts off is not wrong
+    rate.fade();
     m.match_length = 0;
   }
   for (const int32_t token : v.sequence.tokens.last(static_cast<size_t>(v.num_new))) m.index->index.append(m.stream, token);

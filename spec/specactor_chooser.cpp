@@ -1,6 +1,7 @@
 #include "spec/specactor_chooser.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace otr {
 
@@ -103,8 +104,8 @@ void SpecactorChooser::choose(const TickView& view, TickPlan* plan) {
 }
 
 void SpecactorChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
-  size_t drafter = 0;
-  while ((plan.drafters >> drafter & 1) == 0) ++drafter;
+  if (plan.drafters == 0) return;  // memory ran out in choose()
+  const size_t drafter = static_cast<size_t>(std::countr_zero(plan.drafters));
   if (options_.drafters[drafter].decoupled) return;  // its worker looks after it
   ++records_[drafter].ticks;
   for (const RowOutcome& row : outcome.rows) {

@@ -11,6 +11,7 @@ constexpr double kDecay = 0.98;        // a tick: some 50 count
 constexpr double kPriorWeight = 10;    // ticks that say the model is right
 constexpr double kMostWrong = 2;       // a factor beyond this is held for this
 constexpr double kFirstTicks = 2;      // what the account begins with, in ticks
+constexpr double kMostTicks = 4;       // and what it saves at most
 constexpr int64_t kStale = 64;       // ticks after which an arm is looked at again
 
 }  // namespace
@@ -30,7 +31,8 @@ double Tuner::factor(double rows, int arm) const {
 int Tuner::choose(double rows, std::span<const Arm> arms, double ms) {
   if (ticks_ == 0) account_ms_ = kFirstTicks * ms;
   ++ticks_;
-  account_ms_ += kExploring * ms;
+  // What a long good phase saves is not for a bad one that follows.
+  account_ms_ = std::min(account_ms_ + kExploring * ms, kMostTicks * ms);
   int best = 0;
   double best_value = 0;
   for (int a = 0; a < static_cast<int>(arms.size()); ++a) {

@@ -30,7 +30,7 @@ TEST(Acceptance, BeginsWithAPrior) {
 TEST(Acceptance, FindsTheShareThatIsKept) {
   Acceptance acceptance;
   for (int i = 0; i < 400; ++i) {
-    acceptance.note_draft(0, 1, chain(kTrained, 4, 0.9f), 1u << kTrained);
+    EXPECT_TRUE(acceptance.note_draft(0, 1, chain(kTrained, 4, 0.9f), 1u << kTrained));
     acceptance.note_draft(1, 2, chain(kTrained, 4, 0.5f), 1u << kTrained);
   }
   EXPECT_NEAR(acceptance.p(kTrained, 0, 1), 0.9f, 0.03f);
@@ -53,7 +53,7 @@ TEST(Acceptance, SiblingsAddUp) {
 
 TEST(Acceptance, AnEmptyDraftSaysNothing) {
   Acceptance acceptance;
-  for (int i = 0; i < 100; ++i) acceptance.note_draft(0, 1, Forest(), 1u << kTrained);
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(acceptance.note_draft(0, 1, Forest(), 1u << kTrained));
   EXPECT_NEAR(static_cast<double>(acceptance.p(kTrained)), Acceptance::kPrior, 1e-6);
 }
 

@@ -229,6 +229,15 @@ TEST(AutoChooser, LooksBeforeItBelieves) {
   }
 }
 
+// What it goes on spending on looks at a drafter that never keeps its promise.
+TEST(AutoChooser, LooksInVainCostLittleInTheLongRun) {
+  for (const int32_t batch : {1, 8, 32}) {
+    const World w{.truth = made_costs(40, 0.08), .honest = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 2000)};
+    const double off = time_of([] { return std::make_unique<PlainChooser>(); }, w);
+    EXPECT_LE(time_of([&w] { return make_auto(w.truth); }, w), 1.01 * off) << "batch " << batch;
+  }
+}
+
 // What few of many samples show is enough to draft for all of them, however little it gains by itself.
 TEST(AutoChooser, WhatItHasLookedAtItUses) {
   World w{.truth = made_costs(4000, 0.08), .lengths = std::vector<int32_t>(256, 80)};
@@ -301,7 +310,10 @@ TEST(AutoChooser, StragglersGetMore) {
     EXPECT_NE(plan.drafters, 0u);
     chooser->select(view, &plan, pointers, {}, 256);
     std::vector<int32_t> sizes;
-    for (const Forest& forest : forests) sizes.push_back(forest.size());
+    for (const Forest& forest : forests) {
+      sizes.push_back(forest.size());
+      for (const DraftNode& node : forest.nodes()) EXPECT_LE(node.worth, acceptance * 1.0001f);  // a token is one token, whosever it is
+    }
     return sizes;
   };
   const std::vector<int32_t> some = kept(0.4f);
@@ -332,6 +344,55 @@ TEST(AutoChooser, ReplicasDraftWithTheNextBest) {
 }
 
 // A sequence's tokens are verified within the limits, whatever the drafters proposed.
+// A model that was made for shorter contexts is not asked past them, and the next best one is.
+TEST(AutoChooser, AsksNobodyPastItsContext) {
+  constexpr int32_t kShort = 100;
+  const CostModel costs = made_costs(400, 0.1);
+  const std::unique_ptr<Chooser> chooser = make_chooser(
+      {.policy = parse_policy("auto").value(),
+       .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true, .needs_prefill = true, .max_context = kShort}, {.name = "self", .has_model = true}},
+       .costs = {costs, costs, costs}, .max_batch = 4});
+  std::array<int, 2> used = {};  // small, self
+  for (int32_t tick = 0; tick < 200; ++tick) {
+    std::vector<TickRow> rows;
+    for (int32_t i = 0; i < 2; ++i) rows.push_back({.sequence = static_cast<uint64_t>(i), .slot = i, .context = i == 0 ? 60 + tick : 500, .generated = tick, .max_depth = 30});
+    const TickView view{.rows = rows, .batch = 2, .other_rows = 0, .context = 300};
+    TickPlan plan;
+    chooser->choose(view, &plan);
+    const bool small = (plan.drafters >> 1 & 1) != 0, self = (plan.drafters >> 2 & 1) != 0;
+    std::vector<Forest> forests(2);
+    DraftWork work;
+    for (size_t r = 0; r < 2; ++r) {
+      if (!small && !self) continue;
+      const int32_t depth = plan.model_depth[r];
+      if (small) {
+        ASSERT_LE(depth, std::max(0, kShort - (rows[r].context - 1))) << tick << " " << r;
+      }
+      int32_t parent = Forest::kRoot;
+      for (int32_t level = 1; level <= depth; ++level) parent = forests[r].add(parent, level, std::pow(0.9f, static_cast<float>(level)), small ? 1 : 2, 0);
+      work.passes = std::max(work.passes, depth);
+      work.rows += depth;
+    }
+    std::vector<Forest*> pointers = {&forests[0], &forests[1]};
+    chooser->select(view, &plan, pointers, work, 64);
+    used[0] += small && work.passes > 0;
+    used[1] += self && work.passes > 0;
+    std::vector<int32_t> chain(64);
+    std::iota(chain.begin(), chain.end(), 0);
+    std::vector<RowOutcome> outcomes;
+    int32_t nodes = 0;
+    for (int32_t r = 0; r < 2; ++r) {
+      const int32_t size = forests[static_cast<size_t>(r)].size();
+      nodes += size;
+      outcomes.push_back({.row = r, .drafted = size, .accepted = size, .num_new = size + 1, .ended = false, .kept = std::span<const int32_t>(chain).first(static_cast<size_t>(size))});
+    }
+    const std::vector<const Forest*> verified = {&forests[0], &forests[1]};
+    const double draft_ms = work.passes == 0 ? 0 : work.passes * costs.draft_ms(static_cast<double>(work.rows) / work.passes, 300), verify_ms = costs.verify_ms(2, 2 + nodes, 300);
+    chooser->observe(view, plan, {.rows = outcomes, .forests = verified, .work = work, .verify_rows = 2 + nodes, .draft_ms = draft_ms, .verify_ms = verify_ms, .tick_ms = draft_ms + verify_ms + 0.1});
+  }
+  EXPECT_GT(used[1], 100);
+}
+
 TEST(AutoChooser, KeepsItsLimits) {
   const std::unique_ptr<Chooser> chooser = make_auto(made_costs(1e6, 0.01));
   std::mt19937 random(3);

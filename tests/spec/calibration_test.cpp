@@ -91,6 +91,23 @@ TEST(Calibration, LearnsWhatPiComesTo) {
   }
 }
 
+// A drafter is trained on: what it said long ago is forgotten.
+TEST(Calibration, FollowsWhatHasChanged) {
+  std::mt19937 random(2);
+  std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+  Calibration calibration;
+  const float score = 0.0f, pi = 0.5f, gap = 0.0f;
+  const auto observe = [&](int places, float share) {
+    for (int i = 0; i < places; ++i) {
+      calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, uniform(random) < share ? 0 : -1, 1);
+    }
+  };
+  observe(200'000, 0.25f);
+  EXPECT_NEAR(calibrated(calibration, pi, gap), 0.25f, 0.03f);
+  observe(60'000, 0.75f);
+  EXPECT_NEAR(calibrated(calibration, pi, gap), 0.75f, 0.06f);
+}
+
 // Nodes that are verified because much was said of them: what is said of such becomes right.
 TEST(Calibration, IsRightAboutWhatWasVerified) {
   std::mt19937 random(3);

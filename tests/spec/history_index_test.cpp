@@ -110,6 +110,7 @@ TEST(HistoryIndex, WeightsFollowRewards) {
   };
   EXPECT_EQ(weights({0.0f, 1.0f}), (std::vector<float>{0.1f, 1.0f}));
   EXPECT_EQ(weights({-4.0f, 0.0f, 4.0f, kUnknownReward}), (std::vector<float>{0.1f, 0.55f, 1.0f, 0.55f}));
+  EXPECT_EQ(weights({-3e38f, 3e38f, 0.0f}), (std::vector<float>{0.1f, 1.0f, 0.55f}));
   EXPECT_EQ(weights({2.0f, 2.0f, kUnknownReward}), (std::vector<float>{0.55f, 0.55f, 0.55f}));
 }
 

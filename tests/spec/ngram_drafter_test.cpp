@@ -127,5 +127,16 @@ TEST_F(NgramDrafterTest, AcceptanceFollowsWhatWasKept) {
   EXPECT_GT(forest_[0].acceptance, 0.9f);
 }
 
+// The first of three was kept, and with it the response ended: nobody has judged the others.
+TEST_F(NgramDrafterTest, WhatAnEndCutsOffIsNotWrong) {
+  join(0, {1, 2, 3, 4, 5, 1, 2});
+  propose(0, 3);
+  ASSERT_EQ(forest_.size(), 3);
+  commit(0, {3}, {0});
+  join(1, {8, 1, 2, 6, 7, 1, 2});  // as long a match
+  propose(1, 1);
+  EXPECT_FLOAT_EQ(forest_[0].acceptance, 2.0f / 3);
+}
+
 }  // namespace
 }  // namespace otr

@@ -351,6 +351,14 @@ TEST(Specactor, ALookupThatFindsNothingIsWrongAndAModelWithoutRoomIsNot) {
   EXPECT_EQ(plan.depth, enumerated_window(5.0 / 8, 1, 16));
 }
 
+// Where memory runs out in choose(), there is no plan to learn from.
+TEST(Specactor, ATickWithoutAPlanTeachesNothing) {
+  const TestTick one(1);
+  SpecactorChooser chooser(specactor());
+  observe(&chooser, one.view, TickPlan(), {{0, 0}});
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);
+}
+
 TEST(Specactor, ThePlanIsMadeForTheLargestBatchOfAStep) {
   const TestTick many(64), few(4);
   SpecactorChooser chooser(specactor());

@@ -66,6 +66,17 @@ TEST(Tuner, LooksAtWhatItIsCuriousAbout) {
   EXPECT_EQ(tuner.choose(1, arms(true, 100), 10), 0);
 }
 
+// What a long good phase has not spent is not there for a bad one.
+TEST(Tuner, DoesNotSaveForLong) {
+  Tuner tuner;
+  const Arms nothing_new = {{{1.0, 1.0, 0}, {0, 0.5, 1}, {0, 0.9, 0.1}}}, curious = {{{1.0, 1.0, 0}, {0, 0, 1, true}, {0, 0.9, 0.1}}};
+  for (int tick = 0; tick < 50'000; ++tick) ASSERT_EQ(tuner.choose(1, nothing_new, 10), 0);
+  int looks = 0;
+  for (int tick = 0; tick < 1000; ++tick) looks += tuner.choose(1, curious, 10) == 1;
+  EXPECT_GT(looks, 40);
+  EXPECT_LE(looks * 1, Tuner::kExploring * 1000 * 10 + 5 * 10);  // milliseconds: four ticks' saving, and what comes in
+}
+
 // One tick in which the machine did something else does not make an arm bad.
 TEST(Tuner, OutliersCountLittle) {
   Tuner tuner;
