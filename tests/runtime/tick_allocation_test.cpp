@@ -87,11 +87,13 @@ TEST_F(TickAllocation, TreesHaveRoomForAllThatTheyExpand) {
   EngineSetup setup;
   setup.policy = "fixed:self:32:3:64";
   const TestEngine engine(model, setup);
-  engine.run({endless(20, 1, 4)});
+  engine.run({endless(20, 2, 4)});
   std::vector<int64_t> allocations;
   for (int roll = 0; roll < 2; ++roll) {
+    Request r = endless(20, 150, 4);
+    r.sampling.seed = static_cast<uint64_t>(roll);  // the prefix cache knows neither
     const int64_t before = engine_allocations;
-    engine.run({endless(20, 150, 4)});
+    engine.run({r});
     allocations.push_back(engine_allocations - before);
   }
   EXPECT_GT(engine.stats()["speculation"]["draft_tokens"], 5000);
