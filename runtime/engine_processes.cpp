@@ -121,7 +121,8 @@ Status Engine::add_processes(const WorkerOptions& w) {
 }
 
 void Engine::make_net() {
-  auto spare = std::make_shared<SpareId>([library = options_.nccl.library] { return make_nccl_id(library); });
+  auto spare = std::make_shared<SpareId>([library = options_.nccl.library] { return make_nccl_id(library); },
+                                         std::chrono::milliseconds(options_.nccl.patience_ms));
   NetOptions o{.make_id = [spare = std::move(spare)] { return spare->take(); }, .first_id = options_.nccl.id,
                .num_ranks = options_.nccl.num_ranks, .first_rank = options_.nccl.first_rank};
   net_.emplace(options_.num_workers, std::move(o), [this](int32_t worker, const NetOrder& order) {

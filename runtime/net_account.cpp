@@ -11,17 +11,45 @@
 namespace otr {
 
 void SpareId::begin() try {
-  next_ = std::async(std::launch::async, make_);
-} catch (const std::exception&) {  // take() makes it
-  next_ = {};
+  auto making = std::make_shared<Making>();
+  thread_ = std::thread([making, make = make_] {
+    Result<NetId> id = Status(StatusCode::kOutOfMemory, "out of memory");
+    try {
+      id = make();
+    } catch (const std::bad_alloc&) {
+    }
+    const std::lock_guard<std::mutex> lock(making->mutex);
+    making->made = std::move(id);
+    making->changed.notify_all();
+  });
+  next_ = std::move(making);
+} catch (const std::exception&) {  // take() tries again
 }
 
-Result<NetId> SpareId::take() try {
-  Result<NetId> id = next_.valid() ? next_.get() : make_();
+// Of one that is done nothing is left to wait for but its thread's end.
+void SpareId::release() {
+  if (next_ == nullptr) return;
+  std::unique_lock<std::mutex> lock(next_->mutex);
+  const bool is_done = next_->made.has_value();
+  lock.unlock();
+  if (is_done) thread_.join();
+  else thread_.detach();
+  next_ = nullptr;
+}
+
+Result<NetId> SpareId::take() {
+  if (next_ == nullptr) begin();
+  if (next_ == nullptr) return Status(StatusCode::kOutOfMemory, "no thread to make an id for a joining");
+  {
+    std::unique_lock<std::mutex> lock(next_->mutex);
+    if (!next_->changed.wait_for(lock, patience_, [this] { return next_->made.has_value(); })) {
+      return Status(StatusCode::kTimeout, "no id for a joining in " + std::to_string(patience_.count()) + " ms");
+    }
+  }
+  const Result<NetId> id = std::move(*next_->made);  // nobody writes to it any more
+  release();
   begin();
   return id;
-} catch (const std::bad_alloc&) {
-  return Status(StatusCode::kOutOfMemory, "out of memory");
 }
 
 void NetAccount::ready(int32_t worker) {
@@ -71,7 +99,7 @@ void NetAccount::end(const std::string& why) {
   }
   joined_ = false;
   last_failure_ = std::move(text);
-  for (End& e : ends_) e.rank = -1, e.up = false;
+  for (End& e : ends_) e.rank = -1, e.up = e.has_pulled = false;
 }
 
 Status NetAccount::news(int32_t worker, const NetNews& news) {
@@ -83,6 +111,7 @@ Status NetAccount::news(int32_t worker, const NetNews& news) {
       if (!is_of_now) return {};
       end(news.why);
       ++failures_;
+      if (std::exchange(good_moves_, 0) >= kGoodMoves) failures_in_a_row_ = 0;
       given_up_ = ++failures_in_a_row_ >= kMostFailures;
       begin();
       return {};
@@ -104,6 +133,7 @@ Status NetAccount::pull(int32_t worker, const NetNews& news) {
     return {};
   }
   ++moves_;
+  if (std::exchange(at(worker).has_pulled, true)) good_moves_ = std::min(good_moves_ + 1, kGoodMoves);  // it has got what it asked for before
   order.kind = NetOrder::Kind::kMove;
   order.peer = at(from).rank;
   order_(worker, order);

@@ -1,18 +1,24 @@
 // NetAccount: who of an engine's worker processes is joined to whom, GPU to GPU (page_net.h), as the engine sees it.
 //
 // All processes that are there join once every one is ready or gone for ever. Whoever is lost, or fails, ends the generation for all; then
-// all that are there join anew, with a new id. After kMostFailures in a row that no death explains pages go by file for good.
+// all that are there join anew, with a new id. After kMostFailures in a row that no death explains, and without kGoodMoves between them, pages
+// go by file for good.
 //
 // Thread safety: none needed; the engine's lock guards it. Orders are given while it is held. So ids are made beforehand, by SpareId.
 // Errors: an order that there is no memory for ends the call with std::bad_alloc. Nothing has changed then but what some were told already:
 // whoever called ends the process that it called for, or calls again, and all hear of it once more.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <future>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/page_net_wire.h"
@@ -26,24 +32,36 @@ struct NetOptions {
   int32_t num_ranks = 0, first_rank = 0;
 };
 
-// An id that is there before it is asked for: to make one a library may be loaded and sockets opened. take() waits only where two are
-// taken sooner than one is made. Errors: `make`'s; the next take() tries again.
+// An id that is there before it is asked for: to make one a library may be loaded and sockets opened, on a thread of its own. take() waits
+// only where two are taken sooner than one is made, and no longer than its patience. A `make` that does not come back keeps its thread, and
+// what it refers to, to itself: nobody waits for it. Errors: `make`'s; kTimeout; kOutOfMemory without a thread. The next take() tries again.
 class SpareId {
  public:
-  explicit SpareId(std::function<Result<NetId>()> make) : make_(std::move(make)) { begin(); }
+  SpareId(std::function<Result<NetId>()> make, std::chrono::milliseconds patience) : make_(std::move(make)), patience_(patience) { begin(); }
+  ~SpareId() { release(); }
+  SpareId(const SpareId&) = delete;
+  SpareId& operator=(const SpareId&) = delete;
   Result<NetId> take();
 
  private:
+  struct Making {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<Result<NetId>> made;  // guarded by mutex
+  };
   void begin();
+  void release();
 
   const std::function<Result<NetId>()> make_;
-  std::future<Result<NetId>> next_;  // not valid: there was no thread for it
+  const std::chrono::milliseconds patience_;
+  std::shared_ptr<Making> next_;  // null: there was no thread for it
+  std::thread thread_;
 };
 
 class NetAccount {
  public:
   using Order = std::function<void(int32_t worker, const NetOrder& order)>;
-  static constexpr int32_t kMostFailures = 3;
+  static constexpr int32_t kMostFailures = 3, kGoodMoves = 100;
 
   NetAccount(int32_t num_workers, NetOptions options, Order order)
       : options_(std::move(options)), order_(std::move(order)), ends_(static_cast<size_t>(num_workers)) {}
@@ -64,6 +82,7 @@ class NetAccount {
   struct End {
     State state = State::kStarting;
     bool up = false;
+    bool has_pulled = false;  // in this generation
     int32_t rank = -1;  // -1: no member of the generation
   };
 
@@ -78,7 +97,8 @@ class NetAccount {
   uint64_t generation_ = 0;
   bool joined_ = false;  // the generation has begun, and is not over
   bool given_up_ = false;
-  int32_t failures_in_a_row_ = 0;  // since the last death
+  int32_t failures_in_a_row_ = 0;  // since the last death, or kGoodMoves
+  int32_t good_moves_ = 0;         // since the last failure
   int64_t moves_ = 0, failures_ = 0;
   std::string last_failure_;
 };

@@ -16,6 +16,7 @@ void ProcessOrders::discard() {
 
 std::optional<WireType> ProcessOrders::take(WireBytes* bytes, std::unique_ptr<Sequence>* s) {
   if (std::exchange(weights, false)) return WireType::kWeights;
+  if (std::exchange(end_step, false)) return WireType::kEndStep;  // before the next one's samples come
   if (roles) return encode_roles(*std::exchange(roles, std::nullopt), bytes), WireType::kRoles;
   if (!relinks.empty()) {
     encode_relink(relinks.back(), bytes);
@@ -36,7 +37,6 @@ std::optional<WireType> ProcessOrders::take(WireBytes* bytes, std::unique_ptr<Se
     handed_on.pop_front();
     return type;
   }
-  if (std::exchange(end_step, false)) return WireType::kEndStep;
   return std::nullopt;
 }
 

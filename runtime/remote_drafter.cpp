@@ -134,8 +134,9 @@ void RemoteDrafter::receive() {
     Request& r = requests_[at];
     if (r.window == nullptr || r.name != m->request) continue;
     (void)r.window->offer(*m);  // a stale one too shows that the drafter lives
-    if (r.alone) r.waits_since = clock_.seconds();
-    r.alone = false;
+    const bool empty = m->num_tokens == 0;  // it finds no draft: nobody is to wait for the next
+    if (r.alone && !empty) r.waits_since = clock_.seconds();
+    r.alone = empty;
     r.head_start = 0;
   }
 }
@@ -184,20 +185,31 @@ DraftWork RemoteDrafter::propose(std::span<const DraftRow> rows, const DraftLimi
 void RemoteDrafter::observe(const DraftVerdict& v) {
   Request* const r = request(v.sequence.slot);
   if (r == nullptr) return;
+  bool gives_up = false;
   if (const DraftMessage* const draft = r->window->next(); draft != nullptr) {
     const auto found = v.sequence.tokens.last(static_cast<size_t>(v.num_new));
     const int32_t judged = std::min(draft->num_tokens, v.num_new);
     int32_t kept = 0;
     while (kept < judged && draft->tokens[static_cast<size_t>(kept)] == found[static_cast<size_t>(kept)]) ++kept;
     rate_.add_chain(judged, kept);
+    gives_up = gives_up_ && turns_useless(r, judged, kept);
   }
   r->window->grow(v.sequence.tokens.last(static_cast<size_t>(v.num_new)), false);
   if (!r->wanted) return;
+  if (gives_up) return leave(v.sequence.slot);
   owes_ |= !send(r);
   if (r->copy == nullptr && r->head_start > 0 && (r->head_start -= v.num_new) <= 0) {
     r->alone = false;
     r->waits_since = clock_.seconds();
   }
+}
+
+// Older tokens count less and less.
+bool RemoteDrafter::turns_useless(Request* r, int32_t judged, int32_t kept) {
+  if (r->judged >= 2 * kJudged) r->judged /= 2, r->kept /= 2;
+  r->judged += judged;
+  r->kept += kept;
+  return r->judged >= kJudged && r->kept * kLeastKept < r->judged;
 }
 
 void RemoteDrafter::leave(int32_t slot) {

@@ -5,7 +5,11 @@
 // no row in the ticks until that has come, while others have theirs. It waits for kPatienceMs at most. Whoever has waited longer
 // decodes plainly and does not wait until a message shows that its drafter lives. At first a sequence decodes kHeadStart tokens
 // plainly, while its drafter computes what it missed; without an end to that, a drafter no faster than the target would never
-// catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow).
+// catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow). Nor does it wait where its drafter has said, with an
+// empty message, that it finds nothing: its pages are all taken, or its context is full.
+//
+// A useless drafter costs a wait for every token. So a sequence may give its request up: where fewer than one in kLeastKept of its last
+// kJudged to 2 kJudged judged tokens was kept. It then decodes plainly here to its end.
 //
 // A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another. A drafting
 // worker that is lost takes its requests along: they are opened anew at the one that takes its place, and go on plainly until that is
@@ -29,8 +33,9 @@ class RemoteDrafter final : public Drafter {
   static constexpr double kPatienceMs = 1000;  // several windows of a large drafter
 
   // `link` and `live`, the worker's sequences by slot, outlive the drafter. `pace`: whose clock it waits by; null: the wall's.
-  RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live, const Pace* pace)
-      : number_(number), link_(*link), live_(live), clock_(pace) {}
+  // `gives_up`: requests whose drafts are no use are.
+  RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live, const Pace* pace, bool gives_up)
+      : number_(number), link_(*link), live_(live), clock_(pace), gives_up_(gives_up) {}
   // Whether sequences are opened. At first they are not.
   void set_open(bool open) { opens_ = open; }
 
@@ -54,6 +59,7 @@ class RemoteDrafter final : public Drafter {
  private:
   static constexpr int32_t kNone = -1;
   static constexpr int32_t kHeadStart = 8;  // tokens
+  static constexpr int32_t kJudged = 32, kLeastKept = 10;
   struct Request {
     std::unique_ptr<VerifyWindow> window;  // null: the entry is free
     std::unique_ptr<Sequence> copy;        // the drafter's, until it is sent
@@ -63,6 +69,7 @@ class RemoteDrafter final : public Drafter {
     bool alone = true;                     // it does not wait
     int32_t head_start = kHeadStart;       // tokens that it still decodes alone
     double waits_since = 0;                // seconds
+    int32_t judged = 0, kept = 0;          // of its last drafted tokens
   };
   Request* request(int32_t slot);
   const Request* request(int32_t slot) const { return const_cast<RemoteDrafter*>(this)->request(slot); }
@@ -70,11 +77,13 @@ class RemoteDrafter final : public Drafter {
   void reopen(int32_t at);
   void receive();
   bool send(Request* r);
+  static bool turns_useless(Request* r, int32_t judged, int32_t kept);
 
   const int number_;
   DraftLink& link_;
   const std::vector<std::unique_ptr<Sequence>>& live_;
   const PacedStopwatch clock_;
+  const bool gives_up_;
   std::vector<Request> requests_;
   std::vector<int32_t> free_;        // of requests_
   std::vector<int32_t> request_of_;  // by slot

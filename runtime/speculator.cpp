@@ -61,9 +61,8 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {
-    constexpr int32_t kLargeBatch = 512;  // where few rows may draft at once, and few nodes each
-    const int32_t most = options.policy.kind != PolicyKind::kAuto ? options.policy.verify_tokens
-                         : options.max_batch <= kLargeBatch ? kMaxDraftNodes : options.policy.verify_tokens / 4;
+    // A few rows of a large batch may be all that is left, with all that their drafters propose: 14 KB a forest.
+    const int32_t most = options.policy.kind == PolicyKind::kAuto ? kMaxDraftNodes : options.policy.verify_tokens;
     for (Forest& forest : s->forests_) forest.reserve(most);
   }
   const size_t batch = static_cast<size_t>(options.max_batch);
@@ -92,7 +91,7 @@ Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& nam
                                 .by_q = policy.by_q, .uncoupled = policy.uncoupled, .paced = PacedLevels(options_.pace, options_.pace_options, name)};
   const auto named = [&name](const auto& d) { return d.name == name; };
   if (is_remote(name)) {
-    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live, options_.pace);
+    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live, options_.pace, /*gives_up=*/policy.kind == PolicyKind::kAuto);
     remote_ = remote.get();
     return std::unique_ptr<Drafter>(std::move(remote));
   }

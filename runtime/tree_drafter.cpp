@@ -72,7 +72,7 @@ void TreeDrafter::join(const DraftSequence& s) {
   if (members_.size() < static_cast<size_t>(std::min(num_joined_ + 1, options_.max_batch))) {
     Member m;
     m.tree.reserve(options_.max_nodes, options_.top_k);
-    m.places.reserve(static_cast<size_t>(options_.max_nodes) + 1);
+    m.places.reserve(most_places());
     m.place_of.reserve(m.tree.capacity());
     m.own_chain.reserve(kMaxDraftDepth);
     members_.push_back(std::move(m));
@@ -283,7 +283,7 @@ void TreeDrafter::spoil_candidates() {
   }
 }
 
-// The rows and draws of one sequence's frontier. Nodes that find no pages are not expanded.
+// The rows and draws of one sequence's frontier. Nodes that find no pages, or no place, are not expanded.
 void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
   const DraftSequence& s = row.sequence;
   Member& m = member(s.slot);
@@ -302,11 +302,14 @@ void TreeDrafter::add_rows(const DraftRow& row, int32_t level) {
     return;
   }
   int32_t last_parent = -1;
+  size_t room = most_places() - m.places.size();
   m.tree.keep_frontier([&](int32_t node) {
+    if (room == 0) return false;
     const bool first_child = m.tree[node].parent != last_parent;
     last_parent = m.tree[node].parent;
     if (!place(s, &m, node, first_child, row.max_depth)) return false;
     add_draw_at(node);
+    --room;
     return true;
   });
 }

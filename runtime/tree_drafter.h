@@ -116,6 +116,9 @@ class TreeDrafter : public Drafter {
 
   const TreeDrafterOptions options_;
   const LiveSequences& live_;
+  // That one tree expands, those included that better ones displace later: with 3 a level, 97 of 64 nodes and 32 levels. The tree has room
+  // for all their children.
+  size_t most_places() const { return 2 * static_cast<size_t>(options_.max_nodes); }
   static constexpr int32_t kAbsent = -2, kNoRow = -1;
   std::vector<Member> members_;   // by row of the last propose(): as many as have joined, at most max_batch
   std::vector<int32_t> row_of_;   // by slot: of the last propose(); kNoRow: none; kAbsent: no sequence that joined

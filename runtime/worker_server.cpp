@@ -76,7 +76,11 @@ Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(policy_, parse_policy(setup_.policy));
   policy_.drafters = setup_.drafters;
   if (setup_.pace) pace_clock_ = std::make_unique<PaceClock>(setup_.pace->scale, /*num_sleepers=*/1, setup_.pace_start_ns);
-  if (setup_.history != HistoryContent::kNone) history_ = std::make_unique<HistoryStore>(setup_.history, setup_.target.config.vocab_size);
+  if (setup_.history != HistoryContent::kNone) {
+    history_ = std::make_unique<HistoryStore>(setup_.history, setup_.target.config.vocab_size);
+    // A file that is damaged costs speed.
+    loader_ = std::make_unique<HistoryLoader>([this](int fd) { (void)history_->load("/proc/self/fd/" + std::to_string(fd)); });
+  }
   WorkerOptions w{.index = setup_.index,
                   .num_workers = setup_.num_workers,
                   .max_batch = setup_.max_batch,
@@ -210,6 +214,7 @@ void WorkerServer::give_up() {
   });
   if (net_ != nullptr) net_->stop();  // the worker may wait for pages
   worker_->join();
+  if (loader_ != nullptr) loader_->stop();
   {
     const std::lock_guard<std::mutex> lock(over_mutex);
     over = true;

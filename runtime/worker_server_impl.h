@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/history_loader.h"
 #include "runtime/history_store.h"
 #include "runtime/link_relay.h"
 #include "runtime/page_net.h"
@@ -29,7 +30,6 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
  public:
   explicit WorkerServer(OwnedFd fd) : channel_(std::move(fd)) {}
   ~WorkerServer() override {
-    if (loader_.joinable()) loader_.join();
     if (net_ != nullptr) net_->stop();
   }
   Status run();
@@ -46,7 +46,6 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   Status change_weights();
   StartLimits start_limits() const;
   Status start(WireView payload);
-  void load_history(OwnedFd file);
   Status take_pages(const StartPages& pages, Sequence* s);
   void cancel(uint64_t group);
   std::shared_ptr<Race> race_of(uint64_t group, uint32_t sample);
@@ -82,7 +81,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   Policy policy_;
   std::optional<FaultSchedule> faults_;
   std::unique_ptr<HistoryStore> history_;  // null: nobody drafts from it
-  std::thread loader_;
+  std::unique_ptr<HistoryLoader> loader_;   // likewise
   std::unique_ptr<LinkRelay> links_;  // null: nobody drafts for others
   std::unique_ptr<PageNet> net_;  // null: pages go by file; outlives the worker, whose sequences use it
   std::unique_ptr<PaceClock> pace_clock_;  // null: it is not paced

@@ -1,6 +1,5 @@
 // What a worker process is told.
 #include <algorithm>
-#include <exception>
 #include <string>
 
 #include "runtime/kv_file.h"
@@ -46,7 +45,7 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
       pass(ProtocolStep::kHistory);
       OTR_ASSIGN_OR_RETURN(std::vector<OwnedFd> file, channel_.take_files(1));
       if (history_ == nullptr) return bad_input("there is nobody to draft from a history");
-      load_history(std::move(file.front()));
+      loader_->take(std::move(file.front()));
       return {};
     }
     case WireType::kDrop: {
@@ -128,17 +127,6 @@ Status WorkerServer::take_pages(const StartPages& pages, Sequence* s) {
       KvFile::open(std::move(file.front()), kv_file_name(s->group->id, s->sample), pages.num_positions, worker_->target().kv_layout());
   if (opened.ok()) (void)KvRebuild::take(std::move(opened.value()), s);
   return {};
-}
-
-// Beside everything else: it may take a while. A file that is damaged costs speed.
-void WorkerServer::load_history(OwnedFd file) {
-  if (loader_.joinable()) loader_.join();
-  loader_ = std::thread([this, shared = std::make_shared<OwnedFd>(std::move(file))] {
-    try {
-      (void)history_->load("/proc/self/fd/" + std::to_string(shared->get()));
-    } catch (const std::exception&) {  // no memory: it drafts from what there was
-    }
-  });
 }
 
 std::shared_ptr<Race> WorkerServer::race_of(uint64_t group, uint32_t sample) {

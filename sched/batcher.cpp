@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cassert>
 
+#include "sched/spare_pages.h"
+
 namespace otr {
 namespace {
 
 // Heap order: the top is the oldest.
 constexpr auto kYounger = [](const auto& a, const auto& b) { return a.age > b.age; };
-
-// A joining sequence leaves this many pages a running sequence untouched, so that joining does not itself cause preemption in
-// the very next ticks: each running sequence asks for a page once in 64 ticks.
-constexpr int32_t kRunningPerSparePage = 8;
 
 int32_t logit_rows(const SequenceView& v, int32_t begin, int32_t end) {
   return std::max(0, end - std::max(begin, v.logits_from));
@@ -106,8 +104,7 @@ void Batcher::admit(BatchHost* host) {
     if (host->pages_held(e.slot) == 0) host->attach_prefix(e.slot);
     const SequenceView v = host->view(e.slot);
     const int32_t pages = host->pages_to_write(e.slot, v.num_computed, v.num_target);
-    const int32_t spare = num_running() / kRunningPerSparePage;
-    if (!running_.empty() && pages + pages_wanted(*host) + spare > host->pages_available()) {
+    if (!running_.empty() && pages + pages_wanted(*host) + spare_pages(num_running()) > host->pages_available()) {
       if (v.num_computed > 0 && host->pages_private(e.slot) == 0) return;  // a shared beginning costs nothing to keep
       host->drop_pages(e.slot, false);
       return;

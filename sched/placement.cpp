@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "sched/spare_pages.h"
+
 namespace otr {
-namespace {
-
-// Who takes a sample keeps a page to spare for so many running ones, as the batcher does when one joins.
-constexpr int32_t kRunningPerSparedPage = 8;
-
-}  // namespace
 
 Placement::Placement(int32_t num_workers) : states_(static_cast<size_t>(num_workers)) {
   moves_.reserve(static_cast<size_t>(num_workers));
@@ -73,8 +69,7 @@ bool Placement::move_queued() {
     if (!giver.gives_of_queue() || (from != nullptr && giver.samples() <= from->samples())) continue;
     State* best = nullptr;
     for (State& taker : takers()) {
-      const bool fits =
-          taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + taker.load.running / kRunningPerSparedPage;
+      const bool fits = taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + spare_pages(taker.load.running);
       if (taker.has_room() && fits && (best == nullptr || taker.samples() < best->samples())) best = &taker;
     }
     if (best == nullptr) continue;

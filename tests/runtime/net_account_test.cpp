@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -134,6 +137,27 @@ TEST_F(NetAccounts, ADeathBeginsTheRowOfFailuresAnew) {
   EXPECT_EQ(failures(), 3 * (NetAccount::kMostFailures - 1));
 }
 
+// Failures that are far apart have causes of their own; those that a few moves part have one.
+TEST_F(NetAccounts, GoodMovesBeginTheRowOfFailuresAnew) {
+  for (const bool far_apart : {true, false}) {
+    make(2);
+    account_->ready(0);
+    account_->ready(1);
+    int generation = 1;
+    for (; generation <= 3 * NetAccount::kMostFailures; ++generation) {
+      const uint64_t g = static_cast<uint64_t>(generation);
+      up({0, 1}, g);
+      take();
+      // The first of a worker in a generation says nothing of one before.
+      for (int32_t move = 0; move < (far_apart ? NetAccount::kGoodMoves + 1 : 3); ++move) EXPECT_TRUE(pull(0, 1, g).ok());
+      take();
+      failed(1, g);
+      if (told() == "L0L1") break;
+    }
+    EXPECT_EQ(generation, far_apart ? 3 * NetAccount::kMostFailures + 1 : NetAccount::kMostFailures);
+  }
+}
+
 TEST(SpareIds, AreMadeBeforeTheyAreTaken) {
   std::atomic<int> made = 0, refusals = 0;
   SpareId spare([&]() -> Result<NetId> {
@@ -141,7 +165,7 @@ TEST(SpareIds, AreMadeBeforeTheyAreTaken) {
     NetId id = {};
     id[0] = static_cast<std::byte>(++made);
     return id;
-  });
+  }, std::chrono::minutes(1));
   const auto wait_for = [&](int count) {
     for (int i = 0; i < 10'000 && made < count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return made == count;
@@ -153,6 +177,45 @@ TEST(SpareIds, AreMadeBeforeTheyAreTaken) {
   EXPECT_EQ(spare.take().value()[0], std::byte{2});
   EXPECT_EQ(spare.take().status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(spare.take().value()[0], std::byte{3});  // that of the attempt after it
+}
+
+// A library that does not come back holds nobody up: neither who asks for an id nor who has no use for it any more.
+TEST(SpareIds, AreWaitedForNoLongerThanThePatience) {
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool open = false, passed = false;
+  };
+  const auto gate = std::make_shared<Gate>();
+  const auto make = [gate]() -> Result<NetId> {
+    std::unique_lock<std::mutex> lock(gate->mutex);
+    gate->changed.wait(lock, [&gate] { return gate->open; });
+    gate->passed = true;
+    gate->changed.notify_all();
+    return NetId{};
+  };
+  {
+    SpareId spare(make, std::chrono::milliseconds(5));
+    EXPECT_EQ(spare.take().status().code(), StatusCode::kTimeout);
+    EXPECT_EQ(spare.take().status().code(), StatusCode::kTimeout);
+  }
+  std::unique_lock<std::mutex> lock(gate->mutex);
+  EXPECT_FALSE(gate->passed);
+  gate->open = true;
+  gate->changed.notify_all();
+  EXPECT_TRUE(gate->changed.wait_for(lock, std::chrono::minutes(1), [&gate] { return gate->passed; }));
+}
+
+// One that comes late after all is the next one's.
+TEST(SpareIds, ALateOneIsKept) {
+  std::promise<void> open;
+  SpareId spare([opened = open.get_future().share()]() -> Result<NetId> {
+    opened.wait();
+    return NetId{};
+  }, std::chrono::milliseconds(100));
+  EXPECT_EQ(spare.take().status().code(), StatusCode::kTimeout);
+  open.set_value();
+  EXPECT_TRUE(spare.take().ok());
 }
 
 TEST_F(NetAccounts, WhatFailsAgainAndAgainIsGivenUp) {

@@ -13,6 +13,7 @@
 #include <new>
 #include <thread>
 
+#include "runtime/speculator.h"
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/failing_new.h"
 #include "tests/runtime/process_variant.h"
@@ -77,6 +78,95 @@ TEST_F(TickAllocation, DraftsAllocateNothing) {
     EXPECT_EQ(engine.count("finished_samples"), 0);
     otr_cancel(engine.get(), group);
     engine.collect();
+  }
+}
+
+// However many of its nodes others displace: the first roll with drafts allocates no more than the second. Before them one without any joins.
+TEST_F(TickAllocation, TreesHaveRoomForAllThatTheyExpand) {
+  const TinyModel model({.max_position_embeddings = 8192});
+  EngineSetup setup;
+  setup.policy = "fixed:self:32:3:64";
+  const TestEngine engine(model, setup);
+  engine.run({endless(20, 2, 4)});
+  std::vector<int64_t> allocations;
+  for (int roll = 0; roll < 2; ++roll) {
+    Request r = endless(20, 150, 4);
+    r.sampling.seed = static_cast<uint64_t>(roll);  // the prefix cache knows neither
+    const int64_t before = engine_allocations;
+    engine.run({r});
+    allocations.push_back(engine_allocations - before);
+  }
+  EXPECT_GT(engine.stats()["speculation"]["draft_tokens"], 5000);
+  EXPECT_EQ(allocations[0], allocations[1]);
+}
+
+// However large the batch: its last few rows may each get all that its drafters propose.
+TEST_F(TickAllocation, ForestsHaveRoomForAllThatIsProposed) {
+  const TinyModel model;
+  constexpr int32_t kBatch = 600;
+  DeviceOptions d;
+  d.num_threads = 1;
+  d.target.path = model.path();
+  d.target.kv_bytes = model.kv_bytes(16);
+  d.target.bucket = {.max_rows = kBatch, .max_logit_rows = kBatch, .max_copies = kBatch};
+  const Result<std::unique_ptr<Device>> device = Device::create(d);
+  ASSERT_TRUE(device.ok()) << device.status().message();
+  Result<Policy> policy = parse_policy("auto");
+  ASSERT_TRUE(policy.ok());
+  policy.value().drafters = {"ngram"};
+  const std::vector<std::unique_ptr<Sequence>> live;
+  const Result<std::unique_ptr<Speculator>> s = Speculator::create(
+      {.policy = policy.value(), .models = {}, .custom = {}, .history = {}, .profile = {}, .costs = {CostModel{}}, .max_batch = kBatch,
+       .prefill_chunk = 16, .max_draft_rows = 512}, *device.value(), live);
+  ASSERT_TRUE(s.ok()) << s.status().message();
+  Forest* const forest = s.value()->mutable_forest(kBatch - 1);
+  int32_t nodes = 0;
+  allocations_left = 0;
+  try {
+    for (; nodes < kMaxDraftNodes; ++nodes) forest->add(Forest::kRoot, nodes, 0.5f, 0, 0);
+    forest->order_by_path();
+    forest->keep_best(0, kMaxDraftNodes);
+  } catch (const std::bad_alloc&) {
+    nodes = -nodes;
+  }
+  allocations_left = -1;
+  EXPECT_EQ(nodes, kMaxDraftNodes);
+}
+
+// Nor do choosers and what they choose: the few rows that are left of a large batch get all that their drafters propose. The drafters' passes
+// take next to nothing by the clock, so that drafts are deep. ngram grows when what it knows doubles: between two of these times nothing does.
+TEST_F(TickAllocation, TheTailOfALargeBatchAllocatesNothing) {
+  const TinyModel model({.max_position_embeddings = 8192});
+  for (const char* policy : {"auto", "specactor", "tlt"}) {
+    EngineOptions o;
+    o.device.num_threads = 1;
+    o.device.target.path = model.path();
+    o.device.target.kv_bytes = model.kv_bytes(3000);
+    o.max_batch = 600;
+    o.policy = policy;
+    o.pace.emplace();
+    for (RoleCost& role : o.pace->target.roles) role.weights_ms = 1, role.row_ms = 1e-4;
+    o.pace->drafters = {{.name = "self", .cost = o.pace->target, .dial = {}}};
+    o.pace->drafters[0].cost.roles[static_cast<size_t>(CostRole::kDraft)].weights_ms = 1e-3;
+    const Result<std::unique_ptr<Engine>> created = Engine::create(o);
+    ASSERT_TRUE(created.ok()) << created.status().message();
+    Engine* const e = created.value().get();
+    const auto stats = [e] { return nlohmann::json::parse(e->stats_json()); };
+    const auto allocations_at_tokens = [&stats](int64_t tokens) {
+      while (stats()["generated_tokens"].get<int64_t>() < tokens) std::this_thread::yield();
+      return engine_allocations.load();
+    };
+    Request r = endless(100, 8000, 2);
+    r.sampling.top_k = 20;
+    const uint64_t group = submit(e, r, 0);
+    const int64_t before = allocations_at_tokens(2150);
+    EXPECT_EQ(allocations_at_tokens(3350) - before, 0) << policy;
+    const nlohmann::json seen = stats();
+    EXPECT_LT(seen["generated_tokens"], 3500) << policy;  // else what ngram knows may have doubled
+    EXPECT_GT(seen["speculation"]["draft_tokens"], 5000) << policy;
+    EXPECT_EQ(seen["finished_samples"], 0);
+    EXPECT_TRUE(e->cancel(group).ok());
+    collect(e);
   }
 }
 
@@ -396,6 +486,40 @@ TEST_F(OutOfMemory, ADraftingWorkerLosesNothing) {
   }
   EXPECT_GT(failures, 20);
   EXPECT_GT(survived, 50);  // a verifying worker that runs out of memory in a tick fails what it runs
+}
+
+// Policies that choose: whatever fails while they do costs speed, or samples that say so.
+TEST_F(OutOfMemory, ChoosersLoseNothing) {
+  const Outputs expected = roll(engine(options(1)).get());
+  for (const char* policy : {"auto", "specactor", "tlt"}) {
+    EngineOptions o = options(1);
+    o.policy = policy;
+    RoleCost target, draft;
+    target.weights_ms = 1, target.row_ms = 0.01;
+    draft.weights_ms = 0.01;
+    o.costs.assign(3, CostModel{{target, draft, target}, 0});
+    const std::unique_ptr<Engine> e = engine(o);
+    int failures = 0;
+    int64_t survived = 0;
+    for (int64_t limit = 0; limit < 120; limit += 1 + limit / 20) {
+      EXPECT_TRUE(e->pause().ok());
+      for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+      engine_allocations_left = limit;
+      e->resume();
+      const Outputs outputs = collect(e.get());
+      failures += engine_allocations_left < 0;
+      engine_allocations_left = -1;
+      ASSERT_EQ(outputs.size(), expected.size()) << policy << ", allocation " << limit;
+      for (const auto& [key, output] : outputs) {
+        survived += output.reason != OTR_FINISH_ERROR;
+        EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << policy << ", allocation " << limit;
+      }
+    }
+    EXPECT_GT(failures, 20) << policy;
+    EXPECT_GT(survived, 100) << policy;
+    EXPECT_EQ(difference(expected, roll(e.get())), "") << policy;
+    settled_stats(*e);
+  }
 }
 
 // Likewise every allocation that the calling thread makes in a create.

@@ -51,6 +51,7 @@ inline WorkerSetup sample_setup() {
   s.draft_model = "small";
   s.traces = true;
   s.proofs.rebuild.link_bytes_per_second = 1e6;
+  s.proofs.migrate_at_tick = 1LL << 40;
   s.proofs.link_capacity = 4, s.proofs.socket_bytes = 5000;
   return s;
 }

@@ -35,6 +35,7 @@ TEST(WorkerWire, Setup) {
   encode_setup(read.value(), &again, &files_again);
   EXPECT_EQ(again, bytes);
   EXPECT_EQ(files_again, files);
+  EXPECT_EQ(read.value().proofs.migrate_at_tick, setup.proofs.migrate_at_tick);
   expect_no_part_is_whole(bytes, [&](WireView in) { return decode_setup(in, files).ok(); });
   EXPECT_FALSE(decode_setup(bytes, std::span(files).first(4)).ok());
   files.push_back(15);
