@@ -22,12 +22,6 @@ constexpr int kRowBlock = 12;
 
 OTR_INLINE __m512bh load_weights(const Element* w) { return reinterpret_cast<__m512bh>(_mm512_load_si512(w)); }
 
-OTR_INLINE __m512bh broadcast_pair(const Element* x) {
-  int pair;
-  __builtin_memcpy(&pair, x, sizeof pair);
-  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-}
-
 // Some rows by 32 outputs over some steps of the contraction.
 struct Piece {
   const Element* w;
@@ -59,10 +53,10 @@ __attribute__((noinline)) void multiply_rows(const Piece& p) {
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
           const Element* row = x + r * p.x_stride + 2 * pair;
-          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w0, broadcast_pair(row));
-          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w1, broadcast_pair(row + 2));
-          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w2, broadcast_pair(row + 4));
-          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w3, broadcast_pair(row + 6));
+          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w0, broadcast_bf16_pair(row));
+          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w1, broadcast_bf16_pair(row + 2));
+          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w2, broadcast_bf16_pair(row + 4));
+          acc[r][tile] = _mm512_dpbf16_ps(acc[r][tile], w3, broadcast_bf16_pair(row + 6));
         }
       }
     }
