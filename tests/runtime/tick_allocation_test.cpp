@@ -13,7 +13,6 @@
 #include <new>
 #include <thread>
 
-#include "runtime/speculator.h"
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/failing_new.h"
 #include "tests/runtime/process_variant.h"
@@ -98,39 +97,6 @@ TEST_F(TickAllocation, TreesHaveRoomForAllThatTheyExpand) {
   }
   EXPECT_GT(engine.stats()["speculation"]["draft_tokens"], 5000);
   EXPECT_EQ(allocations[0], allocations[1]);
-}
-
-// However large the batch: its last few rows may each get all that its drafters propose.
-TEST_F(TickAllocation, ForestsHaveRoomForAllThatIsProposed) {
-  const TinyModel model;
-  constexpr int32_t kBatch = 600;
-  DeviceOptions d;
-  d.num_threads = 1;
-  d.target.path = model.path();
-  d.target.kv_bytes = model.kv_bytes(16);
-  d.target.bucket = {.max_rows = kBatch, .max_logit_rows = kBatch, .max_copies = kBatch};
-  const Result<std::unique_ptr<Device>> device = Device::create(d);
-  ASSERT_TRUE(device.ok()) << device.status().message();
-  Result<Policy> policy = parse_policy("auto");
-  ASSERT_TRUE(policy.ok());
-  policy.value().drafters = {"ngram"};
-  const std::vector<std::unique_ptr<Sequence>> live;
-  const Result<std::unique_ptr<Speculator>> s = Speculator::create(
-      {.policy = policy.value(), .models = {}, .custom = {}, .history = {}, .profile = {}, .costs = {CostModel{}}, .max_batch = kBatch,
-       .prefill_chunk = 16, .max_draft_rows = 512}, *device.value(), live);
-  ASSERT_TRUE(s.ok()) << s.status().message();
-  Forest* const forest = s.value()->mutable_forest(kBatch - 1);
-  int32_t nodes = 0;
-  allocations_left = 0;
-  try {
-    for (; nodes < kMaxDraftNodes; ++nodes) forest->add(Forest::kRoot, nodes, 0.5f, 0, 0);
-    forest->order_by_path();
-    forest->keep_best(0, kMaxDraftNodes);
-  } catch (const std::bad_alloc&) {
-    nodes = -nodes;
-  }
-  allocations_left = -1;
-  EXPECT_EQ(nodes, kMaxDraftNodes);
 }
 
 // Nor do choosers and what they choose: the few rows that are left of a large batch get all that their drafters propose. The drafters' passes
