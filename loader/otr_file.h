@@ -41,7 +41,7 @@ inline constexpr std::string_view kOtrLayout = "vnni32";
 inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;         // the most a frame may hold
 inline constexpr uint64_t kOtrWrittenFrameBytes = uint64_t{256} << 10;  // what the writer puts in one
 inline constexpr uint64_t kOtrPreambleBytes = 64;
-inline constexpr uint64_t kOtrMaxHeaderBytes = uint64_t{64} << 20;  // raw, and compressed
+inline constexpr uint64_t kOtrMaxHeaderBytes = uint64_t{40} << 20;  // raw, and compressed
 
 struct OtrFrame {
   uint64_t offset;  // in the file

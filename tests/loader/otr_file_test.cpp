@@ -333,7 +333,7 @@ TEST(OtrWriter, WhatCouldNotBeReadIsNotWritten) {
   // 5 values a frame, 4 an item: 799,920 frames in 80 items have 3,999,924 values, 800,000 more than four million.
   EXPECT_TRUE(OtrWriter::create(path, layers(80, uint64_t{9'999} * kOtrWrittenFrameBytes), true).ok());
   expect_error(OtrWriter::create(path, layers(80, uint64_t{10'000} * kOtrWrittenFrameBytes), true).status(), StatusCode::kUnsupported,
-               {path + ": too much for one .otr file", "4000324 values in", "and 4000000 values in 67108864 bytes are read"});
+               {path + ": too much for one .otr file", "4000324 values in", "and 4000000 values in 41943040 bytes are read"});
   expect_error(OtrWriter::create(path, std::vector<OtrPlanned>{{std::string(kOtrMaxHeaderBytes, 'w'), 1}}, true).status(),
                StatusCode::kUnsupported, {path, "too much for one .otr file"});
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
