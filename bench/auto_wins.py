@@ -86,9 +86,9 @@ def rate_at(runs, bucket):
 
 
 def oracle_share(runs):
-    """auto's share of an oracle that knows the best policy for every number of running samples. For each round of auto the other rounds say which
-    policy that is, and its median over them is how fast it is. Of several noisy medians the largest is too large: so is the oracle, and the share
-    too small. The second figure is free of that: what the other rounds chose is as fast as it was in the very round, where it ran in it."""
+    """auto's share of an oracle that knows the best policy for every number of running samples: by the medians of all rounds, of which the largest
+    is too large, so that the share is too small; and free of that, where for each round of auto the other rounds say which policy it is, and this
+    round, if it ran in it, how fast."""
     hindsight, unbiased = [], []
     several = len(runs["auto"]) > 1
     for run in runs["auto"]:

@@ -57,7 +57,11 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
     s->drafters_.push_back(std::move(drafter));
     s->programs_.resize(s->drafters_.size());  // one that looks up has added none
     const bool remote = s->is_remote(name), model = s->is_model(name) && !remote;
-    s->traits_.push_back({.name = name, .has_model = name == "self" || model, .needs_prefill = model, .decoupled = remote});
+    DrafterTraits traits{.name = name, .has_model = name == "self" || model, .needs_prefill = model, .decoupled = remote};
+    if (const auto& program = s->programs_.back(); program) {
+      traits.max_context = static_cast<int32_t>(std::min<int64_t>(context_limit(program->model->config()), traits.max_context));
+    }
+    s->traits_.push_back(std::move(traits));
   }
   s->forests_.resize(static_cast<size_t>(options.max_batch));
   if (s->on()) {

@@ -13,6 +13,7 @@
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/every_path.h"
 #include "tests/runtime/odd_drafters.h"
+#include "tests/runtime/tiny_model.h"
 
 namespace otr {
 namespace {
@@ -315,6 +316,33 @@ TEST_P(Speculation, ADialSpoilsDrafts) {
   EXPECT_EQ(kept[0], 0);
   EXPECT_NEAR(kept[1], (0.5 + 0.25 + 0.125) / 3, 0.08);
   EXPECT_GT(kept[2], 0.9);
+}
+
+// A twin of the target that was made for 64 positions: past them `auto` drafts with the next best drafter.
+TEST(SpeculationContexts, AutoAsksNobodyPastHisContext) {
+  constexpr int32_t kShort = 64;
+  const TinyModel target({.max_position_embeddings = 1024}), twin({.max_position_embeddings = kShort});
+  EngineOptions o;
+  o.device.num_threads = 1;
+  o.device.target.path = target.path();
+  o.max_batch = 4;
+  o.policy = "auto";
+  o.drafters = {"small=model:" + twin.path()};
+  CostModel small = free_drafts(), self = small;
+  small.roles[static_cast<size_t>(CostRole::kDraft)].weights_ms = 0.01;
+  self.roles[static_cast<size_t>(CostRole::kDraft)].weights_ms = 0.05;
+  o.costs = {small, small, self};
+  const Result<std::unique_ptr<Engine>> e = Engine::create(o);
+  ASSERT_TRUE(e.ok()) << e.status().message();
+  Request r(random_tokens(1, 20, 97));
+  r.sampling.max_new_tokens = 800;
+  r.sampling.ignore_eos = 1;
+  submit(e.value().get(), r, 0);
+  EXPECT_EQ(collect(e.value().get()).size(), 1u);
+  const nlohmann::json stats = nlohmann::json::parse(e.value()->stats_json());
+  const nlohmann::json& drafters = stats["speculation"]["drafters"];
+  EXPECT_GT(drafters["small"]["drafts"], 0);
+  EXPECT_GT(drafters["self"]["accepted"], 200) << drafters;
 }
 
 TEST(SpeculationErrors, ArePlain) {
