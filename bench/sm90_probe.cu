@@ -1,16 +1,20 @@
 // What the sm_90a kernels rest on and no document states, asked of the device:
 //
-//   1. Does a column of wgmma's result have the same bits at every N, in every place among the columns, for every place of a
-//   row among
-//      the 64, and with the operands' roles exchanged? Row invariance needs the first two; the others would free the tiles.
-//   2. Does a weight of few tiles (Qwen2.5-7B's qkv, o and down: 56 to 72) reach memory's speed without splits?
+//   1. Does a column of wgmma's result have the same bits at every N and in every place among the columns? linear rests on it: tokens are its
+//      columns.
+//   2. Does a row have the same bits in every place among the 64, of operands in shared memory (n64: attention's scores) and with A in
+//      registers (n32, n64, n128: weights times values)? attention rests on it: its rows are queries, whose places change with chunk and bundle.
+//   3. Do zeros in A leave the sum's bits alone, whatever stands in B there, and whether their steps are done at all? So keys are masked.
+//   4. Is there more freedom: the same bits from registers as from shared memory, with the operands' roles exchanged? Nothing needs it.
+//   5. Does a weight of few tiles (Qwen2.5-7B's qkv, o and down: 56 to 72) reach memory's speed without splits?
 //
-// Prints a table. Exit codes: 0, 1 the first two answers are no: the kernels' results would depend on the batch.
+// Prints a table. Exit codes: 0, 1 one of the first three answers is no: the kernels' results would depend on the batch; or there is no GPU.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <random>
+#include <string>
 
 #include "kernels/layouts/wgmma_layout.h"
 #include "kernels/linear/linear_sm90.h"
@@ -25,16 +29,21 @@ using namespace testing_util;
 
 constexpr int kRows = 64, kColumns = 256, kInputs = 1024;
 
-// One warpgroup: d[64][N] = a[64][kInputs] b[N][kInputs]^T, plainly: operands are laid down by ordinary stores, one piece of 64
-// inputs at a time.
-template <int kN>
+// Register `r` of wgmma's A at a step of 16 inputs.
+__device__ uint32_t fragment_of(const Element* a, int thread, int step, int r) {
+  return *reinterpret_cast<const uint32_t*>(a + operand_a_row(thread, r) * kInputs + step * kWgmmaK + operand_a_k(thread, r, 0));
+}
+
+// One warpgroup: d[64][N] = a[64][inputs] b[N][inputs]^T, plainly: operands are laid down by ordinary stores, one piece of 64
+// inputs at a time. kFragments: a's go to registers instead.
+template <int kN, bool kFragments>
 __global__ void __launch_bounds__(128)
-    product_kernel(const Element* a, const Element* b, float* d, int64_t d_row_stride, int64_t d_column_stride) {
+    product_kernel(const Element* a, const Element* b, int inputs, float* d, int64_t d_row_stride, int64_t d_column_stride) {
   __shared__ __align__(1024) uint8_t a_tile[kRows * kOperandRowBytes];
   __shared__ __align__(1024) uint8_t b_tile[kN * kOperandRowBytes];
   const int thread = static_cast<int>(threadIdx.x);
   float acc[kN / 2];
-  for (int k = 0; k < kInputs; k += kOperandK) {
+  for (int k = 0; k < inputs; k += kOperandK) {
     for (int i = thread; i < kRows * kOperandK; i += 128) {
       *reinterpret_cast<Element*>(a_tile + operand_offset(i / kOperandK, i % kOperandK)) =
           a[i / kOperandK * kInputs + k + i % kOperandK];
@@ -43,6 +52,9 @@ __global__ void __launch_bounds__(128)
       *reinterpret_cast<Element*>(b_tile + operand_offset(i / kOperandK, i % kOperandK)) =
           b[i / kOperandK * kInputs + k + i % kOperandK];
     }
+    uint32_t fragments[kOperandK / kWgmmaK][4];
+#pragma unroll
+    for (int i = 0; i < kOperandK / kWgmmaK * 4; ++i) fragments[i / 4][i % 4] = fragment_of(a + k, thread, i / 4, i % 4);
     ptx::fence_async_shared();
     __syncthreads();
     ptx::pin_registers(acc);
@@ -51,7 +63,11 @@ __global__ void __launch_bounds__(128)
                    b_descriptor = operand_descriptor(ptx::shared_address(b_tile));
 #pragma unroll
     for (int step = 0; step < kOperandK / kWgmmaK; ++step) {
-      ptx::wgmma_bf16(acc, descriptor_at_step(a_descriptor, step), descriptor_at_step(b_descriptor, step), k > 0 || step > 0);
+      if constexpr (kFragments) {
+        ptx::wgmma_bf16(acc, fragments[step], descriptor_at_step(b_descriptor, step), k > 0 || step > 0);
+      } else {
+        ptx::wgmma_bf16(acc, descriptor_at_step(a_descriptor, step), descriptor_at_step(b_descriptor, step), k > 0 || step > 0);
+      }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
@@ -66,11 +82,11 @@ __global__ void __launch_bounds__(128)
 using Matrix = std::vector<float>;
 
 // All kColumns columns, kN at a time; by [row][column].
-template <int kN>
-Matrix product(const DeviceBuffer<Element>& a, const DeviceBuffer<Element>& b) {
+template <int kN, bool kFragments = false>
+Matrix product(const DeviceBuffer<Element>& a, const DeviceBuffer<Element>& b, int inputs = kInputs) {
   DeviceBuffer<float> d(kRows * kColumns);
   for (int n = 0; n < kColumns; n += kN) {
-    product_kernel<kN><<<1, 128>>>(a.data(), b.data() + n * kInputs, d.data() + n, kColumns, 1);
+    product_kernel<kN, kFragments><<<1, 128>>>(a.data(), b.data() + n * kInputs, inputs, d.data() + n, kColumns, 1);
     check_cuda(cudaGetLastError(), "product");
   }
   return d.read();
@@ -105,17 +121,13 @@ int differing(const Matrix& a, const Matrix& b, int roll_rows, int roll_columns)
   return count;
 }
 
-int report(const char* what, int count) {
-  std::printf("| %-58s | %-6s | %6d of %d |\n", what, count == 0 ? "equal" : "NO", count, kRows * kColumns);
+int report(const std::string& what, int count) {
+  std::printf("| %-58s | %-6s | %6d of %d |\n", what.c_str(), count == 0 ? "equal" : "NO", count, kRows * kColumns);
   return count;
 }
 
-// How many elements break what the kernels rely on.
-int probe_bits() {
-  const std::vector<Element> a = random_matrix(kRows, 1), b = random_matrix(kColumns, 2);
-  const DeviceBuffer<Element> device_a(a), device_b(b);
-  const Matrix base = product<8>(device_a, device_b);
-
+// The largest difference from float64.
+double error_of(const std::vector<Element>& a, const std::vector<Element>& b, const Matrix& product) {
   double worst = 0.0;
   for (int m = 0; m < kRows; ++m) {
     for (int n = 0; n < kColumns; ++n) {
@@ -124,9 +136,48 @@ int probe_bits() {
         sum += double{to_float(a[static_cast<size_t>(m * kInputs + k)])} *
                double{to_float(b[static_cast<size_t>(n * kInputs + k)])};
       }
-      worst = std::max(worst, std::fabs(sum - double{base[static_cast<size_t>(m * kColumns + n)]}));
+      const double error = std::fabs(sum - double{product[static_cast<size_t>(m * kColumns + n)]});
+      worst = error <= worst ? worst : error;  // a NaN is the worst
     }
   }
+  return worst;
+}
+
+// As attention multiplies, at one N: a row's bits by place, and those of sums over zeros of A.
+template <int kN, bool kFragments>
+int probe_attention(const std::vector<Element>& a, const std::vector<Element>& b) {
+  const std::string name = (kFragments ? "A in registers, n" : "A in shared memory, n") + std::to_string(kN);
+  const DeviceBuffer<Element> device_a(a), device_b(b);
+  const Matrix base = product<kN, kFragments>(device_a, device_b);
+  const double error = error_of(a, b, base);
+  std::printf("| %-58s | %.2g | |\n", (name + ", largest difference from float64").c_str(), error);
+  int broken = error < 1e-2 ? 0 : kRows * kColumns;
+  for (const int by : {1, 8, 16, 33}) {
+    const DeviceBuffer<Element> moved(rolled(a, by));
+    broken += report(name + ", rows moved by " + std::to_string(by), differing(base, product<kN, kFragments>(moved, device_b), by, 0));
+  }
+  // Weights of 0 from a key inside a step on, and values there that are as large as those of others seldom are.
+  constexpr int kVisible = 520, kWhole = 576;  // and in whole pieces
+  std::vector<Element> masked = a, other = b;
+  for (size_t i = 0; i < masked.size(); ++i) {
+    if (static_cast<int>(i % kInputs) >= kVisible) masked[i] = Element{0};
+  }
+  for (size_t i = 0; i < other.size(); ++i) {
+    if (static_cast<int>(i % kInputs) >= kVisible) other[i] = to_element(i % 3 == 0 ? -1e20f : 1e20f);
+  }
+  const DeviceBuffer<Element> device_masked(masked), device_other(other);
+  const Matrix sums = product<kN, kFragments>(device_masked, device_b);
+  broken += report(name + ", zeros times other values", differing(sums, product<kN, kFragments>(device_masked, device_other), 0, 0));
+  broken += report(name + ", steps of zeros left out", differing(sums, product<kN, kFragments>(device_masked, device_b, kWhole), 0, 0));
+  return broken;
+}
+
+// How many elements break what the kernels rely on.
+int probe_bits() {
+  const std::vector<Element> a = random_matrix(kRows, 1), b = random_matrix(kColumns, 2);
+  const DeviceBuffer<Element> device_a(a), device_b(b);
+  const Matrix base = product<8>(device_a, device_b);
+  const double worst = error_of(a, b, base);
   std::printf("n8 against float64: largest difference %.3g (sums of %d products of deviation 1)\n\n", worst, kInputs);
   std::printf("| bits of a result, against n8 | | differing |\n|---|---|---|\n");
   int broken = worst < 1e-2 ? 0 : kRows * kColumns;
@@ -136,33 +187,30 @@ int probe_bits() {
   broken += report("n128", differing(base, product<128>(device_a, device_b), 0, 0));
   broken += report("n192, its first columns", [&] {
     DeviceBuffer<float> d(base);
-    product_kernel<192><<<1, 128>>>(device_a.data(), device_b.data(), d.data(), kColumns, 1);
+    product_kernel<192, false><<<1, 128>>>(device_a.data(), device_b.data(), kInputs, d.data(), kColumns, 1);
+    check_cuda(cudaGetLastError(), "product");
     return differing(base, d.read(), 0, 0);
   }());
   broken += report("n256", differing(base, product<256>(device_a, device_b), 0, 0));
   for (const int by : {1, 3, 8, 100}) {
     const DeviceBuffer<Element> moved(rolled(b, by));
-    broken +=
-        report(("n256, columns moved by " + std::to_string(by)).c_str(), differing(base, product<256>(device_a, moved), 0, by));
+    broken += report("n256, columns moved by " + std::to_string(by), differing(base, product<256>(device_a, moved), 0, by));
   }
-  int freedom = 0;
-  for (const int by : {1, 8, 16, 33}) {
-    const DeviceBuffer<Element> moved(rolled(a, by));
-    freedom += report(("n8, rows moved by " + std::to_string(by)).c_str(), differing(base, product<8>(moved, device_b), by, 0));
-  }
+  broken += probe_attention<64, false>(a, b);
+  broken += probe_attention<32, true>(a, b) + probe_attention<64, true>(a, b) + probe_attention<128, true>(a, b);
+  int freedom = report("A in registers, n64, against n8", differing(base, product<64, true>(device_a, device_b), 0, 0));
   DeviceBuffer<float> swapped(kRows * kColumns);
   for (int n = 0; n < kColumns; n += kRows) {  // 64 columns become the 64 rows
-    product_kernel<64><<<1, 128>>>(device_b.data() + n * kInputs, device_a.data(), swapped.data() + n, 1, kColumns);
+    product_kernel<64, false><<<1, 128>>>(device_b.data() + n * kInputs, device_a.data(), kInputs, swapped.data() + n, 1, kColumns);
     check_cuda(cudaGetLastError(), "product");
   }
   freedom += report("roles exchanged: the columns as rows, n64", differing(base, swapped.read(), 0, 0));
-  std::printf("\nRow invariance over n and place: %s. Rows' places and roles: %s.\n\n", broken == 0 ? "holds" : "DOES NOT HOLD",
+  std::printf("\nRow invariance over n, places and masked keys: %s. Registers and roles: %s.\n\n", broken == 0 ? "holds" : "DOES NOT HOLD",
               freedom == 0 ? "free" : "part of the bits");
   return broken;
 }
 
-// ---- Splits
-// -------------------------------------------------------------------------------------------------------------------
+// ---- Splits -----------------------------------------------------------------------------------------------------------------
 
 double median_of(std::vector<double> v) {
   std::sort(v.begin(), v.end());

@@ -67,6 +67,7 @@ class ReplacedFile {
   ReplacedFile& operator=(const ReplacedFile&) = delete;
 
   Status created() const;  // to be asked first
+  const std::string& name() const { return name_; }  // of the temporary one
   Status write(const void* data, size_t size);  // behind what write() has written before
   Status write_at(uint64_t offset, const void* data, size_t size) const;
   Status rename();  // everything is on disk when it succeeds

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -109,8 +110,8 @@ struct OtrHeaderSize {
 };
 OtrHeaderSize otr_header_size(std::span<const OtrPlanned> items);
 
-// Writes an .otr file: to a temporary name beside it, made durable and renamed over `path` by finish(); until then nothing is at
-// `path`, and the temporary goes away with an unfinished writer.
+// Writes an .otr file: to a temporary name beside it, made durable and renamed over `path` by finish(); until then what was at `path`
+// stays, and the temporary goes away with an unfinished writer.
 class OtrWriter {
  public:
   // `items`: all that will be added. Of a file whose header OtrFile would refuse nothing is written (kUnsupported). Without `compress`
@@ -123,7 +124,8 @@ class OtrWriter {
   Status add_file(const std::string& name, std::string_view contents, ThreadPool& pool);
   // REQUIRES: only 16-bit values are coded as planes or nibbles.
   Status add_weight(const std::string& piece, const void* data, uint64_t bytes, OtrCoding coding, ThreadPool& pool);
-  Status finish();
+  // `check`, if any, may read the complete file under its temporary name: where it fails, nothing is renamed.
+  Status finish(const std::function<Status(const std::string& name)>& check = nullptr);
 
  private:
   struct Impl;

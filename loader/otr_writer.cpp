@@ -178,8 +178,9 @@ Status OtrWriter::add_weight(const std::string& piece, const void* data, uint64_
   return impl_->add(&impl_->weights, piece, data, bytes, coding, pool);
 }
 
-Status OtrWriter::finish() {
+Status OtrWriter::finish(const std::function<Status(const std::string& name)>& check) {
   OTR_RETURN_IF_ERROR(impl_->write_header());
+  if (check) OTR_RETURN_IF_ERROR(check(impl_->file.name()));
   return impl_->file.rename();
 }
 

@@ -39,6 +39,16 @@ void PrefixCache::match(std::span<const int32_t> tokens, int32_t max_pages, std:
   }
 }
 
+int32_t PrefixCache::match_length(std::span<const int32_t> tokens, int32_t max_pages) const {
+  PageId parent = kNoPage;
+  const int32_t full = std::min(max_pages, static_cast<int32_t>(tokens.size() / kPageTokens));
+  for (int32_t i = 0; i < full; ++i) {
+    parent = find(parent, tokens.data() + size_t{kPageTokens} * static_cast<size_t>(i));
+    if (parent == kNoPage) return i;
+  }
+  return full;
+}
+
 void PrefixCache::insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t num_full_pages) {
   PageId parent = kNoPage;
   for (int32_t i = 0; i < num_full_pages; ++i) {

@@ -25,6 +25,9 @@ class PrefixCache {
   // Takes references on the pages of the longest cached prefix of `tokens`, at most `max_pages`, and appends them to `pages`.
   void match(std::span<const int32_t> tokens, int32_t max_pages, std::vector<PageId>* pages);
 
+  // How many pages match() would find.
+  int32_t match_length(std::span<const int32_t> tokens, int32_t max_pages) const;
+
   // Offers a sequence's first `num_full_pages` pages, whose tokens begin `tokens`. Stops at the first page whose content is already
   // cached under another id: its children would have a parent that their holder does not hold.
   // REQUIRES: the pages are in use and will not be written again.

@@ -111,6 +111,17 @@ class CalibrationRun {
 
 }  // namespace
 
+double logits_share(const ModelConfig& c) {
+  const double hidden = c.hidden_size, heads = c.num_heads, kv_heads = c.num_kv_heads, head_dim = c.head_dim;
+  const double layer = hidden * (2 * (heads + kv_heads) * head_dim + 3.0 * c.intermediate_size), lm_head = hidden * c.vocab_size;
+  return lm_head / (c.num_layers * layer + lm_head);
+}
+
+void set_logits_shares(double target, double drafter, CostModel* model) {
+  for (const CostRole role : {CostRole::kTarget, CostRole::kVerify}) model->roles[static_cast<size_t>(role)].logits_share = target;
+  model->roles[static_cast<size_t>(CostRole::kDraft)].logits_share = drafter;
+}
+
 bool same_shape(const TimedPass& a, const TimedPass& b) {
   const PassShape &p = a.point.pass, &q = b.point.pass;
   return a.drafter == b.drafter && a.point.role == b.point.role && p.batch == q.batch && p.rows == q.rows &&
@@ -166,7 +177,11 @@ Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
   calibration.repeat(options.seconds - time.seconds());
   OTR_ASSIGN_OR_RETURN(const std::vector<CostFit> fits, fit_costs(calibration.passes(), drafters.size()));
   std::vector<CostModel> models;
-  for (const CostFit& fit : fits) models.push_back(fit.model);
+  for (size_t d = 0; d < fits.size(); ++d) {
+    models.push_back(fits[d].model);
+    const bool has_program = d < drafters.size() && drafters[d].has_value();
+    set_logits_shares(logits_share(target.model->config()), has_program ? logits_share(drafters[d]->model->config()) : 0, &models.back());
+  }
   return models;
 }
 

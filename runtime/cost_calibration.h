@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "loader/model_config.h"
 #include "runtime/pass_timer.h"
 #include "spec/cost_fit.h"
 
@@ -32,6 +33,10 @@ std::vector<TimedPass> medians_of(std::span<const TimedPass> passes);
 // The target's costs with those of each drafter; one without points costs nothing. Without drafters: one, of the target alone.
 // Errors: as fit_cost_model.
 Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t num_drafters);
+
+// RoleCost::logits_share of a model of this shape: lm_head's part of a row's dense arithmetic.
+double logits_share(const ModelConfig& config);
+void set_logits_shares(double target, double drafter, CostModel* model);
 
 struct CalibrationOptions {
   int32_t max_batch = 1;

@@ -5,12 +5,12 @@
 //                                      <-- drafts --
 //
 // A verdict of a request comes after its opening. Nobody waits for room: what finds none is kept and offered again. Whoever has
-// written rings the reader's bell, and who takes from a full queue the writer's; where that looked full to the writer alone, it looks again
-// before long.
+// written rings the reader's bell, and who takes from a full queue the writer's; where that looked full to the writer alone, it
+// looks again before long.
 //
-// Between processes each has a link of its own, whose other end is the LinkRelay's. When the process at the other end is lost, the relay
-// raises `generation`: the worker forgets what the other knew and asked for, throws away what it has not read, and writes nothing
-// until the relay has thrown away the rest; then it sets `followed`. The relay brings nothing new before that.
+// Between processes each has a link of its own, whose other end is the LinkRelay's. When the process at the other end is lost,
+// the relay raises `generation`: the worker forgets what the other knew and asked for, throws away what it has not read, and
+// writes nothing until the relay has thrown away the rest; then it sets `followed`. The relay brings nothing new before that.
 //
 // Thread safety: each end of a queue belongs to one thread. Nothing is allocated after construction.
 #pragma once
@@ -70,6 +70,9 @@ class SpscQueue {
   alignas(64) std::atomic<size_t> written_{0};
   alignas(64) std::atomic<size_t> read_{0};
 };
+
+// Of a request that the drafter has no place for: it is told of so many at once, and tries again then.
+inline constexpr int32_t kQuietTokens = 32;  // one verdict has more
 
 struct DraftLink {
   // `capacity`: of each queue.

@@ -93,7 +93,11 @@ bool DraftServer::busy() const {
   for (const DraftLink* link : links_) {
     if (!link->is_current() || !link->opened.empty() || !link->verdicts.empty() || link->drafts.full()) return true;
   }
-  return std::any_of(requests_.begin(), requests_.end(), [](const Request& r) { return r.window && r.window->may_draft(); });
+  return std::any_of(requests_.begin(), requests_.end(), [this](const Request& r) { return may_draft(r); });
+}
+
+bool DraftServer::may_draft(const Request& r) const {
+  return r.window && r.window->may_draft() && (r.window->judged() >= r.rests_until || stats_.ended_requests != r.rests_since);
 }
 
 // ---- What comes ----------------------------------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ void DraftServer::start(const DraftLink* link, std::unique_ptr<Sequence> s) {
   }
   free_slots_.pop_back();
   request(slot).window.emplace(s->age, s->num_tokens(), s->max_tokens, setting_);
-  request(slot).misses = 0;
+  request(slot).misses = request(slot).rests_until = 0;
   names_[static_cast<size_t>(slot)] = {link, s->age};
   live_[static_cast<size_t>(slot)] = std::move(s);
   ++stats_.requests;
@@ -220,7 +224,7 @@ bool DraftServer::draft() {
   const size_t count = requests_.size();
   for (size_t i = 0; i < count && rows_.size() < forests_.size(); ++i) {
     const size_t slot = (turn_ + i) % count;
-    if (!requests_[slot].window || !requests_[slot].window->may_draft()) continue;
+    if (!may_draft(requests_[slot])) continue;
     const Sequence& s = *live_[slot];
     Forest& forest = forests_[rows_.size()];
     forest.clear();
@@ -245,6 +249,8 @@ void DraftServer::add_token(int32_t slot, const Forest& forest) {
   if (forest.empty()) {
     if (++r.misses < kMostMisses) return;
     r.misses = 0;
+    r.rests_until = r.window->judged() + kRestTokens;
+    r.rests_since = stats_.ended_requests;
     r.window->close();
     ++stats_.closed_windows;
     return;

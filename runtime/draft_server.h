@@ -3,7 +3,9 @@
 //
 // A tick drafts one token for every request whose window allows it, with the target's noise, filters and penalties, in one pass
 // of the model. So verdicts are seen after every level, and windows of any size run together. Requests take turns where there
-// are more than a pass has rows. A request that finds no place for its keys closes its window: its verifier goes on alone.
+// are more than a pass has rows. A request that finds no place for its keys closes its window: its verifier goes on alone. Until
+// another request has ended here, or kRestTokens more of its own tokens are known, it is not asked for again, and nothing is said
+// of it.
 //
 // Every `reconfigure_every` ticks window and mode of the requests that do worse than the mean are set anew (algorithm 2),
 // if there are costs.
@@ -38,6 +40,8 @@ struct DraftServerOptions {
 
 class DraftServer {
  public:
+  static constexpr int32_t kRestTokens = kQuietTokens;
+
   // `device` outlives it; `share`: a runner of the model whose weights it uses, or null.
   static Result<std::unique_ptr<DraftServer>> create(const DraftServerOptions& options, Device& device, const ModelRunner* share);
   ~DraftServer();
@@ -60,6 +64,8 @@ class DraftServer {
   struct Request {
     std::optional<DraftWindow> window;  // none: the slot is free
     int32_t misses = 0;                 // passes in a row without a token for it
+    int32_t rests_until = 0;            // tokens known, unless
+    int64_t rests_since = 0;            // stats_.ended_requests, which has grown since
   };
   struct Name {
     const DraftLink* link;  // null: the slot is free
@@ -74,6 +80,7 @@ class DraftServer {
   void judge(int32_t slot, const VerdictMessage& verdict);
   void replace_tokens(int32_t slot, int32_t judged, const VerdictMessage& verdict);
   bool draft();
+  bool may_draft(const Request& r) const;
   void add_token(int32_t slot, const Forest& forest);
   bool send();
   void finish(int32_t slot);

@@ -156,9 +156,14 @@ class FileReader {
 
   Result<LoadedHistory> read() {
     HistoryHeader header;
+    if (file_.size() == 0) return bad_input(file_.path() + ": the file is empty");
+    if (file_.size() < sizeof header) {
+      return invalid_argument(file_.path() + ": not a history file: it has " + std::to_string(file_.size()) + " bytes, and the header " +
+                              std::to_string(sizeof header));
+    }
     OTR_RETURN_IF_ERROR(read_at(0, &header, sizeof header));
     if (std::memcmp(header.magic, kHistoryMagic, kMagicBytes) != 0) return invalid_argument(file_.path() + ": not a history file");
-    if (header.hash != hash_of(header)) return bad_input(file_.path() + ": the header is damaged");
+    if (header.hash != hash_of(header)) return invalid_argument(file_.path() + ": not a history file, or its header is damaged");
     if (header.version != kVersion) {
       return unsupported(file_.path() + ": version " + std::to_string(header.version) +
                          " of the format; this library reads version " + std::to_string(kVersion));
@@ -167,9 +172,11 @@ class FileReader {
     for (uint64_t at = sizeof header; at < file_.size();) {
       FrameHeader frame;
       const std::string fault = read_frame(at, &frame);
+      if (!unread_.ok()) return unread_;
       good += fault.empty();
       if (!fault.empty() && first_fault_.empty()) first_fault_ = "the frame at offset " + std::to_string(at) + ": " + fault;
       at = frame.stored > 0 ? at + sizeof frame + frame.stored : next_frame(at + 1);
+      if (!unread_.ok()) return unread_;
     }
     if (good != header.num_frames && first_fault_.empty()) first_fault_ = "the file ends early";
     if (!first_fault_.empty()) {
@@ -184,20 +191,27 @@ class FileReader {
     return file_.read_exact(offset, {static_cast<std::byte*>(data), size});
   }
 
+  // That a file has become shorter meanwhile is damage; what the system says is kept.
+  Status read_frame_bytes(uint64_t offset, void* data, size_t size) {
+    Status status = read_at(offset, data, size);
+    if (status.code() == StatusCode::kIoError) unread_ = status;
+    return status;
+  }
+
   // "" if the frame is whole. frame->stored stays 0 if its length cannot be trusted.
   std::string read_frame(uint64_t at, FrameHeader* frame) {
     *frame = {};
     const uint64_t left = file_.size() - at;
     if (left < sizeof *frame) return "the file ends in its header";
     FrameHeader read;
-    if (const Status s = read_at(at, &read, sizeof read); !s.ok()) return s.message();
+    if (const Status s = read_frame_bytes(at, &read, sizeof read); !s.ok()) return s.message();
     if (std::memcmp(read.magic, kFrameMagic, kMagicBytes) != 0 || read.hash != hash_of(read)) return "its header is damaged";
     if (read.stored > left - sizeof read) return "the file ends in it";
     if (read.raw > kMaxFrameBytes || read.stored > ZSTD_compressBound(kMaxFrameBytes))
       return "it is larger than a frame may be";
     *frame = read;
     stored_.resize(read.stored);
-    if (const Status s = read_at(at + sizeof read, stored_.data(), stored_.size()); !s.ok()) return s.message();
+    if (const Status s = read_frame_bytes(at + sizeof read, stored_.data(), stored_.size()); !s.ok()) return s.message();
     if (xxh64(stored_.data(), stored_.size()) != read.stored_hash) return "its checksum is wrong";
     if (ZSTD_getFrameContentSize(stored_.data(), stored_.size()) != read.raw) return "it does not hold what it declares";
     raw_.resize(read.raw);
@@ -211,7 +225,7 @@ class FileReader {
     constexpr uint64_t kWindow = uint64_t{1} << 20;
     while (at < file_.size()) {
       stored_.resize(std::min(kWindow, file_.size() - at));
-      if (!read_at(at, stored_.data(), stored_.size()).ok()) break;
+      if (!read_frame_bytes(at, stored_.data(), stored_.size()).ok()) break;
       const auto found = std::search(stored_.begin(), stored_.end(), kFrameMagic, kFrameMagic + kMagicBytes);
       if (found != stored_.end()) return at + static_cast<uint64_t>(found - stored_.begin());
       if (stored_.size() < kWindow) break;
@@ -225,6 +239,7 @@ class FileReader {
   const bool with_logprobs_;
   LoadedHistory loaded_;
   std::string first_fault_;
+  Status unread_;
   std::vector<char> stored_, raw_;
 };
 

@@ -7,7 +7,8 @@
 //           u32 prompt tokens, u32 responses, u32 1 if there are log-probs, i32 prompt[]; for each response u32 tokens,
 //           f32 reward (NaN: unknown), i32 tokens[], f32 logprobs[]
 //
-// A frame that is damaged is left out, and reading goes on with the next one that is whole: a torn file costs speed.
+// A frame that is damaged is left out, and reading goes on with the next one that is whole: a torn file costs speed. A frame that
+// cannot be read, for reasons of the system, is no damage: nothing of the file is taken then.
 // Thread safety: functions of their arguments.
 #pragma once
 
@@ -30,8 +31,9 @@ struct LoadedHistory {
   HistoryIndex index;
   std::string damage;  // what was left out, and why; "" if nothing
 };
-// Token ids at or above `vocab_size` are damage. kIoError: the file cannot be read; kInvalidArgument: it is something else;
-// kUnsupported: it is of another version; kBadInput: its header is damaged.
+// Token ids at or above `vocab_size` are damage. kIoError: the file, or a part of it, cannot be read; kInvalidArgument: it is
+// something else, or of its header so little is left that it may be; kUnsupported: it is of another version; kBadInput: it is
+// empty.
 Result<LoadedHistory> load_history(const std::string& path, int32_t vocab_size, bool with_logprobs);
 
 }  // namespace otr

@@ -1,6 +1,7 @@
 #include "runtime/history_loader.h"
 
 #include <exception>
+#include <system_error>
 
 namespace otr {
 
@@ -12,8 +13,11 @@ void HistoryLoader::take(OwnedFd file) {
   }
   if (thread_.joinable()) thread_.join();  // nothing is left for it but to return
   const std::lock_guard<std::mutex> lock(mutex_);
-  thread_ = std::thread([this] { run(); });
-  loading_ = true;
+  try {
+    thread_ = std::thread([this] { run(); });
+    loading_ = true;
+  } catch (const std::system_error&) {  // it drafts from what there was, until the next file comes
+  }
 }
 
 void HistoryLoader::run() {

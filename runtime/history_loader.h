@@ -1,5 +1,5 @@
-// HistoryLoader: what a worker process drafts from, read beside everything else: a file may take a while. Of those that come meanwhile the
-// newest is next, and the others are never read: each has all that was there before it.
+// HistoryLoader: what a worker process drafts from, read beside everything else: a file may take a while. Of those that come
+// meanwhile the newest is next, and the others are never read: each has all that was there before it.
 //
 // Thread safety: take() and stop() by one thread; `load` is called by the loader's own, one file at a time.
 #pragma once

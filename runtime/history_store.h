@@ -1,8 +1,8 @@
 // HistoryStore: an engine's history. It keeps what the samples of the step said, and, once the step is over, makes of it the
 // index that the history drafter reads in the next epoch: prompts of this step get their new responses, all others keep theirs.
 //
-// Thread safety: all functions may be called from any thread. The index is built on a thread of its own, if there is one, and swapped in when it
-// is complete; commit() and load() wait for a build before theirs.
+// Thread safety: all functions may be called from any thread. The index is built on a thread of its own, if there is one, and
+// swapped in when it is complete; commit() and load() wait for a build before theirs.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,12 @@ class HistoryStore {
   void collect(const Sequence& s) noexcept;
   // kInvalidArgument: no such sample since the last commit, or the reward is not finite.
   Status reward(uint64_t group_id, uint32_t sample, float reward);
-  // The step is over: begins to build; without a thread for that it returns when that is done. Without memory nothing has changed.
+  // The step is over: begins to build; without a thread for that it returns when that is done. Without memory nothing has
+  // changed.
   void commit();
   // Commits, waits for the build and writes the file.
   Status save(const std::string& path);
-  // Adds a file's prompts. kBadInput also if a part of it was damaged; the good part is used then.
+  // Adds a file's prompts. Errors: load_history's; kBadInput also if a part of it was damaged: the good part is used then.
   Status load(const std::string& path);
 
   // The current one; null before the first.

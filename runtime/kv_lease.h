@@ -1,14 +1,15 @@
-// KvLease: keys and values of a sequence that has been given away, as long as the worker that goes on with it has not got them. Between
-// threads they are LentPages, between processes a KvFile (kv_file.h).
+// KvLease: keys and values of a sequence that has been given away, as long as the worker that goes on with it has not got them.
+// Between threads they are LentPages, between processes a KvFile (kv_file.h).
 //
-// LentPages: pages that a worker lends to another. The pages of a sequence that has been given away stay where they are until the worker
-// that goes on with it has copied what it wants of them, or does not want them any more, or the lender needs them back: what was
-// not copied by then is computed anew.
+// LentPages: pages that a worker lends to another. The pages of a sequence that has been given away stay where they are until the
+// worker that goes on with it has copied what it wants of them, or does not want them any more, or the lender needs them back:
+// what was not copied by then is computed anew.
 //
-// Thread safety: all functions may be called from any thread. `source` and `lender` outlive every call of copy() and end(). A lock keeps
-// reading (copy, copy_layer, hold) and what ends it (end, revoke) apart, so a copy is to be of a bounded number of pages, and revoke() waits for it.
-// The rule by which pages are used again: `over_` becomes true under that lock alone, so while nobody reads, and whoever has the lock looks
-// at it before reading. So over() needs no lock and waits for nobody: once it is true, nobody reads the pages or ever will.
+// Thread safety: all functions may be called from any thread. `source` and `lender` outlive every call of copy() and end(). A
+// lock keeps reading (copy, copy_layer, hold) and what ends it (end, revoke) apart, so a copy is to be of a bounded number of
+// pages, and revoke() waits for it. The rule by which pages are used again: `over_` becomes true under that lock alone, so while
+// nobody reads, and whoever has the lock looks at it before reading. So over() needs no lock and waits for nobody: once it is
+// true, nobody reads the pages or ever will.
 #pragma once
 
 #include <atomic>
@@ -34,7 +35,8 @@ class KvLease {
   virtual ~KvLease() = default;
   virtual int32_t num_pages() const = 0;
   virtual int32_t num_positions() const = 0;
-  // The borrower's: copies the pages from number `first` on into `to`, pages of `target`. False: they are gone, nothing is copied.
+  // The borrower's: copies the pages from number `first` on into `to`, pages of `target`. False: they are gone, nothing is
+  // copied.
   virtual bool copy(int32_t first, std::span<const PageId> to, ModelRunner* target) = 0;
   // Likewise one layer of them, where that can be: while a pass is under way. REQUIRES: has_layers().
   virtual bool has_layers() const { return false; }
@@ -52,7 +54,8 @@ class KvLease {
 class LentPages final : public KvLease {
  public:
   // `pages` hold the first `num_positions` positions of the sequence; `source` keeps references on them.
-  LentPages(const ModelRunner& source, WorkerMailbox* lender, std::span<const PageId> pages, int32_t num_positions, const TickSpeed& speed)
+  LentPages(const ModelRunner& source, WorkerMailbox* lender, std::span<const PageId> pages, int32_t num_positions,
+            const TickSpeed& speed)
       : source_(source), lender_(lender), pages_(pages.begin(), pages.end()), num_positions_(num_positions), speed_(speed) {}
 
   std::span<const PageId> pages() const { return pages_; }

@@ -185,7 +185,8 @@ Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t a
   return {};
 }
 
-Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error) {
+Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error,
+                            bool is_last) {
   LedgerSample* s = find(group, sample);
   if (s == nullptr || s->is_finished || !s->is_at(worker)) {
     if (const auto late = stragglers_.find({group, sample, worker}); late != stragglers_.end()) {
@@ -196,7 +197,7 @@ Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr
   }
   const LedgerGroup& g = groups_.at(group);
   if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
-  if (reason == OTR_FINISH_ERROR && lose(worker, group, sample)) return false;
+  if (reason == OTR_FINISH_ERROR && !is_last && lose(worker, group, sample)) return false;
   s->error = error;  // what needs memory comes before the end: without it, nothing has changed but which replica counts as the sample
   if (worker != s->worker) *std::find(s->replicas.begin(), s->replicas.end(), worker) = std::exchange(s->worker, worker);
   decltype(stragglers_) late;

@@ -92,8 +92,9 @@ class Ledger {
   // What append() has added of samples whose replicas leap: their segments, with tokens that the ledger has now.
   std::span<const ProgressSegment> leaps() const { return leaps_; }
   // A score that failed has no numbers: how far it had come depends on the chunks it ran in. False: the sample does not end with that,
-  // since another replica was first, or goes on where this one has failed.
-  Result<bool> finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error);
+  // since another replica was first, or goes on where this one has failed. `is_last`: none goes on, though those that failed before may not
+  // have reported it yet.
+  Result<bool> finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error, bool is_last = false);
   // It, or its replica at `from`, goes to worker `to`. Samples that are not there are ignored.
   void move(uint64_t group, uint32_t sample, int32_t from, int32_t to);
   // A replica goes to worker `to`. False: the sample is over.

@@ -47,6 +47,16 @@ bool ModelDrafter::may_start(const DraftRow& row, std::span<const DraftRow> befo
   });
 }
 
+// What admit() would find on the prefix cache's pages counts as known.
+int32_t ModelDrafter::behind(const DraftSequence& s) const {
+  int32_t known = num_computed(s.slot);
+  if (known == 0) {
+    const int32_t pages = (s.num_prompt - 1) / kPageTokens;
+    known = model_.prefix_cache().match_length(s.tokens.first(static_cast<size_t>(s.num_prompt)), pages) * kPageTokens;
+  }
+  return std::max(0, static_cast<int32_t>(s.tokens.size()) - 1 - known);
+}
+
 bool ModelDrafter::admit(const DraftRow& row, std::span<const DraftRow> before, int32_t depth, PageWork* work) {
   const int32_t end = static_cast<int32_t>(row.sequence.tokens.size()) + depth - 1;
   if (end > context_limit(model_.config()) || !may_start(row, before)) return false;

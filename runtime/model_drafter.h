@@ -28,6 +28,7 @@ class ModelDrafter final : public TreeDrafter {
 
   void join(const DraftSequence& sequence) override;
   void leave(int32_t slot) override;
+  int32_t behind(const DraftSequence& sequence) const override;
   // The sequence has lost its tokens from position `num_tokens` on, and is to get others.
   void rewind(int32_t slot, int32_t num_tokens);
 

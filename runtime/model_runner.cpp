@@ -155,6 +155,10 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
     return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " + std::to_string(page_bytes) +
                             (sharers > 1 ? " for each of " + std::to_string(sharers) + " workers" : ""));
   }
+  if (kernels_.device != nullptr && num_pages > static_cast<uint64_t>(kernels_.device->max_pages(layout_))) {
+    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is " + std::to_string(num_pages) + " KV pages a worker; attention on " +
+                            kernels_.path + " can address " + std::to_string(kernels_.device->max_pages(layout_)));
+  }
   OTR_ASSIGN_OR_RETURN(pages_, Buffer<Element>::create(static_cast<int64_t>(num_pages) * layout_.page_elements(), "KV pages", accelerator_.get()));
   page_pool_ = std::make_unique<PagePool>(static_cast<int32_t>(num_pages));
   prefix_cache_ = std::make_unique<PrefixCache>(page_pool_.get());

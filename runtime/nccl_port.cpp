@@ -18,21 +18,23 @@ static_assert(sizeof(NetId) == sizeof(ncclUniqueId));
 
 }  // namespace
 
-Result<std::unique_ptr<PagePort>> NcclPort::open(const std::string& library, int32_t gpu, int32_t patience_ms) {
+Result<std::unique_ptr<PagePort>> NcclPort::open(const std::string& library, int32_t gpu, std::shared_ptr<Accelerator> device, int32_t patience_ms) {
   OTR_ASSIGN_OR_RETURN(const NcclApi api, NcclApi::load(library));
-  std::unique_ptr<NcclPort> port(new NcclPort(api, gpu, patience_ms));
+  std::unique_ptr<NcclPort> port(new NcclPort(api, gpu, std::move(device), patience_ms));
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu)));
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's stream", cudaStreamCreateWithFlags(&port->stream_, cudaStreamNonBlocking)));
-  OTR_RETURN_IF_ERROR(cuda_status("NCCL's word", cudaMalloc(reinterpret_cast<void**>(&port->word_), sizeof *port->word_)));
-  OTR_RETURN_IF_ERROR(cuda_status("NCCL's word", cudaHostAlloc(reinterpret_cast<void**>(&port->host_word_), sizeof *port->host_word_, cudaHostAllocDefault)));
+  port->word_ = static_cast<uint64_t*>(port->device_->allocate(sizeof *port->word_));
+  port->host_word_ = static_cast<uint64_t*>(port->device_->allocate_host(sizeof *port->host_word_));
+  if (port->word_ == nullptr || port->host_word_ == nullptr) return Status(StatusCode::kOutOfMemory, "no memory for NCCL's word");
+  OTR_RETURN_IF_ERROR(port->device_->wait());  // that it is zeroed, on a stream that ours does not wait for
   return std::unique_ptr<PagePort>(std::move(port));
 }
 
 NcclPort::~NcclPort() {
-  leave();
+  if (!leave().ok()) return;
+  device_->release(word_);
+  device_->release_host(host_word_);
   (void)cudaSetDevice(gpu_);
-  if (word_ != nullptr) (void)cudaFree(word_);
-  if (host_word_ != nullptr) (void)cudaFreeHost(host_word_);
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
@@ -102,15 +104,23 @@ Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
   return {};
 }
 
-void NcclPort::leave() {
+// A stream that fails, like the context that it is in, runs nothing any more.
+Status NcclPort::leave() {
+  const auto hangs = [this] { return Status(StatusCode::kTimeout, "NCCL leave: the stream is not done within " + std::to_string(patience_ms_) + " ms"); };
+  if (hung_) return hangs();
+  if (comm_ == nullptr) return {};
   (void)cudaSetDevice(gpu_);
-  if (comm_ == nullptr) return;
   (void)api_.abort(std::exchange(comm_, nullptr));
-  while (cudaStreamQuery(stream_) == cudaErrorNotReady) std::this_thread::sleep_for(std::chrono::microseconds(50));  // as long as the abort
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(patience_ms_);
+  while (cudaStreamQuery(stream_) == cudaErrorNotReady) {
+    if (Clock::now() >= limit) return hung_ = true, hangs();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return {};
 }
 
-Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string& library, int32_t gpu, int32_t patience_ms) {
-  return NcclPort::open(library, gpu, patience_ms);
+Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string& library, int32_t gpu, std::shared_ptr<Accelerator> device, int32_t patience_ms) {
+  return NcclPort::open(library, gpu, std::move(device), patience_ms);
 }
 
 Result<NetId> make_nccl_id(const std::string& library) {

@@ -476,9 +476,10 @@ OTR_API otr_status otr_history_commit(otr_engine* engine);
  * as it was. */
 OTR_API otr_status otr_history_save(otr_engine* engine, const char* path);
 
-/* Adds a file's history; its prompts' own are replaced. OTR_IO_ERROR: the file cannot be read. OTR_INVALID_ARGUMENT: it is no
- * history. OTR_UNSUPPORTED: it is of another version of the format. OTR_BAD_INPUT: it is damaged or torn; here an error has an
- * effect: what is whole is used, and otr_last_error says what is not. */
+/* Adds a file's history; its prompts' own are replaced. OTR_IO_ERROR: the file, or a part of it, cannot be read. OTR_INVALID_ARGUMENT: it is
+ * no history, or its header is damaged or cut off, so that it may be none. OTR_UNSUPPORTED: it is of another version of the format. None of
+ * these has an effect. OTR_BAD_INPUT: it is damaged or torn behind the header, or empty; here an error has one: what is whole is used, and
+ * otr_last_error says what is not. */
 OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------------- */

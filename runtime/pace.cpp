@@ -27,7 +27,7 @@ PassShape pass_shape(double batch, const RowBatch& rows) {
   double context = 0;
   for (int32_t row = 0; row < rows.num_rows; ++row) context += rows.positions[row];
   const double num_rows = rows.num_rows;
-  return {.batch = batch, .rows = num_rows, .context = num_rows == 0 ? 0 : context / num_rows};
+  return {.batch = batch, .rows = num_rows, .context = num_rows == 0 ? 0 : context / num_rows, .silent = num_rows - rows.num_logit_rows};
 }
 
 // ---- The clock -----------------------------------------------------------------------------------------------------------

@@ -82,8 +82,12 @@ void PageNet::leave_port() {
     host_->pass(ProtocolStep::kNetLeave);
   } catch (const std::bad_alloc&) {
   }
-  port_->leave();
+  leave_or_end();
   drop_parcels();
+}
+
+void PageNet::leave_or_end() {
+  if (const Status left = port_->leave(); !left.ok()) host_->end_process(left);
 }
 
 // REQUIRES: the port has left, or the pages are not read for another reason.
@@ -193,7 +197,7 @@ Status PageNet::move(PageMove* move, uint64_t generation) {
   } catch (const std::bad_alloc&) {
     status = Status(StatusCode::kOutOfMemory, "out of memory");
   }
-  if (!status.ok()) port_->leave();
+  if (!status.ok()) leave_or_end();
   return status;
 }
 

@@ -1,19 +1,18 @@
-// PageNet: pages of moved sequences straight from one worker process' GPU to another's, where KvFile takes them through the host's memory.
-//
+// PageNet: pages of moved sequences straight from one worker process' GPU to another's; KvFile takes them through the host.
 //   who gives a sequence         the engine                 who goes on with it
 //   offer(): keeps the pages ──▸ the sample, its parcel ──▸ RemotePages, a lease
 //                                            ◂── kPull ──── copy(): waits
 //   kMove: sends ◂────────────── one order for all ───────▸ kMove: receives
 //                ◂── kEndParcel ─────────────────────────── end()
 //
-// A thread does what the engine orders, one move after the other. Every process has them in the same order, so none waits for another in a
-// circle. A word goes with the pages: the parcel's number, or 0 where the lender has taken them back; what comes with another word is not
-// used. A move that fails or takes too long ends the generation: nothing is offered until the engine has all join again, and what was under
-// way is computed anew, or goes by file. Parcels end after the port has left, which is when nothing reads their pages any more.
-// A port that does not come back, from leaving either, shows in busy_ms(): its process has to end then, and its pages with it.
+// A thread does what the engine orders, one move after the other. Every process has them in the same order, so none waits for
+// another in a circle. A word goes with the pages: the parcel's number, or 0 where the lender took them back; else what comes is
+// not used. A move that fails or takes too long ends the generation: nothing is offered until the engine has all join again, and
+// what was under way is computed anew, or goes by file. Parcels end after the port has left: nothing reads their pages then. A
+// port that does not come back shows in busy_ms(), one that leaves in vain is told to the host: its process has to end.
 //
-// Thread safety: follow() and stop() by the serving thread, offer() and pull() by the worker's, end() by any. The host is called without a
-// lock held. follow() waits for no move. pull() and end() allocate nothing; where the net's thread has no memory the generation fails.
+// Thread safety: follow() and stop() by the serving thread, offer() and pull() by the worker's, end() by any. The host is called
+// without a lock held. follow() waits for no move. pull() and end() allocate nothing; without memory the generation fails.
 #pragma once
 
 #include <atomic>
@@ -35,6 +34,7 @@ class NetHost {
  public:
   virtual ~NetHost() = default;
   virtual void tell(const NetNews& news) = 0;  // to the engine
+  virtual void end_process(const Status& why) = 0;  // before anybody uses pages again that the port may touch for ever
   virtual void pass(ProtocolStep) {}           // for proofs: where it is
 };
 
@@ -43,7 +43,7 @@ class PageNet {
   static constexpr int32_t kMostPages = 256;  // of a move
   static constexpr int32_t kMovesBefore = 4;  // of others, that a pull may have to wait for
   static constexpr int32_t kAbortPatiences = 1;  // that the abort of a move that failed may take
-  static constexpr int32_t kSlackPatiences = 2;  // the heartbeat that tells of the worker's turn may be one late; and one to spare
+  static constexpr int32_t kSlackPatiences = 2;  // the heartbeat that tells of the worker's turn may be one late; one to spare
   // Of patiences, that an engine's patience has to have at least: a pull of kMostPages may wait so long but for the slack.
   static constexpr int32_t kTimeoutShare = kMovesBefore + 1 + kAbortPatiences + kSlackPatiences;
 
@@ -88,6 +88,7 @@ class PageNet {
   Status move(PageMove* move, uint64_t generation);
   void leave(uint64_t generation);
   void leave_port();
+  void leave_or_end();
   void drop_parcels();
   void end_parcel(uint64_t number);
   std::shared_ptr<LentPages> parcel(uint64_t number);

@@ -117,6 +117,7 @@ void RemoteDrafter::reopen(int32_t at) {
     r.copy->age = r.name = name;
     r.window = std::move(window);
     r.alone = true;
+    r.quiet = false;
     r.head_start = r.wanted ? 0 : kHeadStart;
   } catch (const std::bad_alloc&) {
     request_of_[static_cast<size_t>(r.slot)] = kNone;
@@ -136,7 +137,7 @@ void RemoteDrafter::receive() {
     (void)r.window->offer(*m);  // a stale one too shows that the drafter lives
     const bool empty = m->num_tokens == 0;  // it finds no draft: nobody is to wait for the next
     if (r.alone && !empty) r.waits_since = clock_.seconds();
-    r.alone = empty;
+    r.alone = r.quiet = empty;
     r.head_start = 0;
   }
 }
@@ -150,6 +151,7 @@ bool RemoteDrafter::send(Request* r) {
     ++num_opened_;
     rings_ = true;
   }
+  if (r->quiet && !r->window->ended() && r->window->num_untold() < kQuietTokens) return true;
   VerdictMessage verdict;
   while (r->window->is_due()) {
     if (link_.verdicts.full()) return ++num_full_, false;
@@ -164,7 +166,7 @@ DraftWork RemoteDrafter::propose(std::span<const DraftRow> rows, const DraftLimi
   for (const DraftRow& row : rows) {
     Request* const r = request(row.sequence.slot);
     if (r == nullptr) continue;
-    if (!r->wanted && opens_) {
+    if (!r->wanted && opens_ && may_open()) {
       r->wanted = true;
       open_.push_back(request_of_[static_cast<size_t>(row.sequence.slot)]);
       owes_ |= !send(r);
@@ -183,20 +185,20 @@ DraftWork RemoteDrafter::propose(std::span<const DraftRow> rows, const DraftLimi
 }
 
 void RemoteDrafter::observe(const DraftVerdict& v) {
+  if (rest_tokens_ > 0) rest_tokens_ -= v.num_new;
   Request* const r = request(v.sequence.slot);
   if (r == nullptr) return;
-  bool gives_up = false;
+  const auto found = v.sequence.tokens.last(static_cast<size_t>(v.num_new));
+  int32_t judged = 0, kept = 0;
   if (const DraftMessage* const draft = r->window->next(); draft != nullptr) {
-    const auto found = v.sequence.tokens.last(static_cast<size_t>(v.num_new));
-    const int32_t judged = std::min(draft->num_tokens, v.num_new);
-    int32_t kept = 0;
+    judged = std::min(draft->num_tokens, v.num_new);
     while (kept < judged && draft->tokens[static_cast<size_t>(kept)] == found[static_cast<size_t>(kept)]) ++kept;
     rate_.add_chain(judged, kept);
-    gives_up = gives_up_ && turns_useless(r, judged, kept);
   }
-  r->window->grow(v.sequence.tokens.last(static_cast<size_t>(v.num_new)), false);
+  r->window->grow(found, false);
   if (!r->wanted) return;
-  if (gives_up) return leave(v.sequence.slot);
+  if (gives_up_ && judged > 0 && turns_useless(r, judged, kept)) return leave(v.sequence.slot);
+  if (r->slot == kNone) return;  // with others
   owes_ |= !send(r);
   if (r->copy == nullptr && r->head_start > 0 && (r->head_start -= v.num_new) <= 0) {
     r->alone = false;
@@ -204,12 +206,44 @@ void RemoteDrafter::observe(const DraftVerdict& v) {
   }
 }
 
-// Older tokens count less and less.
+// ---- Giving up -----------------------------------------------------------------------------------------------------------
+
+void RemoteDrafter::Trial::add(int32_t more, int32_t more_kept, int32_t most) {
+  if (judged >= most) judged /= 2, kept /= 2;
+  judged += more;
+  kept += more_kept;
+}
+
+// After a rest one drafts alone: also where those that found better still do.
+bool RemoteDrafter::may_open() {
+  if (!rests_) return true;
+  if (rest_tokens_ > 0) return false;
+  return std::none_of(open_.begin(), open_.end(), [this](int32_t at) {
+    const Request& r = requests_[static_cast<size_t>(at)];
+    return r.slot != kNone && r.trial.judged < kJudged;
+  });
+}
+
 bool RemoteDrafter::turns_useless(Request* r, int32_t judged, int32_t kept) {
-  if (r->judged >= 2 * kJudged) r->judged /= 2, r->kept /= 2;
-  r->judged += judged;
-  r->kept += kept;
-  return r->judged >= kJudged && r->kept * kLeastKept < r->judged;
+  r->trial.add(judged, kept, 2 * kJudged);
+  const bool useless = r->trial.judged >= kJudged && r->trial.is_poor();
+  if (rest_tokens_ > 0) return useless;  // those who found better go on
+  together_.add(judged, kept, 2 * kTogether);
+  if (together_.judged >= (useless || rests_ ? kJudged : kTogether)) {
+    rests_ = together_.is_poor();
+    if (rests_) rest();
+  }
+  return useless;
+}
+
+// All but who has found better.
+void RemoteDrafter::rest() {
+  rest_tokens_ = kRestTokens;
+  together_ = {};
+  for (size_t at = 0; at < requests_.size(); ++at) {
+    const Request& r = requests_[at];
+    if (r.window != nullptr && r.slot != kNone && r.wanted && (r.trial.judged == 0 || r.trial.is_poor())) leave(r.slot);
+  }
 }
 
 void RemoteDrafter::leave(int32_t slot) {

@@ -5,15 +5,19 @@
 // no row in the ticks until that has come, while others have theirs. It waits for kPatienceMs at most. Whoever has waited longer
 // decodes plainly and does not wait until a message shows that its drafter lives. At first a sequence decodes kHeadStart tokens
 // plainly, while its drafter computes what it missed; without an end to that, a drafter no faster than the target would never
-// catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow). Nor does it wait where its drafter has said, with an
-// empty message, that it finds nothing: its pages are all taken, or its context is full.
+// catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow). Nor does it wait where its drafter has
+// said, with an empty message, that it finds nothing: its pages are all taken, or its context is full. Such a drafter hears of
+// kQuietTokens at once.
 //
-// A useless drafter costs a wait for every token. So a sequence may give its request up: where fewer than one in kLeastKept of its last
-// kJudged to 2 kJudged judged tokens was kept. It then decodes plainly here to its end.
+// A useless drafter costs a wait for every token. So a sequence may give its request up: where fewer than one in kLeastKept of
+// its last kJudged to 2 kJudged judged tokens was kept. It then decodes plainly here to its end. One such finding is enough for a
+// while where all sequences' last tokens together say the same, and so are those together (of kTogether): all that have not found
+// better themselves give up too, and none is opened while the worker finds kRestTokens. Then one is, and so on, until kJudged
+// tokens of whoever drafts are good.
 //
-// A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another. A drafting
-// worker that is lost takes its requests along: they are opened anew at the one that takes its place, and go on plainly until that is
-// heard of.
+// A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another. A
+// drafting worker that is lost takes its requests along: they are opened anew at the one that takes its place, and go on plainly
+// until that is heard of.
 //
 // Thread safety: used by the worker's thread. Errors: none.
 #pragma once
@@ -59,7 +63,13 @@ class RemoteDrafter final : public Drafter {
  private:
   static constexpr int32_t kNone = -1;
   static constexpr int32_t kHeadStart = 8;  // tokens
-  static constexpr int32_t kJudged = 32, kLeastKept = 10;
+  static constexpr int32_t kJudged = 32, kLeastKept = 10, kTogether = 4 * kJudged;
+  static constexpr int64_t kRestTokens = 4096;  // for a trial of some 40: a hundredth of the tokens waits
+  struct Trial {
+    int32_t judged = 0, kept = 0;  // of the last drafted tokens: older ones count less and less
+    void add(int32_t more, int32_t more_kept, int32_t most);
+    bool is_poor() const { return kept * kLeastKept < judged; }
+  };
   struct Request {
     std::unique_ptr<VerifyWindow> window;  // null: the entry is free
     std::unique_ptr<Sequence> copy;        // the drafter's, until it is sent
@@ -67,9 +77,10 @@ class RemoteDrafter final : public Drafter {
     int32_t slot = kNone;                  // kNone: it has left
     bool wanted = false;                   // it may draft
     bool alone = true;                     // it does not wait
+    bool quiet = false;                    // nor does its drafter, which finds nothing
     int32_t head_start = kHeadStart;       // tokens that it still decodes alone
     double waits_since = 0;                // seconds
-    int32_t judged = 0, kept = 0;          // of its last drafted tokens
+    Trial trial;
   };
   Request* request(int32_t slot);
   const Request* request(int32_t slot) const { return const_cast<RemoteDrafter*>(this)->request(slot); }
@@ -77,7 +88,9 @@ class RemoteDrafter final : public Drafter {
   void reopen(int32_t at);
   void receive();
   bool send(Request* r);
-  static bool turns_useless(Request* r, int32_t judged, int32_t kept);
+  bool may_open();
+  bool turns_useless(Request* r, int32_t judged, int32_t kept);
+  void rest();
 
   const int number_;
   DraftLink& link_;
@@ -92,6 +105,9 @@ class RemoteDrafter final : public Drafter {
   bool opens_ = false, owes_ = false, rings_ = false;
   int64_t num_opened_ = 0, num_impatient_ = 0, num_full_ = 0;
   KeepRate rate_;
+  Trial together_;           // of all sequences; since the rest
+  int64_t rest_tokens_ = 0;  // that the worker is to find before one is opened again
+  bool rests_ = false;       // one at most is opened
 };
 
 }  // namespace otr

@@ -211,6 +211,7 @@ void Speculator::leave(const Sequence& s) {
 void Speculator::begin_tick(size_t num_runs) {
   for (size_t i = 0; i < num_runs; ++i) forests_[i].clear();
   depths_.assign(num_runs, 0);
+  prompt_of_.fill(~uint64_t{0});
   rows_.clear();
   offered_.clear();
   run_of_.clear();
@@ -222,15 +223,28 @@ void Speculator::begin_tick(size_t num_runs) {
 
 void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
   offered_.push_back({.sequence = s.age, .slot = s.slot, .context = s.num_tokens(), .generated = s.num_tokens() - s.num_prompt(), .max_depth = max_depth, .rung = s.rung});
+  if (policy().kind == PolicyKind::kAuto) find_behind(s, &offered_.back());
   run_of_.push_back(run);
 }
 
-void Speculator::choose(int32_t num_rows) {
+// The first sample of a group runs the prompt's full pages for the others.
+void Speculator::find_behind(const Sequence& s, TickRow* row) {
+  const int32_t shared = (s.num_prompt() - 1) / kPageTokens * kPageTokens, own = s.num_tokens() - 1 - shared;
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    if (!traits_[d].needs_prefill) continue;
+    row->behind[d] = drafters_[d]->behind(view(s));
+    if (row->behind[d] <= own) continue;
+    if (prompt_of_[d] == s.group->id) row->behind[d] = own;
+    prompt_of_[d] = s.group->id;
+  }
+}
+
+void Speculator::choose(int32_t num_rows, int32_t silent_rows) {
   plan_.clear();
   double context = 0;
   for (const TickRow& row : offered_) context += row.context;
   const int32_t rows = static_cast<int32_t>(offered_.size());
-  view_ = {.rows = offered_, .batch = static_cast<int32_t>(depths_.size()), .other_rows = num_rows - rows,
+  view_ = {.rows = offered_, .batch = static_cast<int32_t>(depths_.size()), .other_rows = num_rows - rows, .silent_rows = silent_rows,
            .context = rows == 0 ? 0 : context / rows, .decoupled = decoupled_};
   if (rows == 0) return;
   const Stopwatch deciding;
@@ -278,6 +292,7 @@ void Speculator::draft(int32_t max_nodes) {
       const DraftWork work = ask.drafter->propose(*ask.rows, ask.limits);
       work_.passes += work.passes;
       work_.rows += work.rows;
+      work_.silent += work.silent;
     }
   }
   for (const DraftRow& row : rows_) {

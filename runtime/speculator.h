@@ -6,8 +6,10 @@
 // Thread safety: used by the worker's thread. Errors: create() as ModelDrafter and costs_of; kInvalidArgument for unknown drafters.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,7 +51,7 @@ class Speculator {
   const SpecCounts& counts() const { return counts_; }
   double decide_seconds() const { return decide_seconds_; }  // inside the policy
   const TickPlan& chosen() const { return plan_; }  // of the tick
-  size_t num_offered() const { return offered_.size(); }
+  std::span<const TickRow> offered() const { return offered_; }  // in this tick
   // {"decode_steps":…,"drafters":{"ngram":{…}}}
   std::string counts_json(const SpecCounts& counts) const;
 
@@ -60,8 +62,8 @@ class Speculator {
   void begin_tick(size_t num_runs);
   // Run `run` of the tick may draft up to `max_depth` tokens. In the order of the runs.
   void offer(size_t run, const Sequence& s, int32_t max_depth);
-  // Asks the policy. `num_rows`: of the target's pass without a draft.
-  void choose(int32_t num_rows);
+  // Asks the policy. `num_rows`: of the target's pass without a draft; `silent_rows` of them want no logits.
+  void choose(int32_t num_rows, int32_t silent_rows);
   // How deep run `run` is to draft.
   int32_t depth(size_t run) const { return depths_[run]; }
   // Run `run` drafts, up to `depth` tokens.
@@ -93,6 +95,7 @@ class Speculator {
   bool is_model(const std::string& name) const;
   bool is_remote(const std::string& name) const { return options_.link != nullptr && name == options_.decoupled; }
   DraftSequence view(const Sequence& s) const;
+  void find_behind(const Sequence& s, TickRow* row);
   void note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended);
 
   const SpeculatorOptions options_;
@@ -121,6 +124,7 @@ class Speculator {
   TickPlan plan_;
   std::vector<TickRow> offered_;
   std::vector<size_t> run_of_;             // by row of offered_
+  std::array<uint64_t, kMaxDrafters> prompt_of_ = {};  // by drafter: the group whose prompt it would run in this tick
   std::vector<Forest*> forest_of_;         // likewise
   std::vector<const Forest*> verified_;    // likewise
   std::vector<RowOutcome> outcomes_;

@@ -153,8 +153,14 @@ void TreeDrafter::pass_gate(std::span<const DraftRow> rows, int32_t level, Draft
 void TreeDrafter::run_rows() {
   program_.run(rows_.batch());
   options_.paced.hold(rows_.batch());
+  note_work();
+}
+
+void TreeDrafter::note_work() {
+  const RowBatch rows = rows_.batch();
   ++work_.passes;
-  work_.rows += rows_.batch().num_rows;
+  work_.rows += rows.num_rows;
+  work_.silent += rows.num_rows - rows.num_logit_rows;
 }
 
 // Runs every frontier and hangs the candidates under it.
@@ -262,8 +268,7 @@ void TreeDrafter::run_chain_level(std::span<const DraftRow> rows, int32_t level)
     m.newest_draw = chain_->num_draws() + static_cast<int32_t>(draws_.size()) - 1;
   }
   program_.run(rows_.batch(), [this](int32_t* token_ids) { chain_->set_tokens(from_, token_ids); });
-  ++work_.passes;
-  work_.rows += rows_.batch().num_rows;
+  note_work();
   chain_->draw(program_.logits(), draws_);
 }
 

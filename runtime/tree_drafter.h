@@ -103,6 +103,7 @@ class TreeDrafter : public Drafter {
   void start(std::span<const DraftRow> rows, const DraftLimits& limits);
   int32_t deepest(std::span<const DraftRow> rows) const;  // of those that draft
   void pass_gate(std::span<const DraftRow> rows, int32_t level, DraftGate* gate);
+  void note_work();  // of the pass over rows()
   void run_level(std::span<const DraftRow> rows, int32_t level, int32_t top_k);
   void spoil_candidates();
   void add_rows(const DraftRow& row, int32_t level);

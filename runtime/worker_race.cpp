@@ -51,6 +51,7 @@ void Worker::lend(Lend* order) {
     replica->rung = order->rung;
     replica->goes_to = order->to;
     s.race->enter(order->rung);
+    if (options_.replicas_stay) s.race->leave();  // at once: should this one fail in this very tick, it is the last one here
     report_.given.push(std::move(replica));
     ++stats_.replicas;
   }

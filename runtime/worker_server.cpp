@@ -126,7 +126,7 @@ Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
   const ModelRunner& target = worker_->target();
   if (!setup_.nccl_library.empty()) {
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<PagePort> port, open_nccl_port(setup_.nccl_library, setup_.gpu, setup_.nccl_patience_ms));
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<PagePort> port, open_nccl_port(setup_.nccl_library, setup_.gpu, worker_->device().accelerator(), setup_.nccl_patience_ms));
     net_ = std::make_unique<PageNet>(std::move(port), &worker_->target(), static_cast<NetHost*>(this), setup_.nccl_patience_ms);
   }
   if (links_ != nullptr) {

@@ -66,6 +66,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
 
   // ---- Any thread's ----
   void tell(const NetNews& news) override;
+  void end_process(const Status& why) override;
   void pass(ProtocolStep step) override;
 
   // ---- Under mutex_ ----

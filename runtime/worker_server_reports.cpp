@@ -45,7 +45,6 @@ void WorkerServer::take(WorkerReport* report) {
   while (const std::unique_ptr<Sequence> s = report->given.pop()) {
     if (s->is_new_replica()) {  // the engine makes it, of what it knows
       pending_.replicas.push_back({.group = s->group->id, .sample = s->sample});
-      s->race->leave();
       if (!s->race->over()) races_.insert_or_assign({s->group->id, s->sample}, s->race);  // it may have ended in the same tick
       continue;
     }
@@ -88,6 +87,18 @@ void WorkerServer::tell(const NetNews& news) try {
   if (!send(WireType::kNetNews, net_bytes_).ok()) worker_->mailbox().stop();
 } catch (const std::exception& e) {  // what the engine does not hear others would wait for
   broke(e.what());
+}
+
+// Not by return: the worker's thread waits for pages that something may write to, and would go on with them.
+void WorkerServer::end_process(const Status& why) {
+  try {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    net_bytes_.clear();
+    encode_failed(why, &net_bytes_);
+    (void)send(WireType::kFailed, net_bytes_);
+  } catch (const std::exception&) {  // no memory: the engine sees the socket closed
+  }
+  _exit(1);
 }
 
 void WorkerServer::tick(const TraceTick& tick) {

@@ -70,7 +70,7 @@ void Worker::trace_tick(size_t batch, double draft, double verify, double tick) 
   const SpecCounts& spec = speculator_->counts();
   options_.trace->tick({.worker = options_.index, .number = stats_.ticks, .draft_at = marks_.draft_at, .draft = draft, .verify_at = marks_.verify_at, .verify = verify,
                 .tick = tick, .batch = static_cast<int32_t>(batch), .rows = rows_.batch().num_rows,
-                .offered = static_cast<int32_t>(speculator_->num_offered()), .verified = spec.verify_steps - marks_.verify_steps,
+                .offered = static_cast<int32_t>(speculator_->offered().size()), .verified = spec.verify_steps - marks_.verify_steps,
                 .drafted = spec.draft_tokens - marks_.draft_tokens, .accepted = spec.accepted_tokens - marks_.accepted_tokens,
                 .tokens = stats_.generated_tokens - marks_.generated_tokens,
                 .prefill_tokens = stats_.prefill_tokens - marks_.prefill_tokens, .plan = &speculator_->chosen()});
@@ -83,13 +83,14 @@ void Worker::draft(const std::vector<RowRun>& runs) {
   speculator_->begin_tick(runs.size());
   places_.assign(runs.size(), RunPlace{});
   if (speculator_->on()) {
-    int32_t num_rows = 0;
+    int32_t num_rows = 0, silent_rows = 0;
     for (size_t i = 0; i < runs.size(); ++i) {
       const Sequence& s = live(runs[i].slot);
       num_rows += runs[i].end - runs[i].begin;
+      silent_rows += std::clamp(s.logits_from() - runs[i].begin, 0, runs[i].end - runs[i].begin);
       if (const int32_t depth = draft_depth(s, runs[i], speculator_->policy().depth); depth > 0) speculator_->offer(i, s, depth);
     }
-    speculator_->choose(num_rows);
+    speculator_->choose(num_rows, silent_rows);
     for (size_t i = 0; i < runs.size(); ++i) {
       Sequence& s = live(runs[i].slot);
       const int32_t depth = speculator_->depth(i) > 0 ? draft_depth(s, runs[i], speculator_->depth(i)) : 0;

@@ -8,7 +8,7 @@ namespace otr {
 // From the front computed anew, from the back transferred, until both meet.
 double Simulation::rebuild_ms(double tokens) const {
   tokens = std::max(tokens, 1.0);
-  const double compute = o_.verifiers[plan_.verifier].cost.verify_ms(1, tokens, tokens / 2) / tokens;
+  const double compute = o_.verifiers[plan_.verifier].cost.verify_ms(1, tokens, tokens / 2, tokens) / tokens;
   return tokens / (1 / compute + (o_.kv_transfer_ms > 0 ? 1 / o_.kv_transfer_ms : 0));
 }
 

@@ -1,17 +1,17 @@
 // Decoupled speculation of one request: a drafter and a verifier on different workers, joined by messages.
 //
-// The drafter runs ahead of the verdicts by at most two windows of w tokens: one at the verifier, one that is being drafted or
-// lies ready there. A wrong token costs what was drafted behind it: at most 2 w - 1 tokens.
+// The drafter runs ahead of the verdicts by at most two windows of w tokens: one at the verifier, one being drafted or ready. A
+// wrong token costs what was drafted behind it: at most 2 w - 1 tokens.
 //
 //   drafter   d d d d|d d d d|. . . .|d d d d|x . . .        d: drafts a token, .: waits or drafts for others
 //   verifier          V V V V V V|V V V V V V|               a mismatch there ----^ rolls back: a new epoch
 //
-// A message may close: the drafter then waits for the verdict, which brings one token more, the target's own behind a window that is kept
-// whole. Coupled speculation is that every window closes. Window and mode may be set at any time.
+// A message may close: the drafter then waits for the verdict, which brings one token more, the target's own behind a window that
+// is kept whole. Coupled speculation is that every window closes. Window and mode may be set at any time.
 //
-// The verifier owns the epoch, and raises it with every mismatch, and whenever it goes on without the draft. Messages are recognised by
-// epoch and position: duplicates, late and early ones do nothing. What was lost is sent again on demand. Nothing here can change a
-// response: a verdict holds the target's own tokens.
+// The verifier owns the epoch, and raises it with every mismatch, and whenever it goes on without the draft. By epoch and place
+// duplicates, late and early messages are told; they do nothing. What was lost is sent again on demand. A verdict holds the
+// target's own tokens, so nothing here can change a response.
 //
 // Thread safety: each half belongs to one thread; messages are values. Nothing is allocated after construction.
 #pragma once
@@ -78,7 +78,7 @@ class DraftWindow {
   int32_t judged() const { return judged_; }  // tokens that are the target's
   bool ended() const { return ended_; }
   uint32_t epoch() const { return epoch_; }
-  std::span<const int32_t> drafted() const { return {tokens_.data(), static_cast<size_t>(num_drafted_)}; }  // not judged, from judged() on
+  std::span<const int32_t> drafted() const { return {tokens_.data(), static_cast<size_t>(num_drafted_)}; }  // from judged() on
   int64_t num_rollbacks() const { return num_rollbacks_; }
   int64_t num_wasted() const { return num_wasted_; }  // thrown away, without the wrong ones that a verdict replaced
   int64_t num_kept() const { return num_kept_; }  // drafted, and the target's
@@ -114,7 +114,6 @@ class VerifyWindow {
   const DraftMessage* next() const;
   // Rows of the verification: the last token and the drafted ones that are needed to judge.
   static int32_t rows(const DraftMessage& draft) { return draft.num_tokens + (draft.closes ? 1 : 0); }
-
   // The target's own tokens behind each row of next(), as many as rows(). `stop`: the index among them of a token that ends the
   // response if it is reached, or rows(). Returns what grow() made of them. REQUIRES: next() is not null
   VerdictMessage judge(std::span<const int32_t> own, int32_t stop);
@@ -125,6 +124,7 @@ class VerifyWindow {
   void abandon() { ended_ = true; }  // the request leaves this verifier: its drafter may forget it
   // The next verdict that is due: what the drafter has not been told. Ask until there is none.
   bool is_due() const { return told_length_ != length() || told_epoch_ != epoch_ || told_end_ != ended_; }
+  int32_t num_untold() const { return length() - told_length_; }  // tokens
   bool report(VerdictMessage* verdict);
   // Whatever is known from position `begin` on: for a draft that was sent again, or a new drafter.
   VerdictMessage since(int32_t begin) const;

@@ -34,6 +34,8 @@ constexpr double kKnown = 2;         // tokens foretold and verified: with fewer
 constexpr int32_t kMostLooks = 3;    // that may pass without any
 constexpr double kWellKnown = 4;     // such tokens: with fewer it is looked at while that costs little; later it may not
 constexpr double kCheapLook = 0.1;   // of a plain tick
+constexpr double kGoesWell = 0.5;    // trust in one that is not known yet
+constexpr double kLookShare = 0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
 }  // namespace
@@ -66,7 +68,7 @@ TickTimes AutoChooser::times(const TickView& view, int drafter) const {
   const size_t d = static_cast<size_t>(std::max(drafter, 0)), bucket = bucket_of(view);
   const double fixed_ms = fixed_[bucket].count > 0 ? fixed_[bucket].ms : plain_fixed_[bucket].ms;
   const double plain_fixed_ms = plain_fixed_[bucket].count > 0 ? plain_fixed_[bucket].ms : fixed_ms;
-  return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .context = view.context,
+  return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .silent = static_cast<double>(view.silent_rows), .context = view.context,
           .draft_correction = drafter == kNone ? nullptr : &draft_correction_[d], .verify_correction = &verify_correction_,
           .plain_correction = &plain_correction_, .plain_fixed_ms = plain_fixed_ms - plain_others_ms_, .fixed_ms = fixed_ms - others_ms_};
 }
@@ -76,16 +78,8 @@ TickTimes AutoChooser::times(const TickView& view, int drafter) const {
 double AutoChooser::others_ms(const TickView& view, const CostCorrection& correction) const {
   const double n = static_cast<double>(view.rows.size()), all = n + view.other_rows;
   const CostModel& cost = options_.costs[0];
-  const double with = correction.factor(all) * cost.verify_ms(view.batch, all, view.context);
+  const double with = correction.factor(all) * cost.verify_ms(view.batch, all, view.context, view.silent_rows);
   return std::max(0.0, with - correction.factor(n) * cost.verify_ms(n, n, view.context));
-}
-
-// Tokens of the row that the drafter has to run before it drafts.
-int32_t AutoChooser::behind(const TickRow& row, int drafter) const {
-  if (!options_.drafters[static_cast<size_t>(drafter)].needs_prefill) return 0;
-  const size_t slot = static_cast<size_t>(row.slot);
-  const bool seen = slot < known_.size() && known_[slot].sequence == row.sequence;
-  return std::max(0, row.context - 1 - (seen ? known_[slot].tokens[static_cast<size_t>(drafter)] : 0));
 }
 
 // How deep the drafter can draft for the row: a model may have been made for shorter contexts than the target.
@@ -97,7 +91,7 @@ int32_t AutoChooser::room(const TickRow& row, int drafter) const {
 double AutoChooser::plan_probe(const TickView& view, const TickTimes& times, int drafter) {
   probed_.resize(view.rows.size());
   std::iota(probed_.begin(), probed_.end(), 0);
-  const auto behind_of = [&](int32_t r) { return behind(view.rows[static_cast<size_t>(r)], drafter); };
+  const auto behind_of = [&](int32_t r) { return view.rows[static_cast<size_t>(r)].behind[static_cast<size_t>(drafter)]; };
   const auto has_none = [&](int32_t r) { return room(view.rows[static_cast<size_t>(r)], drafter) == 0; };
   const auto before = [&](int32_t a, int32_t b) { return std::tuple(has_none(a), behind_of(a), a) < std::tuple(has_none(b), behind_of(b), b); };
   if (probed_.size() > kProbeRows) {
@@ -108,17 +102,19 @@ double AutoChooser::plan_probe(const TickView& view, const TickTimes& times, int
   double unknown = 0;
   for (const int32_t row : probed_) unknown += behind_of(row);
   const double verify = times.verify_ms(kProbeDepth * rows) - times.verify_ms(0);
-  return times.draft_ms(rows + unknown) + (kProbeDepth - 1) * times.draft_ms(rows) + verify;
+  return times.draft_ms(rows, unknown) + (kProbeDepth - 1) * times.draft_ms(rows) + verify;
 }
 
-// What each of so many tokens that the drafter has not run yet adds to its first level.
-double AutoChooser::token_ms(const TickView& view, int drafter, double tokens) const {
-  if (tokens <= 0) return 0;
-  const double rows = static_cast<double>(view.rows.size());
-  const CostModel& cost = options_.costs[static_cast<size_t>(drafter)];
-  const auto level_ms = [&](double level_rows) { return cost.time_ms(CostRole::kDraft, {rows, level_rows, view.context / 2}); };
-  const double factor = draft_correction_[static_cast<size_t>(drafter)].factor(rows + tokens);
-  return factor * (level_ms(rows + tokens) - level_ms(rows)) / tokens;
+// What each of so many tokens that the drafter has not run yet adds to its first level of so many rows.
+double AutoChooser::token_ms(const TickTimes& times, double rows, double tokens) const {
+  return tokens <= 0 ? 0 : std::max(0.0, times.draft_ms(rows, tokens) - times.draft_ms(rows)) / tokens;
+}
+
+// Of the chosen drafter's passes: levels alike, the first with what it has caught up with.
+double AutoChooser::drafting_ms(const DraftWork& work) const {
+  if (work.passes == 0) return 0;
+  const double rows = static_cast<double>(work.rows - work.silent) / work.passes;
+  return (work.passes - 1) * times_.draft_ms(rows) + times_.draft_ms(rows, work.silent);
 }
 
 // What a tick without a draft of the model leaves it to catch up with, of the samples that it knows: drafting would have run these tokens
@@ -128,10 +124,10 @@ double AutoChooser::lapse_ms(const TickView& view) const {
   for (const int drafter : models_) {
     double tokens = 0;
     for (const TickRow& row : view.rows) {
-      const int32_t unknown = behind(row, drafter);
+      const int32_t unknown = row.behind[static_cast<size_t>(drafter)];
       if (unknown > 0 && unknown <= kStillKnown) tokens += 1 + static_cast<double>(acceptance_.known(row.slot, row.sequence).tokens);
     }
-    most = std::max(most, tokens * token_ms(view, drafter, tokens));
+    most = std::max(most, tokens * token_ms(times(view, drafter), static_cast<double>(view.rows.size()), tokens));
   }
   return most;
 }
@@ -141,11 +137,11 @@ double AutoChooser::lapse_ms(const TickView& view) const {
 void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
   odds_.clear();
   double all = 0;
-  for (const TickRow& row : view.rows) all += behind(row, drafter);
-  const double token = token_ms(view, drafter, all);
+  for (const TickRow& row : view.rows) all += row.behind[static_cast<size_t>(drafter)];
+  const double token = token_ms(times(view, drafter), static_cast<double>(view.rows.size()), all);
   for (const TickRow& row : view.rows) {
     const Acceptance::Known known = acceptance_.known(row.slot, row.sequence);
-    const int32_t unknown = behind(row, drafter);
+    const int32_t unknown = row.behind[static_cast<size_t>(drafter)];
     double tokens = std::min(unknown, 1);
     if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated));
     odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = room(row, drafter),
@@ -223,6 +219,17 @@ bool AutoChooser::plain_is_due(const TickView& view, const DraftDepth& plain) co
   return last == 0 || (since >= kPlainAtLeast && kPlainShare * static_cast<double>(since) >= gain);
 }
 
+// It is looked at before it is used. A replica drafts with what others do not.
+bool AutoChooser::is_unknown(const TickView& view, int drafter) const {
+  return !options_.policy.untuned && view.rows[0].rung == 0 && acceptance_.seen(drafter) < kKnown;
+}
+
+// The first look comes at once, and a drafter whose tokens were kept so far may go on. Else what drafts have brought may be spent, or little.
+bool AutoChooser::may_look(int drafter, double extra_ms) const {
+  const bool goes_well = acceptance_.seen(drafter) > 0 && acceptance_.trust(drafter) >= kGoesWell;
+  return goes_well || !looked_ || extra_ms <= kLookShare * all_ms_ + ahead_ms_;
+}
+
 // The best of what no model, and each of them, would draft; sets arm_, drafter_, times_ and depth_.
 DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain) {
   const int32_t most = options_.policy.depth;
@@ -260,6 +267,7 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
                    .hoped = hoped.depth > 0 ? hoped.value() : 0,
                    .extra_ms = unseen || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
     arms[m + 1].curious = unseen && arms[m + 1].extra_ms <= kCheapLook * plain.ms;
+    if (is_unknown(view, models_[m]) && !may_look(models_[m], arms[m + 1].extra_ms)) arms[m + 1] = {.extra_ms = std::numeric_limits<double>::infinity()};
   }
   // And a look goes without what the best arm would have brought.
   double most_value = plain.value();
@@ -282,10 +290,10 @@ void AutoChooser::set_depths(const TickView& view, const Candidate& candidate) {
   draft_ = {.tokens = static_cast<double>(view.rows.size()), .nodes = 0, .spent_ms = 0};
   int32_t& looks = looks_[static_cast<size_t>(drafter_)];
   if (acceptance_.seen(drafter_) >= kKnown) looks = 0;
-  const bool unknown = !options_.policy.untuned && view.rows[0].rung == 0 && acceptance_.seen(drafter_) < kKnown && looks < kMostLooks;
-  probe_ = tuner_.explored() || unknown;
+  probe_ = tuner_.explored() || (is_unknown(view, drafter_) && looks < kMostLooks);
   if (probe_) {
     ++looks;
+    looked_ = true;
     plan_probe(view, times_, drafter_);
     for (const int32_t r : probed_) {
       const size_t row = static_cast<size_t>(r);
@@ -411,7 +419,7 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
     }
   }
   std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
-  const double spent = work.passes == 0 ? 0 : work.passes * times_.draft_ms(static_cast<double>(work.rows) / work.passes);
+  const double spent = drafting_ms(work);
   const int32_t n = static_cast<int32_t>(view.rows.size());
   const Optimiser::Cut cut = probe_ ? cut_of_probe(spent, n, max_nodes) : Optimiser::best_cut(times_, sorted_, spent, n, max_nodes);
   const float least = cut.nodes == 0 ? std::numeric_limits<float>::infinity() : sorted_[static_cast<size_t>(cut.nodes) - 1];
@@ -448,6 +456,7 @@ void AutoChooser::note_use(const TickView& view, bool used) {
 
 void AutoChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
   if (plan.model_depth.empty()) return;  // memory ran out in choose()
+  all_ms_ += outcome.tick_ms;
   double tokens = 0;
   acceptance_.end_tick();
   for (const RowOutcome& row : outcome.rows) {
@@ -456,20 +465,9 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
     if (row.ended) hazard_.note_end(seen.generated + row.num_new);
     const Forest& forest = *outcome.forests[static_cast<size_t>(row.row)];
     if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.kept);
-    if (drafter_ == kNone || outcome.work.passes == 0 || plan.model_depth[static_cast<size_t>(row.row)] == 0) continue;
-    const size_t slot = static_cast<size_t>(seen.slot);
-    if (slot >= known_.size()) known_.resize(slot + 1);
-    if (known_[slot].sequence != seen.sequence) known_[slot] = {.sequence = seen.sequence, .tokens = {}};
-    // Every level but the last has run the drafts of the one before.
-    int32_t ran = 0;
-    while (ran < std::min(static_cast<int32_t>(row.kept.size()), outcome.work.passes - 1) &&
-           (forest[row.kept[static_cast<size_t>(ran)]].drafters >> drafter_ & 1) != 0) {
-      ++ran;
-    }
-    known_[slot].tokens[static_cast<size_t>(drafter_)] = seen.context + ran;
   }
   const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
-  const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context);
+  const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context, times_.silent);
   (nodes > 0 ? verify_correction_ : plain_correction_).learn(times_.rows + nodes, modelled, outcome.verify_ms);
   if (nodes == 0) last_plain_[bucket_of(view)] = ticks_;
   else last_verified_ = ticks_;
@@ -478,15 +476,19 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   if (ticks_ - last_verified_ > kLongAgo) verify_correction_.learn(times_.rows, modelled, outcome.verify_ms);
   double model_ms = 0;
   if (drafter_ != kNone && outcome.work.passes > 0) {
-    const double rows = static_cast<double>(outcome.work.rows) / outcome.work.passes;
-    model_ms = outcome.work.passes * times_.cost->draft_ms(rows, times_.context);
-    draft_correction_[static_cast<size_t>(drafter_)].learn(rows, model_ms, outcome.draft_ms);
+    const DraftWork& work = outcome.work;
+    const double rows = static_cast<double>(work.rows - work.silent) / work.passes, level_ms = times_.cost->draft_ms(rows, times_.context);
+    const double caught_up_ms = times_.cost->draft_ms(rows, times_.context, work.silent) - level_ms;
+    model_ms = work.passes * level_ms + caught_up_ms;
+    // The rows of the pass that took most of it.
+    draft_correction_[static_cast<size_t>(drafter_)].learn(2 * caught_up_ms > model_ms ? rows + work.silent : rows, model_ms, outcome.draft_ms);
   }
   const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
   (plain_ ? plain_fixed_ : fixed_)[bucket_of(view)].add(std::min(rest, modelled));
   // A tick that the machine spent elsewhere says little.
   const double own_ms = std::min(outcome.tick_ms, kMostBelieved * plan.expected_ms) - (nodes > 0 ? others_ms_ : plain_others_ms_);
   if (own_ms > 0) gain_[bucket_of(view)].add(tokens, own_ms * plain_value_);
+  if (own_ms > 0 && plain_value_ > 0 && (nodes > 0 || outcome.work.passes > 0)) ahead_ms_ += tokens / plain_value_ - own_ms;
   tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);
 }
 

@@ -39,11 +39,6 @@ class AutoChooser final : public Chooser, private DraftGate {
 
  private:
   static constexpr int kNone = -1;
-  // The last tick in which a drafter drafted for a sequence, and how many of its tokens it knew then.
-  struct Known {
-    uint64_t sequence = ~uint64_t{0};
-    std::array<int32_t, kMaxDrafters> tokens = {};
-  };
   // Of late.
   struct Mean {
     double ms = 0, count = 0;
@@ -81,18 +76,20 @@ class AutoChooser final : public Chooser, private DraftGate {
   double weight(size_t row) const { return weights_.empty() ? 1 : static_cast<double>(weights_[row]); }
   bool like_last(const TickView& view) const;
   bool rests(const TickView& view);
+  bool is_unknown(const TickView& view, int drafter) const;
+  bool may_look(int drafter, double extra_ms) const;
   bool plain_is_due(const TickView& view, const DraftDepth& plain) const;
   DraftDepth choose_arm(const TickView& view, const DraftDepth& plain);
   void set_depths(const TickView& view, const Candidate& candidate);
   int arm_of_replica(const TickView& view, std::span<const Tuner::Arm> arms) const;
   void plan_drafts(const TickView& view, const DraftDepth& best, TickPlan* plan) const;
   void note_use(const TickView& view, bool used);
-  int32_t behind(const TickRow& row, int drafter) const;
   int32_t room(const TickRow& row, int drafter) const;
   double plan_probe(const TickView& view, const TickTimes& times, int drafter);
   Optimiser::Cut cut_of_probe(double spent_ms, int32_t rows, int32_t max_nodes) const;
   double lapse_ms(const TickView& view) const;
-  double token_ms(const TickView& view, int drafter, double tokens) const;
+  double token_ms(const TickTimes& times, double rows, double tokens) const;
+  double drafting_ms(const DraftWork& work) const;
   void fill_odds(const TickView& view, int drafter, float at_least);
   void weigh(Forest* forest, uint32_t models) const;
 
@@ -109,8 +106,9 @@ class AutoChooser final : public Chooser, private DraftGate {
   // By power of two of the rows: what a tick takes beside its passes: one that looks for drafts, and one that does not.
   std::array<Mean, 18> fixed_, plain_fixed_;
   std::array<Gain, 18> gain_;       // likewise
-  std::vector<Known> known_;        // by slot
   int64_t ticks_ = 0, step_ticks_ = 0, last_verified_ = 0;
+  double all_ms_ = 0, ahead_ms_ = 0;  // of all ticks; what their drafts have gained on plain decoding, which may be less than nothing
+  bool looked_ = false;
   int32_t idle_ = 0, rest_ = 0;     // ticks whose drafts were not worth verifying; ticks to go without looking
   size_t rest_rows_ = 0;            // what they hold for
   std::array<int64_t, 18> last_plain_ = {};  // by power of two of the rows: the last tick without a draft; 0: none

@@ -7,6 +7,7 @@
 // Thread safety: used by the engine thread. Choosers allocate only while the batch grows beyond what they have seen.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,12 +25,14 @@ struct TickRow {
   int32_t generated;  // of them, the response's
   int32_t max_depth;  // of its draft: tokens it may still produce, pages to spare; >= 1
   int32_t rung = 0;   // not 0: a replica; policy specactor drafts with drafter rung - 1 for it, auto with the next best ones
+  std::array<int32_t, kMaxDrafters> behind = {};  // by drafter: see Drafter::behind
 };
 
 struct TickView {
   std::span<const TickRow> rows;  // that may draft; in the order of the tick's runs
   int32_t batch = 0;              // sequences that take part in the tick
   int32_t other_rows = 0;         // rows of the target's pass beside one for each of `rows`: prefill, scores, sequences that may not draft
+  int32_t silent_rows = 0;        // of them, those without logits
   double context = 0;             // mean of `rows`; 0 without any
   bool decoupled = false;         // the drafter on other workers drafts for them
 

@@ -71,7 +71,7 @@ void DraftTree::export_to(Forest* forest, int drafter) {
   each_of_the_best([&](int32_t i) {
     const Node& node = (*this)[i];
     exported_[static_cast<size_t>(i)] =
-        forest->add(exported_[static_cast<size_t>(node.parent)], node.token, node.acceptance, drafter, node.rank);
+        forest->add(exported_[static_cast<size_t>(node.parent)], node.token, node.acceptance, drafter, node.rank, /*saw_noise=*/true);
   });
 }
 

@@ -52,6 +52,7 @@ class DraftGate {
 // What a propose() took of a model of the drafter's own; nothing for retrieval.
 struct DraftWork {
   int32_t passes = 0, rows = 0;
+  int32_t silent = 0;  // of the rows, those without logits: tokens that it caught up with
 };
 
 struct DraftLimits {
@@ -73,6 +74,8 @@ class Drafter {
   // These rows' forests are being verified, on a device: time to prepare for what will probably be drawn.
   virtual void look_ahead(std::span<const DraftRow>) {}
   virtual void observe(const DraftVerdict& verdict) = 0;
+  // Tokens of the sequence, beside the newest, that a model of its own would have to run before it drafts for it.
+  virtual int32_t behind(const DraftSequence&) const { return 0; }
   // The sequence has ended, or goes to another worker.
   virtual void leave(int32_t slot) = 0;
 };

@@ -26,18 +26,21 @@ int32_t Forest::child(int32_t parent, int32_t token) const {
   return kNone;
 }
 
-int32_t Forest::add(int32_t parent, int32_t token, float acceptance, int drafter, int rank) {
+int32_t Forest::add(int32_t parent, int32_t token, float acceptance, int drafter, int rank, bool saw_noise) {
   assert(parent >= kRoot && parent < size() && drafter >= 0 && drafter < kMaxDrafters);
   const uint16_t bit = static_cast<uint16_t>(1u << drafter);
   if (const int32_t known = child(parent, token); known != kNone) {
     DraftNode& node = nodes_[static_cast<size_t>(known)];
     node.drafters |= bit;
-    node.acceptance = std::max(node.acceptance, acceptance);
-    node.worth = std::max(node.worth, acceptance >= 0.0f ? acceptance : 0.0f);
+    if (node.saw_noise && !saw_noise) return known;
+    const bool replaces = saw_noise && !node.saw_noise;
+    node.acceptance = replaces ? acceptance : std::max(node.acceptance, acceptance);
+    node.worth = node.acceptance >= 0.0f ? node.acceptance : 0.0f;
+    node.saw_noise = saw_noise;
     return known;
   }
   const int32_t depth = parent == kRoot ? 1 : (*this)[parent].depth + 1;
-  nodes_.push_back({token, parent, depth, acceptance, acceptance >= 0.0f ? acceptance : 0.0f, bit, static_cast<uint16_t>(rank)});
+  nodes_.push_back({token, parent, depth, acceptance, acceptance >= 0.0f ? acceptance : 0.0f, bit, static_cast<uint16_t>(rank), saw_noise});
   return size() - 1;
 }
 

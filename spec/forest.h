@@ -23,6 +23,7 @@ struct DraftNode {
   float worth;        // the same as the chooser sees it: at first what the drafters say; >= 0
   uint16_t drafters;  // bit d: drafter d proposed it
   uint16_t rank;      // 0: the best candidate of its first proposer at its place
+  bool saw_noise = false;  // A comes of a drafter that draws as the target will, and not of one that looks up
 };
 
 class Forest {
@@ -41,9 +42,9 @@ class Forest {
   // The child of `parent` with this token, or kNone.
   int32_t child(int32_t parent, int32_t token) const;
 
-  // Adds a node and returns its index. If another drafter has proposed it already, it is theirs both and keeps its rank and the
-  // higher acceptance.
-  int32_t add(int32_t parent, int32_t token, float acceptance, int drafter, int rank);
+  // Adds a node and returns its index. If another drafter has proposed it already, it is theirs both and keeps its rank; its acceptance is
+  // that of who saw the noise, or else the higher one.
+  int32_t add(int32_t parent, int32_t token, float acceptance, int drafter, int rank, bool saw_noise = false);
 
   // REQUIRES: none of its siblings has the token.
   void set_token(int32_t node, int32_t token) { nodes_[static_cast<size_t>(node)].token = token; }

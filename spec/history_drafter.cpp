@@ -56,11 +56,12 @@ DraftWork HistoryDrafter::propose(std::span<const DraftRow> rows, const DraftLim
 bool HistoryDrafter::find_places(const DraftSequence& s, Member* m) {
   m->match_length = m->history->find(s.tokens, &places_);
   if (m->match_length > 0) {
-    m->anchor.assign(places_.begin(), places_.begin() + static_cast<std::ptrdiff_t>(std::min(places_.size(), kMaxAnchor)));
+    m->num_anchors = std::min(places_.size(), kMaxAnchor);
+    std::copy_n(places_.begin(), m->num_anchors, m->anchor.begin());
     m->anchor_tokens = s.tokens.size();
     return true;
   }
-  for (PromptHistory::Place place : m->anchor) {
+  for (PromptHistory::Place place : std::span(m->anchor).first(m->num_anchors)) {
     if (m->history->advance(&place, static_cast<uint32_t>(s.tokens.size() - m->anchor_tokens))) places_.push_back(place);
   }
   return !places_.empty();

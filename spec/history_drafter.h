@@ -79,7 +79,8 @@ class HistoryDrafter final : public Drafter {
     bool proposed = false;                     // in this tick
     bool coupled = false;                      // that with log-probs
     int32_t match_length = 0;                  // of that; 0: nothing matched
-    std::vector<PromptHistory::Place> anchor;  // of the last match
+    std::array<PromptHistory::Place, kMaxAnchor> anchor;  // of the last match
+    size_t num_anchors = 0;
     size_t anchor_tokens = 0;                  // length of the sequence then
   };
   // Some of the places that a match or a node has, in places_.

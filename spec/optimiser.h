@@ -27,6 +27,7 @@ struct TickTimes {
   const CostModel* cost = nullptr;
   double batch = 1;          // samples of the target's pass
   double rows = 1;           // its rows without a draft
+  double silent = 0;         // of them, those whose logits nobody wants
   double context = 0;        // mean tokens of a sample
   const CostCorrection* draft_correction = nullptr;   // of a level; null: none
   const CostCorrection* verify_correction = nullptr;  // of the target's pass with drafts; null: none
@@ -37,16 +38,16 @@ struct TickTimes {
   // Without a draft. Passes of one row a sample have a correction of their own, so this need not be verify_ms(0).
   double plain_ms() const {
     const double factor = plain_correction == nullptr ? 1 : plain_correction->factor(rows);
-    return plain_fixed_ms + factor * cost->verify_ms(batch, rows, context);
+    return plain_fixed_ms + factor * cost->verify_ms(batch, rows, context, silent);
   }
   double verify_ms(double nodes) const {
     const double factor = verify_correction == nullptr ? 1 : verify_correction->factor(rows + nodes);
-    return fixed_ms + factor * cost->verify_ms(batch, rows + nodes, context);
+    return fixed_ms + factor * cost->verify_ms(batch, rows + nodes, context, silent);
   }
-  // One level that runs `level_rows` rows.
-  double draft_ms(double level_rows) const {
-    const double factor = draft_correction == nullptr ? 1 : draft_correction->factor(level_rows);
-    return factor * cost->draft_ms(level_rows, context);
+  // One level that runs `level_rows` rows, and so many tokens that the drafter catches up with.
+  double draft_ms(double level_rows, double caught_up = 0) const {
+    const double factor = draft_correction == nullptr ? 1 : draft_correction->factor(level_rows + caught_up);
+    return factor * cost->draft_ms(level_rows, context, caught_up);
   }
   // The slopes there: of one more node, of one more row.
   double node_ms(double nodes) const;

@@ -61,6 +61,7 @@ struct Share {
 OTR_DEVICE Share share_of(const KernelParams& k) {
   const int num_bundles = k.rows.num_bundles_at != nullptr ? *k.rows.num_bundles_at : k.rows.num_bundles;
   const int num_kv_heads = k.p.layout.num_kv_heads, num_tasks = num_bundles * num_kv_heads;
+  if (num_tasks == 0) return {};  // no part of none
   const int block = static_cast<int>(blockIdx.x), task = block % num_tasks;
   return {task / num_kv_heads, task % num_kv_heads, block / num_tasks, min(static_cast<int>(gridDim.x) / num_tasks, k.parts)};
 }
@@ -341,6 +342,7 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
                                                                 const __grid_constant__ CUtensorMap v_map) {
   static_assert(sizeof(Shared<kHeadDim>) <= attention_shared_bytes(kHeadDim));
   extern __shared__ __align__(kSwizzleGroupBytes) uint8_t raw[];
+  if (ptx::shared_address(raw) % kSwizzleGroupBytes != 0) __trap();  // there is no room to move: two blocks fill a multiprocessor
   auto* shared = reinterpret_cast<Shared<kHeadDim>*>(raw);
   const Share share = share_of(k);
   if (share.part >= share.parts) return;  // of a captured launch, whose grid is that of a full batch

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "kernels/base/clock.h"
@@ -16,6 +18,21 @@ bool succeeded(cudaError_t error) {
   (void)cudaGetLastError();
   return false;
 }
+
+// The calling thread's device is again what it was.
+class DeviceKept {
+ public:
+  DeviceKept() : known_(succeeded(cudaGetDevice(&device_))) {}
+  ~DeviceKept() {
+    if (known_) (void)cudaSetDevice(device_);
+  }
+  DeviceKept(const DeviceKept&) = delete;
+  DeviceKept& operator=(const DeviceKept&) = delete;
+
+ private:
+  int device_ = 0;
+  const bool known_;
+};
 
 }  // namespace
 
@@ -35,16 +52,37 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal, std::span<cons
     if (peer != ordinal && succeeded(cudaDeviceCanAccessPeer(&can, peer, ordinal)) && can != 0) reading.push_back(peer);
   }
   std::shared_ptr<CudaDevice> device(new CudaDevice(ordinal, std::move(reading)));
-  device->make_current();
-  OTR_RETURN_IF_ERROR(cuda_status(name.c_str(), cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking)));
+  OTR_RETURN_IF_ERROR(device->create_stream());
   return device;
 }
 
+Status CudaDevice::create_stream() {
+  make_current();
+  const std::string name = "device cuda:" + std::to_string(ordinal_);
+  return cuda_status(name.c_str(), cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+// By pinned memory: a copy to any other returns only when it is done, however long that takes, and cudaMemcpy waits for the default stream too.
 Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>* to) {
   cudaPointerAttributes attributes = {};
   if (!succeeded(cudaPointerGetAttributes(&attributes, from)) || attributes.type != cudaMemoryTypeDevice) return {};
   to->resize(bytes);
-  return cuda_status("copy", cudaMemcpy(to->data(), from, bytes, cudaMemcpyDeviceToHost));
+  if (bytes == 0) return {};
+  const DeviceKept device_kept;
+  CudaDevice device(attributes.device, {});
+  OTR_RETURN_IF_ERROR(device.create_stream());
+  const size_t most = std::min(bytes, kFetchBytes);
+  void* const staged = device.allocate_host(most);
+  if (staged == nullptr) return Status(StatusCode::kOutOfMemory, "no pinned memory for " + std::to_string(most) + " bytes");
+  Status status;
+  for (size_t at = 0; at < bytes && status.ok(); at += most) {
+    const size_t part = std::min(most, bytes - at);
+    device.copy(staged, static_cast<const std::byte*>(from) + at, part);
+    status = device.wait();
+    if (status.ok()) std::memcpy(to->data() + at, staged, part);
+  }
+  device.release_host(staged);
+  return status;
 }
 
 CudaDevice::~CudaDevice() {
@@ -94,7 +132,9 @@ void* CudaDevice::allocate_host(size_t bytes) {
 }
 
 void CudaDevice::release_host(void* data) {
-  if (data != nullptr && !hung_) (void)cudaFreeHost(data);
+  if (data == nullptr) return;
+  (void)wait();
+  if (!hung_) (void)cudaFreeHost(data);
 }
 
 uint64_t CudaDevice::free_bytes() const {

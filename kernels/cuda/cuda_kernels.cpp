@@ -99,6 +99,7 @@ int64_t attention_workspace(const KvLayout& layout, int num_heads, int max_keys)
 
 constexpr DeviceLayouts kLayouts = {
     .rows_from_tiles = rows_from_tiles,
+    .max_pages = attention_sm90_max_pages,
     .attention_workspace = attention_workspace,
     .sample_scratch_bytes = sample_scratch_bytes,
     .take_tokens = InStream<take_tokens_sm90>::launch,

@@ -17,7 +17,10 @@
 //   empty[slot]     one arrival of each consumer warp of every block that the slot's bytes are sent to
 //   exchange_full   1 arrival (with the bytes that the other splits send) and those bytes
 //   exchange_empty  one arrival of each consumer warp of every block that was sent to: it may be sent to for the next tile
-//   the cluster's, at both ends: no block's memory is written before its barriers exist or after it has left
+//   the cluster's, at both ends: no block's memory is written before its barriers exist (for which a relaxed arrival suffices, behind
+//   fence_mbarrier_init) or after it has left (which a relaxed one would not see to: arrivals may be on their way)
+//
+// What the consumers give back they have read (wgmma_wait, or values in registers) and not written: an arrival there carries no fence.
 //
 // Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Nothing is masked: the
 // copy engine fills what lies outside the operands with zeros.
@@ -90,7 +93,7 @@ OTR_DEVICE void load_tiles(const KernelParams& p, const CUtensorMap& weight_map,
       uint8_t* weights = slots + turn.slot * kSlotBytes;
       uint8_t* tokens = weights + kTileM * kOperandRowBytes;
       uint64_t* full = &barriers->full[turn.slot];
-      ptx::mbarrier_wait_cluster(&barriers->empty[turn.slot], turn.phase ^ 1);
+      ptx::mbarrier_wait(&barriers->empty[turn.slot], turn.phase ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, kSlotBytes);
       if constexpr (kEpilogue == LinearEpilogue::kSiluMul) {
 #pragma unroll
@@ -166,11 +169,11 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
                                    float* exchange, Barriers* barriers, uint32_t phase, float (&acc)[kTileN / 2]) {
   constexpr int kGroups = kTileN / 8, kThreads = kConsumers * 128;
   const int thread = static_cast<int>(threadIdx.x), my_rank = static_cast<int>(rank);
-  const int owned = owned_groups(my_rank, p.splits, kGroups);
-  if (thread == 0) {
+  const int owned = owned_groups(my_rank, p.splits, kGroups);  // 0: nobody sends here, and phases that nobody waits for do not turn
+  if (thread == 0 && owned > 0) {
     ptx::mbarrier_arrive_expect_tx(&barriers->exchange_full, static_cast<uint32_t>((p.splits - 1) * owned * kThreads * 16));
   }
-  if (exchange_partners(my_rank, p.splits, kGroups) > 0) ptx::mbarrier_wait_cluster(&barriers->exchange_empty, phase ^ 1);
+  if (exchange_partners(my_rank, p.splits, kGroups) > 0) ptx::mbarrier_wait(&barriers->exchange_empty, phase ^ 1);
   const uint32_t buffer = ptx::shared_address(exchange), full = ptx::shared_address(&barriers->exchange_full);
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
@@ -180,6 +183,7 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
     ptx::st_async(ptx::mapa(buffer + static_cast<uint32_t>(piece) * 16, static_cast<uint32_t>(owner)), acc[4 * group],
                   acc[4 * group + 1], acc[4 * group + 2], acc[4 * group + 3], ptx::mapa(full, static_cast<uint32_t>(owner)));
   }
+  if (owned == 0) return;
   ptx::mbarrier_wait_cluster(&barriers->exchange_full, phase);
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
@@ -195,11 +199,17 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
       sum[2] = source == 0 ? part.z : sum[2] + part.z;
       sum[3] = source == 0 ? part.w : sum[3] + part.w;
     }
-    store_group<kEpilogue>(p, tile_m_begin, row_begin, thread, group, sum);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[4 * group + i] = sum[i];
   }
+  ptx::pin_registers(acc);  // the parts have been read
   __syncwarp();
-  if (owned > 0 && thread % 32 < p.splits && thread % 32 != my_rank) {  // lane i tells rank i
+  if (thread % 32 < p.splits && thread % 32 != my_rank) {  // lane i tells rank i
     ptx::mbarrier_arrive_remote(ptx::mapa(ptx::shared_address(&barriers->exchange_empty), static_cast<uint32_t>(thread % 32)));
+  }
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    if (group_owner(group, p.splits) == my_rank) store_group<kEpilogue>(p, tile_m_begin, row_begin, thread, group, acc + 4 * group);
   }
 }
 
@@ -275,7 +285,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 
     ptx::prefetch_tensor_map(&weight_map);
     ptx::prefetch_tensor_map(&x_map);
   }
-  ptx::cluster_arrive();
+  ptx::cluster_arrive_relaxed();
   ptx::cluster_wait();
 
   if (threadIdx.x / 128 == kConsumers) {

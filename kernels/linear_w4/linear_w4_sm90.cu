@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(kW4Sm90Warps * 32, 1)
   if (lane == 0) {
     for (int i = 0; i < p.num_slots; ++i) ptx::mbarrier_init(&full[i], 1);
     ptx::fence_mbarrier_init();
+    ptx::fence_async_shared();  // no barrier of the block stands between them and the copies that count there
     for (int i = 0; i < p.num_slots && next.tile < p.num_tiles; ++i, advance(p, split, tile_step, &next))
       load_group<kTileN>(p, x_map, next, slots + i * kSlotBytes, &full[i], weight_policy, x_policy);
   }

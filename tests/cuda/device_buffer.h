@@ -23,7 +23,9 @@ inline void check_status(const Status& status) {
   std::exit(1);
 }
 
-// `size` elements, filled with the byte 0x7f: a large float, a NaN of bf16, and no sensible index.
+// `size` elements, filled with the byte 0x7f: a large float, a NaN of bf16, and no sensible index. What the constructors and poison() write is
+// there when they return, for streams of every kind: cudaMemset does not wait, cudaMemcpy may return before its last piece has arrived, and a
+// non-blocking stream waits for neither.
 template <typename T>
 class DeviceBuffer {
  public:
@@ -34,6 +36,7 @@ class DeviceBuffer {
   explicit DeviceBuffer(const std::vector<T>& values) : DeviceBuffer(values.data(), values.size()) {}
   DeviceBuffer(const T* values, size_t size) : DeviceBuffer(size) {
     check_cuda(cudaMemcpy(data_, values, size * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+    check_cuda(cudaDeviceSynchronize(), "cudaMemcpy to the device");
   }
   ~DeviceBuffer() { cudaFree(data_); }
   DeviceBuffer(const DeviceBuffer&) = delete;
@@ -41,8 +44,11 @@ class DeviceBuffer {
 
   T* data() const { return data_; }
   size_t size() const { return size_; }
-  void poison() { check_cuda(cudaMemset(data_, 0x7f, size_ * sizeof(T)), "cudaMemset"); }
-  // Waits for everything that was launched before.
+  void poison() {
+    check_cuda(cudaMemset(data_, 0x7f, size_ * sizeof(T)), "cudaMemset");
+    check_cuda(cudaDeviceSynchronize(), "cudaMemset");
+  }
+  // Waits for what was launched before on streams that are not non-blocking.
   std::vector<T> read() const {
     std::vector<T> values(size_);
     check_cuda(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy from the device");
@@ -53,6 +59,21 @@ class DeviceBuffer {
   T* data_ = nullptr;
   size_t size_;
 };
+
+// A non-blocking stream for the program's life, and the end of its work.
+inline cudaStream_t side_stream() {
+  static const cudaStream_t stream = [] {
+    cudaStream_t made = nullptr;
+    check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreate");
+    return made;
+  }();
+  return stream;
+}
+inline void wait_for(cudaStream_t stream) {
+  cudaError_t error = cudaErrorNotReady;
+  while (error == cudaErrorNotReady) error = cudaStreamQuery(stream);
+  check_cuda(error, "cudaStreamQuery");
+}
 
 // Milliseconds between two events on the default stream around `body`.
 template <typename Body>

@@ -6,6 +6,8 @@
 #include <cuda.h>
 
 #include <cstring>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "kernels/base/status.h"
@@ -41,34 +43,66 @@ inline Mbarrier* mbarrier_at(uint32_t remote) {
   return reinterpret_cast<Mbarrier*>(emulator::shared_at(remote & 0xfffff, remote >> 20));
 }
 
+// What has become of the cluster's barriers, by shared::cluster address.
+struct BarrierFacts {
+  std::map<uint32_t, const void*> unfenced;  // by whom they were initialised, who owes a fence
+  std::set<uint32_t> stored_to;              // count bytes of other blocks' st_async
+};
+BarrierFacts& barrier_facts();  // of this cluster
+int* arrivals_under_way();      // of this thread, at other blocks' barriers
+
+inline uint32_t mbarrier_name(uint64_t* b) { return shared_address(b) | emulator::place().cluster_rank << 20; }
+inline Mbarrier* fenced_mbarrier(uint32_t remote) {
+  if (barrier_facts().unfenced.contains(remote)) emulator::fail("an mbarrier that no fence has made visible");
+  return mbarrier_at(remote);
+}
+
 inline void mbarrier_init(uint64_t* b, uint32_t count) {
   *mbarrier_at(b) = {static_cast<uint16_t>(count), static_cast<int16_t>(count), 0};
+  barrier_facts().unfenced[mbarrier_name(b)] = &emulator::place();
 }
-inline void fence_mbarrier_init() {}
+inline void fence_mbarrier_init() {
+  std::erase_if(barrier_facts().unfenced, [](const auto& made) { return made.second == &emulator::place(); });
+}
 inline void fence_async_shared() {}
 inline void mbarrier_arrive(uint64_t* b) { mbarrier_update(mbarrier_at(b), 1, 0); }
-inline void mbarrier_arrive_remote(uint32_t b) { mbarrier_update(mbarrier_at(b), 1, 0); }
+inline void mbarrier_arrive_remote(uint32_t b) {
+  Mbarrier* at = fenced_mbarrier(b);
+  int* under_way = arrivals_under_way();
+  ++*under_way;
+  emulator::later([=] {
+    mbarrier_update(at, 1, 0);
+    --*under_way;
+  });
+}
 inline void mbarrier_arrive_expect_tx(uint64_t* b, uint32_t bytes) {
   mbarrier_update(mbarrier_at(b), 1, static_cast<int>(bytes));
 }
-inline void mbarrier_wait(uint64_t* b, uint32_t parity) {
+inline void mbarrier_wait_cluster(uint64_t* b, uint32_t parity) {
   const Mbarrier* at = mbarrier_at(b);
   emulator::wait_until([at, parity] { return (static_cast<uint32_t>(at->bytes_and_phase) & 1) != parity; }, "mbarrier",
                        shared_address(b));
 }
-inline void mbarrier_wait_cluster(uint64_t* b, uint32_t parity) { mbarrier_wait(b, parity); }
+inline void mbarrier_wait(uint64_t* b, uint32_t parity) {
+  if (barrier_facts().stored_to.contains(mbarrier_name(b))) emulator::fail("a wait that does not see what other blocks have stored");
+  mbarrier_wait_cluster(b, parity);
+}
 
 // ---- Clusters, registers, barriers
 // --------------------------------------------------------------------------------------------
 
 uint32_t cluster_size();
 inline uint32_t cluster_rank() { return emulator::place().cluster_rank; }
-inline void cluster_arrive() {}
+inline void cluster_arrive() {
+  emulator::wait_until([under_way = arrivals_under_way()] { return *under_way == 0; }, "its arrivals", 0);
+}
+inline void cluster_arrive_relaxed() {}
 inline void cluster_wait() { emulator::barrier(16, emulator::threads_of_block() * cluster_size()); }
 inline uint32_t mapa(uint32_t local, uint32_t rank) { return local | rank << 20; }
 inline void st_async(uint32_t remote, float a, float b, float c, float d, uint32_t barrier) {
   uint8_t* to = emulator::shared_at(remote & 0xfffff, remote >> 20);
-  Mbarrier* at = mbarrier_at(barrier);
+  Mbarrier* at = fenced_mbarrier(barrier);
+  if (barrier >> 20 != cluster_rank()) barrier_facts().stored_to.insert(barrier);
   emulator::later([=] {
     const float values[4] = {a, b, c, d};
     std::memcpy(to, values, 16);
@@ -117,6 +151,9 @@ inline void tma_load(void* shared, const CUtensorMap* map, std::vector<int64_t> 
   std::memcpy(static_cast<void*>(&tensor), map, sizeof tensor);
   const uint32_t to = shared_address(shared), full = shared_address(barrier);
   if (to % (tensor.box.swizzled ? 1024 : 128) != 0) emulator::fail("a box at an address that is no multiple of 1,024 (unswizzled: 128)");
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    if ((mask >> rank & 1) != 0) fenced_mbarrier(full | rank << 20);
+  }
   emulator::later([=] {
     std::vector<uint8_t> box(tensor.box.bytes());
     testing_util::model_tma(tensor.base, tensor.box, at.data(), &box, 0);
@@ -134,7 +171,7 @@ inline void bulk_load(void* shared, const void* from, uint32_t bytes, uint64_t* 
   const uint32_t rank = cluster_rank();
   uint8_t* to = emulator::shared_at(shared_address(shared), rank);
   emulator::shared_at(shared_address(shared) + bytes - 1, rank);  // inside
-  Mbarrier* at = mbarrier_at(barrier);
+  Mbarrier* at = fenced_mbarrier(mbarrier_name(barrier));
   emulator::later([=] {
     std::memcpy(to, from, bytes);
     mbarrier_update(at, 0, -static_cast<int>(bytes));

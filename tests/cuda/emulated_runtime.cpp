@@ -41,7 +41,9 @@ std::recursive_mutex mutex;
 std::map<uintptr_t, size_t> on_device, pinned;  // blocks: address, bytes; guarded by mutex
 std::map<uintptr_t, size_t> reserved;           // addresses without memory of their own; guarded by mutex
 size_t used = 0;                                // guarded by mutex
+int default_held = 0;                           // guarded by mutex
 thread_local int current_device = 0;
+thread_local bool may_be_copying = false;  // the default stream, for this thread, since it was last waited for
 
 bool inside(const std::map<uintptr_t, size_t>& blocks, const void* p) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(p);
@@ -149,6 +151,7 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
     return work();
   }
   if (stream->device != current_device) fail("a launch on another device's stream");
+  if (may_be_copying) fail("a launch in a non-blocking stream while the default one may still set or copy memory");
   (stream->capture != nullptr ? *stream->capture : stream->pending).push_back(std::move(work));
 }
 
@@ -163,6 +166,10 @@ cudaError_t cudaSetDevice(int device) {
   return current_device = device, cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) { return *can = device != peer, cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {  // of the default stream: nobody asks for more
+  may_be_copying = false;
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -235,10 +242,14 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) {
   const DeviceAccess access;
+  may_be_copying = true;
   return std::memset(p, value, bytes), cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const std::lock_guard lock(mutex);
+  if (default_held > 0) otr::emulator::fail("a copy waits for the default stream, which is not done");
   const DeviceAccess access;
+  may_be_copying = inside(on_device, to);  // up to the host it waits
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -273,7 +284,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 void emulated_hold(cudaStream_t stream, int change) {
   const std::lock_guard lock(mutex);
-  stream->held += change;
+  (stream == nullptr ? default_held : stream->held) += change;
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
   otr::emulator::enqueue(stream, [=] { std::memset(p, value, bytes); });

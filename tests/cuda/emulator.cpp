@@ -34,6 +34,7 @@ struct Fiber {
   uint32_t number = 0;
   bool done = false;
   std::vector<std::vector<ptx::PendingProduct>> products{1};
+  int arrivals_under_way = 0;
 };
 
 // A barrier's turn: `arrived` of this generation.
@@ -59,6 +60,7 @@ struct Cluster {
   std::vector<Block> blocks;
   Meeting meeting;
   std::deque<std::function<void()>> copies;
+  ptx::BarrierFacts barriers;
   size_t shared_bytes = 0;
 };
 
@@ -164,7 +166,7 @@ void run_cluster(dim3 grid, dim3 size, unsigned count, unsigned first_x, unsigne
       fail("no thread can go on");
     }
   }
-  if (!state.copies.empty()) fail("copies outlive their cluster");
+  if (!state.copies.empty()) fail("copies or arrivals outlive their cluster");
   cluster = nullptr;
 }
 
@@ -247,6 +249,8 @@ namespace otr::ptx {
 
 uint32_t cluster_size() { return static_cast<uint32_t>(emulator::cluster->blocks.size()); }
 std::vector<std::vector<PendingProduct>>& pending_products() { return emulator::running->products; }
+BarrierFacts& barrier_facts() { return emulator::cluster->barriers; }
+int* arrivals_under_way() { return &emulator::running->arrivals_under_way; }
 
 }  // namespace otr::ptx
 

@@ -8,8 +8,10 @@
 // that host memory which is changed too early is seen. A capture keeps launches with their arguments. There are two devices, which share
 // their memory of 1 GiB that the host cannot touch, and a launch is checked to be on the device of its stream.
 //
-// Not emulated: time, memory ordering (a missing fence is not found), and the rounding inside a wgmma: 16 products are added
-// one after the other in float32.
+// Not emulated: time, the rounding inside a wgmma (16 products are added one after the other in float32), and memory ordering but for these
+// rules of mbarriers between blocks: one must be fenced before others, or the copy engine, use it; arrivals there come in late, unless a
+// releasing meeting of the cluster waits for them; and whoever waits for other blocks' stores must do so with the cluster's scope. On the host:
+// a thread may not launch in a non-blocking stream while a cudaMemset or cudaMemcpy of its own may still be under way.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -75,6 +77,7 @@ extern dim3 threadIdx, blockIdx, gridDim;  // of the thread that runs
 
 inline void __syncthreads() { otr::emulator::barrier(0, otr::emulator::threads_of_block()); }
 int __syncthreads_and(int value);
+[[noreturn]] inline void __trap() { otr::emulator::fail("a trap"); }
 inline void __syncwarp() { otr::emulator::exchange(0, 0); }
 
 template <typename T>

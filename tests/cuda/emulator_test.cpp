@@ -46,11 +46,80 @@ TEST(EmulatorDeathTest, AnAddressOutsideSharedMemory) {
   EXPECT_DEATH(launch(32, [] { ptx::mbarrier_init(first_barrier() + 4096 / 8, 1); }), "outside shared memory");
 }
 
+// Two blocks, thread 0 of each: what a block may do with the other's barrier.
+void launch_pair(const std::function<void(uint32_t remote)>& kernel) {
+  emulator::launch(dim3(2), dim3(1), 2, 4096, [kernel] { kernel(ptx::mapa(ptx::shared_address(first_barrier()), 1 - ptx::cluster_rank())); });
+}
+
+TEST(EmulatorDeathTest, ABarrierOfAnotherBlockThatNoFenceHasMadeVisible) {
+  EXPECT_DEATH(launch_pair([](uint32_t remote) {
+                 ptx::mbarrier_init(first_barrier(), 1);
+                 ptx::cluster_arrive_relaxed();
+                 ptx::cluster_wait();
+                 ptx::mbarrier_arrive_remote(remote);
+                 ptx::mbarrier_wait(first_barrier(), 0);
+               }),
+               "no fence has made visible");
+}
+
+// Nobody waits for the arrival, so only a releasing meeting keeps its block there.
+void arrive_and_leave(bool releases) {
+  launch_pair([releases](uint32_t remote) {
+    ptx::mbarrier_init(first_barrier(), 1);
+    ptx::fence_mbarrier_init();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+    ptx::mbarrier_arrive_remote(remote);
+    releases ? ptx::cluster_arrive() : ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  });
+}
+
+TEST(EmulatorDeathTest, AnArrivalThatComesWhenItsBlockHasLeft) {
+  for (int i = 0; i < 100; ++i) arrive_and_leave(true);
+  EXPECT_DEATH(
+      {
+        for (int i = 0; i < 100; ++i) arrive_and_leave(false);
+      },
+      "outlive their cluster");
+}
+
+TEST(EmulatorDeathTest, AWaitOfTheBlockForStoresOfAnother) {
+  EXPECT_DEATH(launch_pair([](uint32_t remote) {
+                 ptx::mbarrier_init(first_barrier(), 1);
+                 ptx::fence_mbarrier_init();
+                 ptx::cluster_arrive_relaxed();
+                 ptx::cluster_wait();
+                 ptx::st_async(remote + 64, 1, 2, 3, 4, remote);
+                 ptx::mbarrier_arrive_expect_tx(first_barrier(), 16);
+                 ptx::cluster_arrive();
+                 ptx::cluster_wait();
+                 ptx::mbarrier_wait(first_barrier(), 0);
+               }),
+               "does not see what other blocks have stored");
+}
+
+TEST(EmulatorDeathTest, ALaunchBesideACopyThatMayBeUnderWay) {
+  EXPECT_DEATH(
+      {
+        cudaStream_t stream = nullptr;
+        void* data = nullptr;
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+        cudaMalloc(&data, 16);
+        cudaMemset(data, 1, 16);
+        cudaMemsetAsync(data, 2, 16, stream);
+      },
+      "may still set or copy");
+}
+
 TEST(Emulator, APhaseEndsWithItsArrivalsAndBytes) {
   int seen = 0;
   launch(64, [&seen] {
     uint64_t* barrier = first_barrier();
-    if (threadIdx.x == 0) ptx::mbarrier_init(barrier, 1);
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(barrier, 1);
+      ptx::fence_mbarrier_init();
+    }
     __syncthreads();
     ptx::mbarrier_wait(barrier, 1);  // a fresh barrier lets the other parity pass
     if (threadIdx.x == 0) {

@@ -2,7 +2,7 @@
 // calls do not wait, what they ask for is done on a stream, an end that dies is an error of the others, and an id serves once.
 //
 // OTR_FAKE_NCCL="OP RANK NTH KIND MARKER" plants a fault: OP is join, send, receive or abort; the NTH one (from 0) of a process whose rank is
-// RANK fails as KIND says: hang, error, die, or spoil (a wrong byte). With a MARKER, a path, it does so once, in whichever process is first
+// RANK fails as KIND says: hang, error, die, spoil (a wrong byte), or cling (an abort that leaves the last move's work on its stream for ever). With a MARKER, a path, it does so once, in whichever process is first
 // to make that file; with "-" every time from the NTH on. Several are joined by ';'. What is sent or received fails in the middle: half of
 // the pieces have gone.
 #include <cuda_runtime_api.h>
@@ -33,7 +33,7 @@
 namespace {
 
 enum class Op { kJoin, kSend, kReceive, kAbort };
-enum class Fault { kNone, kHang, kError, kDie, kSpoil };
+enum class Fault { kNone, kHang, kError, kDie, kSpoil, kCling };
 
 // What one plan says of the `count`th time that `rank` does this.
 Fault fault_of(const std::string& plan, const char* op, int rank, int count) {
@@ -46,7 +46,7 @@ Fault fault_of(const std::string& plan, const char* op, int rank, int count) {
     if (file < 0) return Fault::kNone;
     close(file);
   }
-  return kind == "hang" ? Fault::kHang : kind == "error" ? Fault::kError : kind == "die" ? Fault::kDie : Fault::kSpoil;
+  return kind == "hang" ? Fault::kHang : kind == "error" ? Fault::kError : kind == "die" ? Fault::kDie : kind == "cling" ? Fault::kCling : Fault::kSpoil;
 }
 
 Fault fault_at(Op op, int rank) {
@@ -89,6 +89,7 @@ struct ncclComm {
   std::atomic<int> state = ncclInProgress;
   std::atomic<bool> aborted = false;
   std::thread work;  // the join, or the last group
+  cudaStream_t stream = nullptr;  // the last group's
 
   ~ncclComm() {
     if (work.joinable()) work.join();
@@ -158,7 +159,7 @@ struct ncclComm {
       if (good && p.sends) (void)cudaMemcpy(data.data(), p.data, p.bytes, cudaMemcpyDeviceToHost);
       if (fault == Fault::kSpoil && p.bytes > sizeof(uint64_t)) data[p.bytes / 2] = static_cast<char>(data[p.bytes / 2] ^ 0x40);
       good = good && transfer(peers[static_cast<size_t>(p.peer)], data.data(), p.bytes, p.sends);
-      if (good && !p.sends) (void)cudaMemcpy(p.data, data.data(), p.bytes, cudaMemcpyHostToDevice);
+      if (good && !p.sends) (void)cudaMemcpy(p.data, data.data(), p.bytes, cudaMemcpyHostToDevice), (void)cudaDeviceSynchronize();
     }
     emulated_hold(pieces.front().stream, -1);
   }
@@ -190,7 +191,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  while (fault_at(Op::kAbort, comm->rank) == Fault::kHang) pause();
+  const Fault fault = fault_at(Op::kAbort, comm->rank);
+  while (fault == Fault::kHang) pause();
+  if (fault == Fault::kCling) emulated_hold(comm->stream, +1);
   comm->aborted = true;
   return delete comm, ncclSuccess;
 }
@@ -209,7 +212,8 @@ ncclResult_t ncclGroupEnd() {
   if (comm->state != ncclSuccess) return ncclInvalidUsage;
   if (comm->work.joinable()) comm->work.join();
   if (cudaStreamQuery(pieces.front().stream) != cudaSuccess) return ncclInvalidUsage;  // in the stream's order: what came before is done
-  emulated_hold(pieces.front().stream, +1);
+  comm->stream = pieces.front().stream;
+  emulated_hold(comm->stream, +1);
   comm->work = std::thread([comm, all = std::move(pieces)] { comm->run(all); });
   return ncclInProgress;
 }

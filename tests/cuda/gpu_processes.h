@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,12 @@
 #include "tests/runtime/engine_runs.h"
 
 namespace otr {
+
+// A bundle's programs lie elsewhere than where they were built: $OUTRIDER_WORKER says where the worker's is.
+inline const char* worker_executable() {
+  const char* const elsewhere = std::getenv("OUTRIDER_WORKER");
+  return elsewhere != nullptr ? elsewhere : OUTRIDER_WORKER;
+}
 
 struct GpuVariant {
   std::vector<int32_t> gpus = {0, 1};
@@ -33,7 +40,7 @@ class GpuProcessesSm90 : public testing::Test {
  protected:
   void SetUp() override {
     if (!CudaDevice::open(1).ok()) GTEST_SKIP() << "one device alone, or none";
-    if (access(OUTRIDER_WORKER, X_OK) != 0) GTEST_SKIP() << "no " << OUTRIDER_WORKER;
+    if (access(worker_executable(), X_OK) != 0) GTEST_SKIP() << "no " << worker_executable();
     for (uint64_t i = 0; i < 3; ++i) {
       requests_.emplace_back(random_tokens(static_cast<uint32_t>(i), 70 + 40 * i, 97));
       requests_.back().stream = i;
@@ -55,7 +62,7 @@ class GpuProcessesSm90 : public testing::Test {
     o.max_batch = 8;
     o.prefill_chunk = 64;
     o.worker_processes = v.processes;
-    o.worker_executable = OUTRIDER_WORKER;
+    o.worker_executable = worker_executable();
     o.max_worker_restarts = 20;
     o.worker_timeout_ms = v.timeout_ms;
     o.nccl = v.nccl;

@@ -43,5 +43,35 @@ TEST(HungDevice, IsWaitedForOnceAndKeepsItsMemory) {
   EXPECT_EQ(cudaFreeHost(host), cudaSuccess);
 }
 
+// A trainer's work on the default stream is no business of a copy's, nor is its device.
+TEST(HungDevice, WhatIsFetchedWaitsForNothingElse) {
+  ASSERT_EQ(cudaSetDevice(2), cudaSuccess);
+  auto opened = CudaDevice::open(1);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  std::vector<std::byte> here(2 * CudaDevice::kFetchBytes + 77), there;
+  for (size_t i = 0; i < here.size(); ++i) here[i] = static_cast<std::byte>(i % 251);
+  void* const data = opened.value()->allocate(here.size());
+  ASSERT_NE(data, nullptr);
+  opened.value()->copy(data, here.data(), here.size());
+  ASSERT_TRUE(opened.value()->wait().ok());
+  ASSERT_EQ(cudaSetDevice(2), cudaSuccess);
+
+  emulated_hold(nullptr, 1);
+  emulated_hold(opened.value()->stream(), 1);
+  ASSERT_EQ(cudaSetDevice(2), cudaSuccess);
+  EXPECT_TRUE(CudaDevice::fetch(data, here.size(), &there).ok());
+  emulated_hold(opened.value()->stream(), -1);
+  emulated_hold(nullptr, -1);
+  EXPECT_TRUE(there == here);
+  there.clear();
+  ASSERT_EQ(cudaSetDevice(2), cudaSuccess);
+  EXPECT_TRUE(CudaDevice::fetch(here.data(), here.size(), &there).ok());
+  EXPECT_TRUE(there.empty());  // the host's
+  int current = -1;
+  ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(current, 2);
+  opened.value()->release(data);
+}
+
 }  // namespace
 }  // namespace otr

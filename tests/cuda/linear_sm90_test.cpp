@@ -156,11 +156,7 @@ TEST_F(LinearSm90, SiluMulBehindItHasTheBitsOfTheFormulaOnItsSums) {
 
 // A product that begins before the launch ahead has ended reads what that one writes, and nothing older.
 TEST_F(LinearSm90, WeightsThatAreFetchedEarlyChangeNothing) {
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  const auto wait = [&] {
-    while (cudaStreamQuery(stream) == cudaErrorNotReady) continue;
-  };
+  const cudaStream_t stream = side_stream();
   for (const auto& [n, k] : kWeights) {
     for (const int rows : {1, 40, 150, 300}) {
       Operands o(rows, k, n);
@@ -175,13 +171,12 @@ TEST_F(LinearSm90, WeightsThatAreFetchedEarlyChangeNothing) {
         check_status(rmsnorm_sm90({.num_rows = rows, .hidden_size = k, .eps = 1e-6f, .x = source.data(), .row_index = nullptr,
                                    .weight = scale.data(), .out = o.device_x.data(), .out_stride = o.x_stride}, stream));
         check_status(linear_sm90({rows, o.weight(), o.device_x.data(), o.x_stride, nullptr, out.data(), n}, config, stream));
-        wait();
+        wait_for(stream);
         outputs[prefetch] = out.read();
       }
       EXPECT_TRUE(same_bits(outputs[1], outputs[0])) << rows << " x " << k << " x " << n;
     }
   }
-  check_cuda(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
 TEST_F(LinearSm90, WhatTheCopyEngineRefusesIsAnError) {

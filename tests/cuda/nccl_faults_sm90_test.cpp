@@ -179,6 +179,17 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsItsProcess) {
   EXPECT_GT(stats_["kv_copied_tokens"], 0);
 }
 
+// An abort that comes back while the stream still has work: that is waited for once, for a move's patience. By the engine's it would be over in
+// a minute, which is longer than a walk may take.
+TEST_F(NcclFaults, AStreamThatClingsEndsItsProcess) {
+  plan("send 0 0 error " + marker(0) + ";abort 0 0 cling " + marker(1));
+  GpuVariant v = variant(2);
+  v.timeout_ms = 30'000;
+  walk(v);
+  EXPECT_TRUE(std::filesystem::exists(marker(1)));
+  EXPECT_EQ(stats_["worker_restarts"], 1);
+}
+
 // The engine is gone for ever: its processes go too, though one is in an abort that hangs.
 TEST_F(NcclFaults, AKilledEnginesProcessesEndInAnyCase) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // they are this process' then

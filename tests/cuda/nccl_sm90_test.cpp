@@ -35,7 +35,7 @@ TEST_F(NcclSm90, WhatDoesNotFitIsRefused) {
   otr_engine_options o;
   otr_engine_options_init(&o, sizeof o);
   const char id[64] = {};
-  o.model_path = first_.path().c_str(), o.device = "cuda:0,1", o.worker_processes = 1, o.worker_executable = OUTRIDER_WORKER;
+  o.model_path = first_.path().c_str(), o.device = "cuda:0,1", o.worker_processes = 1, o.worker_executable = worker_executable();
   o.nccl_library = OUTRIDER_NCCL_LIBRARY, o.nccl_unique_id = id, o.nccl_unique_id_bytes = sizeof id;
   otr_engine* engine = nullptr;
   EXPECT_EQ(otr_engine_create(&o, &engine), OTR_INVALID_ARGUMENT);

@@ -30,9 +30,11 @@ TEST_F(PageSm90, GatherAndScatterHaveTheBytesOfTheDefinition) {
 
     const DeviceBuffer<Element> device_pages(pages), device_transfer(transfer.size());
     const DeviceBuffer<PageId> device_from(from), device_to(to);
-    check_status(page_gather_sm90({layout, device_pages.data(), device_from.data(), 3, device_transfer.data()}, nullptr));
+    check_status(page_gather_sm90({layout, device_pages.data(), device_from.data(), 3, device_transfer.data()}, side_stream()));
+    wait_for(side_stream());
     EXPECT_TRUE(same_bits(device_transfer.read(), transfer)) << head_dim;
-    check_status(page_scatter_sm90({layout, device_pages.data(), device_to.data(), 3, device_transfer.data()}, nullptr));
+    check_status(page_scatter_sm90({layout, device_pages.data(), device_to.data(), 3, device_transfer.data()}, side_stream()));
+    wait_for(side_stream());
     EXPECT_TRUE(same_bits(device_pages.read(), after)) << head_dim;
   }
 }

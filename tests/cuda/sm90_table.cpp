@@ -35,7 +35,11 @@ void download(const std::unique_ptr<DeviceBuffer<T>>& buffer, T* to) {
   std::copy(values.begin(), values.end(), to);
 }
 
-void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+// On the side stream, as the engine's launches are on one that no other waits for.
+void launched(const Status& status) {
+  EXPECT_TRUE(status.ok()) << status.message();
+  wait_for(side_stream());
+}
 
 // A weight of linear as checkpoints have it; `gated`: gates, then ups.
 std::vector<Element> row_major(const LinearWeight& w, bool gated) {
@@ -83,9 +87,9 @@ void linear_on_device(const LinearParams& p, const LaunchContext&) {
   LinearParams& on = device.on;
   on.weight.packed = weight.data();
   if (p.gated != nullptr) {
-    expect_ok(linear_silu_mul_sm90({on.num_rows, on.weight, on.x, on.x_stride, on.gated, on.gated_stride}, nullptr));
+    launched(linear_silu_mul_sm90({on.num_rows, on.weight, on.x, on.x_stride, on.gated, on.gated_stride}, side_stream()));
   } else {
-    expect_ok(linear_sm90(on, nullptr));
+    launched(linear_sm90(on, side_stream()));
   }
   device.read_back(p);
 }
@@ -95,7 +99,7 @@ void linear_w4_on_device(const LinearW4Params& p, const LaunchContext&) {
       repack_w4(p.weight.packed, p.weight.out_features, p.weight.in_features, p.gated != nullptr));
   ProjectionOnDevice<LinearW4Params> device(p);
   device.on.weight.packed = weight.data();
-  expect_ok(linear_w4_sm90(device.on, nullptr));
+  launched(linear_w4_sm90(device.on, side_stream()));
   device.read_back(p);
 }
 
@@ -103,7 +107,7 @@ void quantize_w4_on_device(const QuantizeW4Params& p, const LaunchContext&) {
   const LinearWeight& w = p.weight;
   const DeviceBuffer<Element> weight(row_major(w, false));
   const DeviceBuffer<uint8_t> packed(static_cast<size_t>(w4_sm90_packed_bytes(w.out_features, w.in_features)));
-  expect_ok(quantize_w4_sm90({{w.in_features, w.out_features, weight.data(), nullptr}, packed.data()}, false, nullptr));
+  launched(quantize_w4_sm90({{w.in_features, w.out_features, weight.data(), nullptr}, packed.data()}, false, side_stream()));
   unpack_w4(packed.read(), w.out_features, w.in_features, p.packed);
 }
 
@@ -115,8 +119,8 @@ void rmsnorm_on_device(const RmsNormParams& p, const LaunchContext&) {
   const auto index = upload(p.row_index, p.num_rows);
   const auto weight = upload(p.weight, p.hidden_size);
   const auto out = upload(p.out, p.num_rows * p.out_stride);
-  expect_ok(rmsnorm_sm90(
-      {p.num_rows, p.hidden_size, p.eps, pointer(x), pointer(index), pointer(weight), pointer(out), p.out_stride}, nullptr));
+  launched(rmsnorm_sm90(
+      {p.num_rows, p.hidden_size, p.eps, pointer(x), pointer(index), pointer(weight), pointer(out), p.out_stride}, side_stream()));
   download(out, p.out);
 }
 
@@ -135,9 +139,9 @@ void embed_on_device(const EmbedParams& p, const LaunchContext&) {
     table = std::make_unique<DeviceBuffer<Element>>(rows);
   }
   const bool packed = p.packed != nullptr;
-  expect_ok(embed_sm90({p.num_rows, p.hidden_size, pointer(ids), packed ? nullptr : table->data(),
+  launched(embed_sm90({p.num_rows, p.hidden_size, pointer(ids), packed ? nullptr : table->data(),
                         packed ? table->data() : nullptr, pointer(out)},
-                       nullptr));
+                       side_stream()));
   download(out, p.out);
 }
 
@@ -145,8 +149,8 @@ void rope_table_on_device(const RopeTableParams& p, const LaunchContext&) {
   const auto positions = upload(p.positions, p.num_rows);
   const auto inv_freq = upload(p.inv_freq, p.half_dim);
   const auto cos = upload(p.cos, int64_t{p.num_rows} * p.half_dim), sin = upload(p.sin, int64_t{p.num_rows} * p.half_dim);
-  expect_ok(rope_table_sm90(
-      {p.num_rows, p.half_dim, pointer(positions), pointer(inv_freq), p.scale, pointer(cos), pointer(sin)}, nullptr));
+  launched(rope_table_sm90(
+      {p.num_rows, p.half_dim, pointer(positions), pointer(inv_freq), p.scale, pointer(cos), pointer(sin)}, side_stream()));
   download(cos, p.cos);
   download(sin, p.sin);
 }
@@ -204,7 +208,7 @@ void rope_append_on_device(const RopeAppendParams& p, const LaunchContext&) {
   on.q = pointer(q);
   on.pages = pointer(pages);
   on.fault = pointer(fault);
-  expect_ok(rope_append_sm90(on, nullptr));
+  launched(rope_append_sm90(on, side_stream()));
   download(q, p.q);
   download(pages, p.pages);
   download(fault, p.fault);
@@ -223,12 +227,12 @@ void attention_on_device(const AttentionParams& p, const LaunchContext&) {
   on.pages = pointer(pages);
   on.out = pointer(out);
   const int32_t max_keys = n == 0 ? 0 : *std::max_element(p.rows->positions, p.rows->positions + n) + 1;
-  expect_ok(attention_sm90(on, {nullptr, 0, max_keys}, nullptr));
+  launched(attention_sm90(on, {nullptr, 0, max_keys}, side_stream()));
   const DeviceBuffer<float> partials(
       static_cast<size_t>(attention_sm90_workspace(p.rows->num_rows, p.num_heads, p.layout.head_dim, max_keys)));
   const auto shared = upload(p.out, n * p.out_stride);
   on.out = pointer(shared);
-  expect_ok(attention_sm90(on, {partials.data(), static_cast<int64_t>(partials.size()), max_keys}, nullptr));
+  launched(attention_sm90(on, {partials.data(), static_cast<int64_t>(partials.size()), max_keys}, side_stream()));
   const std::vector<Element> a = out->read(), b = shared->read();
   for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].bits, b[i].bits) << "in one block and in several differ at " << i;
   download(out, p.out);
@@ -280,7 +284,7 @@ struct DrawsOnDevice {
 void sample_on_device(const SampleParams& p, const LaunchContext&) {
   if (p.num_draws == 0) return;
   const DrawsOnDevice<SampleParams, SampleDraw, SampleResult> device(p);
-  expect_ok(sample_sm90(device.on, {device.chunks.data(), device.spare.data()}, nullptr));
+  launched(sample_sm90(device.on, {device.chunks.data(), device.spare.data()}, side_stream()));
   download(device.results, p.results);
 }
 
@@ -288,7 +292,7 @@ void candidates_on_device(const CandidateParams& p, const LaunchContext&) {
   if (p.num_draws == 0) return;
   const DrawsOnDevice<CandidateParams, CandidateDraw, Candidates> device(p);
   const DeviceBuffer<CandidateList> lists(device.chunks.size());
-  expect_ok(candidates_sm90(device.on, {device.chunks.data(), lists.data(), device.spare.data()}, nullptr));
+  launched(candidates_sm90(device.on, {device.chunks.data(), lists.data(), device.spare.data()}, side_stream()));
   download(device.results, p.results);
 }
 
@@ -302,14 +306,14 @@ int64_t named_pages(const Params& p, const PageId* ids, int32_t count) {
 void page_copy_on_device(const PageCopyParams& p, const LaunchContext&) {
   const auto pages = upload(p.pages, std::max(named_pages(p, p.from, p.num_copies), named_pages(p, p.to, p.num_copies)));
   const auto from = upload(p.from, p.num_copies), to = upload(p.to, p.num_copies);
-  expect_ok(page_copy_sm90({p.layout, pointer(pages), pointer(from), pointer(to), p.num_copies}, nullptr));
+  launched(page_copy_sm90({p.layout, pointer(pages), pointer(from), pointer(to), p.num_copies}, side_stream()));
   download(pages, p.pages);
 }
 
 void page_zero_on_device(const PageZeroParams& p, const LaunchContext&) {
   const auto pages = upload(p.pages, named_pages(p, p.ids, p.num_ids));
   const auto ids = upload(p.ids, p.num_ids);
-  expect_ok(page_zero_sm90({p.layout, pointer(pages), pointer(ids), p.num_ids}, nullptr));
+  launched(page_zero_sm90({p.layout, pointer(pages), pointer(ids), p.num_ids}, side_stream()));
   download(pages, p.pages);
 }
 

@@ -141,5 +141,17 @@ TEST(AttentionSm90Play, ProductsOfAPage) {
   }
 }
 
+// The last coordinate of the largest pool is an int32, and that of a page more is none.
+TEST(AttentionSm90Config, CoordinatesOfPagesFit) {
+  for (const int head_dim : {32, 64, 128}) {
+    const KvLayout layout{.num_layers = 28, .num_kv_heads = 4, .head_dim = head_dim};
+    const int64_t pages = attention_sm90_max_pages(layout), width = head_dim < kPageTokens ? head_dim : kPageTokens;
+    EXPECT_LE(pages * layout.page_elements() / width, int64_t{0x7fffffff});
+    EXPECT_GT((pages + 1) * layout.page_elements() / width, int64_t{0x7fffffff});
+  }
+  const KvLayout narrow{.num_layers = 1, .num_kv_heads = 1, .head_dim = 32};
+  EXPECT_EQ(attention_sm90_max_pages(narrow) * narrow.page_bytes() >> 30, 127);
+}
+
 }  // namespace
 }  // namespace otr

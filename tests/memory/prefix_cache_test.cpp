@@ -54,6 +54,13 @@ TEST(PrefixCache, FindsTheLongestPrefixAndHoldsIt) {
   EXPECT_TRUE(c.match(prompt, 0).empty());
   EXPECT_TRUE(c.match({}).empty());
   EXPECT_EQ(c.pool.refcount(pages[0]), 3);
+  // The same without holding it.
+  EXPECT_EQ(c.cache.match_length(prompt, 9), 3);
+  EXPECT_EQ(c.cache.match_length(prompt, 1), 1);
+  EXPECT_EQ(c.cache.match_length(tokens_of({1, 2, 9, 3}), 9), 2);
+  EXPECT_EQ(c.cache.match_length(tokens_of({2, 3}), 9), 0);
+  EXPECT_EQ(c.cache.match_length({}, 9), 0);
+  EXPECT_EQ(c.pool.refcount(pages[0]), 3);
   EXPECT_TRUE(c.cache.check().ok());
 }
 

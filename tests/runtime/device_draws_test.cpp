@@ -91,7 +91,7 @@ class DeviceDrawsTest : public testing::Test {
 
   ThreadPool pool_{1};
   FakeAccelerator device_{size_t{64} << 20};
-  DeviceLayouts layouts_{.rows_from_tiles = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; },
+  DeviceLayouts layouts_{.rows_from_tiles = nullptr, .max_pages = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; },
                           .take_tokens = take_tokens_later};
   KernelTable kernels_ = {};
   std::vector<float> logits_ = std::vector<float>(kRows * kDrawnVocab);

@@ -35,6 +35,7 @@ struct Switchboard {
   std::shared_ptr<const LentPages> read;     // by who hangs, until it has left; guarded by mutex
   std::atomic<int32_t> num_left = 0;         // of those that hung
   std::atomic<bool> may_leave = true;        // else they wait, as an abort may take a while
+  std::atomic<bool> clings = false;          // whoever leaves then leaves in vain
 };
 
 class FakePort final : public PagePort {
@@ -73,13 +74,15 @@ class FakePort final : public PagePort {
     std::memcpy(&move->word, bytes.data() + move->pages.size() * move->page_bytes, sizeof move->word);
     return {};
   }
-  void leave() override {
+  Status leave() override {
     room_ = nullptr;
-    if (!std::exchange(hangs_, false)) return;
+    if (!std::exchange(hangs_, false)) return {};
+    if (board_.clings) return Status(StatusCode::kTimeout, "it clings");
     for (int i = 0; i < 10'000 && !board_.may_leave; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::lock_guard<std::mutex> lock(board_.mutex);
     EXPECT_TRUE(board_.read == nullptr || !board_.read->over());
     ++board_.num_left;
+    return {};
   }
 
  private:

@@ -112,6 +112,37 @@ TEST_F(TwoPlaces, AllIsCopiedWhereThatIsQuicker) {
 }
 
 // At memory speed the copies come over several ticks, as pages are free, and nothing is computed meanwhile: that would take longer.
+// What the link brings is waited for by the clock; where it has brought a page that finds no room, nobody knows how long that takes.
+TEST_F(TwoPlaces, RoomIsNotWaitedForByTheClock) {
+  const double page_seconds = 0.05;
+  KvRebuild lender(&from(), &from_box_, {});
+  KvRebuild borrower(&to(), &to_box_, {.mode = RebuildMode::kTransfer, .link_bytes_per_second = static_cast<double>(to().page_bytes()) / page_seconds});
+  Sequence s;
+  compute(&s, 6);
+  give(&lender, &s);
+  const auto advance = [&] {
+    borrower.begin_tick();
+    borrower.advance(&s);
+    return borrower.seconds_to_wait();
+  };
+  const double next = advance();
+  EXPECT_GT(next, 0);
+  EXPECT_LE(next, page_seconds);
+  std::vector<PageId> taken;
+  while (to().prefix_cache().num_available() > 0) taken.push_back(to().prefix_cache().allocate());
+  std::this_thread::sleep_for(std::chrono::duration<double>(2 * page_seconds));
+  EXPECT_EQ(advance(), 0);
+  EXPECT_EQ(s.num_copied_pages(), 0);
+  for (const PageId page : taken) to().page_pool().release(page);
+  for (int tick = 0; tick < 1000 && s.lease != nullptr; ++tick) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::max(advance(), 1e-3)));
+    compute_front(&s);
+  }
+  EXPECT_EQ(s.lease, nullptr);
+  lender.take_back();
+  expect_all_back(&s);
+}
+
 TEST_F(TwoPlaces, NothingIsComputedWhileCopiesComeAtMemorySpeed) {
   KvRebuild lender(&from(), &from_box_, {}), borrower(&to(), &to_box_, {});
   Sequence s;

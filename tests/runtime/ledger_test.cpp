@@ -185,6 +185,20 @@ TEST(Ledger, ReplicasAgree) {
   EXPECT_EQ(ledger.lose_stragglers(1), 0);
 }
 
+// Whoever is the last to fail may be the first to say so.
+TEST(Ledger, TheLastFailureIsTheEnd) {
+  auto live = sequences(2, 20);
+  Ledger ledger;
+  ledger.open(live, 0);
+  ASSERT_TRUE(ledger.lend(7, 10, 1, false));
+  ASSERT_TRUE(ledger.lend(7, 10, 2, false));
+  EXPECT_TRUE(ledger.finish(2, 7, 10, OTR_FINISH_ERROR, "why", /*is_last=*/true).value());
+  EXPECT_TRUE(ledger.find(7)->find(10)->is_finished);
+  EXPECT_TRUE(ledger.drop(0, 7, 10).ok());
+  EXPECT_TRUE(ledger.drop(1, 7, 10).ok());
+  EXPECT_FALSE(ledger.drop(2, 7, 10).ok());
+}
+
 TEST(Ledger, AGroupGoesWithItsLastSample) {
   auto live = sequences(3, 5), other = sequences(1, 5, 8);
   Ledger ledger;

@@ -130,11 +130,13 @@ TEST(Pace, RowsMakeAPass) {
   const int32_t positions[] = {10, 11, 30};
   RowBatch rows{};
   rows.num_rows = 3;
+  rows.num_logit_rows = 1;
   rows.positions = positions;
   const PassShape pass = pass_shape(2, rows);
   EXPECT_EQ(pass.batch, 2);
   EXPECT_EQ(pass.rows, 3);
   EXPECT_EQ(pass.context, 17);
+  EXPECT_EQ(pass.silent, 2);
 }
 
 }  // namespace

@@ -75,6 +75,26 @@ TEST_F(PageNets, PagesAreKeptUntilThePortHasLeft) {
   EXPECT_EQ(board_.num_left, 2);
 }
 
+// Neither whoever lent them nor whoever pulls has the pages of a port that leaves in vain, before its process ends.
+TEST_F(PageNets, PagesOfAPortThatClingsAreNobodysAgain) {
+  wait_until_up(1);
+  const auto lent = lend({0, 1}), idle = lend({2});
+  const auto pages = remote(nets_[0]->offer(lent).number, 2);
+  EXPECT_NE(nets_[0]->offer(idle).number, 0u);
+  board_.clings = true;
+  board_.num_hanging = 1;
+  std::atomic<int> ended = 0;
+  on_end_process_ = [&](int32_t worker, const Status& why) {
+    EXPECT_EQ(worker, 0);
+    EXPECT_EQ(why.code(), StatusCode::kTimeout);
+    EXPECT_FALSE(lent->over() || idle->over());
+    ++ended;
+  };
+  EXPECT_FALSE(pages->copy(0, std::vector<PageId>{0, 1}, &target(1)));
+  EXPECT_TRUE(comes_over(*lent));
+  EXPECT_EQ(ended, 1);
+}
+
 // The rule of kv_lease.h: to ask waits for nobody, and pages that are read are not over.
 TEST_F(PageNets, PagesAreNotOverWhileTheyAreRead) {
   const auto lent = lend({0});
@@ -268,8 +288,9 @@ class SlowPort final : public PagePort {
     moved_ = true;
     return Status(StatusCode::kTimeout, "nobody came");
   }
-  void leave() override {
+  Status leave() override {
     if (std::exchange(moved_, false)) std::this_thread::sleep_for(patience_);
+    return {};
   }
 
  private:
@@ -288,6 +309,7 @@ class LateEngine final : public NetHost {
       net->follow({.kind = NetOrder::Kind::kMove, .generation = news.generation, .pull = news.pull});
     });
   }
+  void end_process(const Status& why) override { ADD_FAILURE() << why.message(); }
   void join() { order_.join(); }
   PageNet* net = nullptr;
 

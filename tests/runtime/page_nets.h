@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -29,6 +30,7 @@ class PageNets : public testing::Test {
     PageNets* test = nullptr;
     int32_t worker = 0;
     void tell(const NetNews& news) override { test->take(worker, news); }
+    void end_process(const Status& why) override { test->on_end_process_(worker, why); }
     void pass(ProtocolStep step) override { test->pass(step); }
   };
 
@@ -116,6 +118,7 @@ class PageNets : public testing::Test {
   std::vector<Element> contents_;
   NetId last_id_ = {};
   NetAccount account_;
+  std::function<void(int32_t worker, const Status& why)> on_end_process_ = [](int32_t, const Status& why) { ADD_FAILURE() << why.message(); };
 };
 
 }  // namespace otr

@@ -132,6 +132,13 @@ TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
     EXPECT_EQ(timer.num_passes(), 12 + 8 + 20);
     expect_sane(costs.value()[0], false);
     expect_sane(costs.value()[1], true);
+    const TinyShape& s = model.shape();
+    const double layer = s.hidden_size * (2.0 * (s.num_heads + s.num_kv_heads) * s.head_dim + 3 * s.intermediate_size);
+    const double share = s.hidden_size * s.vocab_size / (s.num_layers * layer + s.hidden_size * s.vocab_size);
+    for (const CostRole role : {CostRole::kTarget, CostRole::kVerify, CostRole::kDraft}) {
+      EXPECT_DOUBLE_EQ(costs.value()[1].role(role).logits_share, share);
+    }
+    EXPECT_EQ(costs.value()[0].role(CostRole::kDraft).logits_share, 0);
     for (const PassShape pass : {PassShape{1, 1, 10}, {16, 48, 700}}) {
       EXPECT_EQ(costs.value()[0].time_ms(CostRole::kVerify, pass), costs.value()[1].time_ms(CostRole::kVerify, pass));
     }

@@ -95,6 +95,45 @@ TEST_F(ProcessRaces, CheckpointsKnowOfThem) {
   EXPECT_GT(replicas, 0);
 }
 
+// A token that is not a number ends every replica of its sample, also one that its worker was about to lend: nobody is taken for a liar.
+TEST_F(ProcessRaces, AllReplicasOfASampleFail) {
+  const TinyModel model({.nan_embedding = 96});
+  EngineOptions o;
+  o.device.num_threads = 2;
+  o.device.target.path = model.path();
+  o.device.target.kv_bytes = model.kv_bytes(512);
+  o.num_workers = 2;
+  o.max_batch = 12;
+  o.policy = "off";
+  o.race = RaceMode::kFastestOfN;
+  o.worker_processes = true;
+  o.worker_executable = OUTRIDER_WORKER;
+  const Result<std::unique_ptr<Engine>> e = Engine::create(o);
+  ASSERT_TRUE(e.ok()) << e.status().message();
+  Request r(random_tokens(1, 20, 96));
+  r.n = 3;
+  r.sampling.max_new_tokens = 300;
+  r.sampling.ignore_eos = 1;
+  int64_t failed = 0, total = 0;
+  for (uint64_t round = 0; round < (kSanitized ? 20u : 200u); ++round) {
+    r.sampling.seed = round;
+    submit(e.value().get(), r, round);
+    for (const auto& [key, output] : collect(e.value().get())) {
+      failed += output.reason == OTR_FINISH_ERROR && output.error.find("NaN") != std::string::npos;
+      total += 1;
+    }
+  }
+  const auto holds_pages = [&e] { return nlohmann::json::parse(e.value()->stats_json())["kv_pages_in_use"] > 0; };
+  for (int i = 0; i < 5000 && holds_pages(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until who has lost says so
+  stats_ = settled_stats(*e.value());
+  std::printf("%lld of %lld samples failed, %lld replicas\n", static_cast<long long>(failed), static_cast<long long>(total), static_cast<long long>(sum("replicas")));
+  EXPECT_GT(failed, total / 2);
+  EXPECT_GT(sum("replicas"), 10);
+  EXPECT_EQ(sum("lost_replicas"), sum("replicas"));
+  EXPECT_EQ(count("finished_samples"), total);
+  EXPECT_EQ(count("worker_restarts"), 0) << stats_["last_worker_loss"];
+}
+
 class RaceSteps : public ProcessRaces, public testing::WithParamInterface<ProtocolStep> {};
 
 // Whoever lends, or has a replica, fails at the steps that races add.

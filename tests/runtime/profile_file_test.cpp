@@ -150,6 +150,23 @@ TEST(ProfileText, ARoleMayHaveAPartOfItsOwn) {
   EXPECT_FALSE(parse_profile("p.json", text).ok());
 }
 
+// Of every shape that the text says in full.
+TEST(ProfileText, LogitsHaveTheirShareByTheShape) {
+  Profile p = example();
+  p.subject.target = "qwen2 layers=2 hidden=8 intermediate=10 heads=4 kv_heads=1 head_dim=2 vocab=100";
+  p.subject.drafters[1].shape = "qwen2 layers=1 hidden=4 intermediate=2 heads=2 kv_heads=2 head_dim=2 vocab=100 4-bit";
+  const auto read = parse_profile("p.json", profile_json(p));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  const CostModel &self = read.value().fits[0].model, &small = read.value().fits[1].model;
+  const double target = 800.0 / (2 * (2 * 64 + 2 * 16 + 3 * 80) + 800), drafter = 400.0 / (2 * 16 + 2 * 16 + 3 * 8 + 400);
+  for (const CostModel* model : {&self, &small}) {
+    EXPECT_DOUBLE_EQ(model->role(CostRole::kTarget).logits_share, target);
+    EXPECT_DOUBLE_EQ(model->role(CostRole::kVerify).logits_share, target);
+  }
+  EXPECT_DOUBLE_EQ(small.role(CostRole::kDraft).logits_share, drafter);
+  EXPECT_EQ(self.role(CostRole::kDraft).logits_share, 0) << "its shape says nothing";
+}
+
 TEST(ProfileText, TimesOfSomethingElseAreRefused) {
   const Profile p = example();
   ProfileSubject engine = p.subject;

@@ -112,6 +112,42 @@ TEST_P(Races, ArePoliciesOfTheirOwn) {
   EXPECT_EQ(sum("replicas"), 0);
 }
 
+// A token that is not a number ends every replica of its sample, all at about the same time: the sample has one end, and what is kept for
+// checkpoints is right whichever of them is heard first.
+TEST(RaceFaults, AllReplicasOfASampleFail) {
+  const TinyModel model({.nan_embedding = 96});
+  EngineOptions o;
+  o.device.num_threads = 4;
+  o.device.target.path = model.path();
+  o.device.target.kv_bytes = model.kv_bytes(1024);
+  o.num_workers = 4;
+  o.max_batch = 64;
+  o.policy = "off";
+  o.race = RaceMode::kLeapfrog;
+  o.keeps_checkpoints = true;
+  const Result<std::unique_ptr<Engine>> e = Engine::create(o);
+  ASSERT_TRUE(e.ok()) << e.status().message();
+  Request r(random_tokens(1, 20, 96));
+  r.n = 4;
+  r.sampling.max_new_tokens = 400;
+  r.sampling.ignore_eos = 1;
+  int64_t failed = 0;
+  for (uint64_t round = 0; round < (kSanitized ? 30u : 150u); ++round) {
+    r.sampling.seed = round;
+    submit(e.value().get(), r, round);
+    for (const auto& [key, output] : collect(e.value().get())) failed += output.reason == OTR_FINISH_ERROR;
+    const Status saved = e.value()->save_checkpoint(model.path() + "/state", {});
+    ASSERT_TRUE(saved.ok()) << round << ": " << saved.message();
+  }
+  const nlohmann::json stats = settled_stats(*e.value());
+  int64_t replicas = 0, lost = 0;
+  for (const nlohmann::json& w : stats["workers"]) replicas += w.at("replicas").get<int64_t>(), lost += w.at("lost_replicas").get<int64_t>();
+  std::printf("%lld samples failed, %lld replicas\n", static_cast<long long>(failed), static_cast<long long>(replicas));
+  EXPECT_GT(failed, 10);
+  EXPECT_GT(replicas, failed);
+  EXPECT_EQ(lost, replicas);
+}
+
 // Cancelled while its replicas run, a sample ends once, with tokens that are the right ones.
 TEST_P(Races, CancelEndsAllReplicas) {
   const Outputs plain = run({.num_workers = 1, .policy = "off", .race = RaceMode::kOff});

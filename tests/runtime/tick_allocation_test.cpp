@@ -37,46 +37,70 @@ class TickAllocation : public testing::Test {
     r.sampling.ignore_eos = 1;
     return r;
   }
+  static EngineSetup roomy(const std::string& policy) {
+    EngineSetup setup;
+    setup.num_pages = 3000;
+    setup.policy = policy;
+    return setup;
+  }
+  // Of samples without an end: what the engine thread allocates between the first and the second number of tokens. Then they are cancelled.
+  static int64_t allocations_between(const TestEngine& engine, const std::vector<Request>& requests, int64_t first, int64_t second) {
+    std::vector<uint64_t> groups;
+    for (size_t i = 0; i < requests.size(); ++i) groups.push_back(engine.submit(requests[i], i));
+    const int64_t joined = engine.count("generated_tokens");  // the first group may be far ahead of the last
+    const int64_t before = allocations_at(engine, joined + first);
+    const int64_t allocated = allocations_at(engine, joined + second) - before;
+    EXPECT_EQ(engine.count("finished_samples"), 0);
+    for (const uint64_t group : groups) otr_cancel(engine.get(), group);
+    engine.collect();
+    return allocated;
+  }
+  static std::unique_ptr<Engine> create(const EngineOptions& options) {
+    Result<std::unique_ptr<Engine>> created = Engine::create(options);
+    EXPECT_TRUE(created.ok()) << created.status().message();
+    return created.ok() ? std::move(created.value()) : nullptr;
+  }
+  static EngineOptions options(const TinyModel& model, int32_t num_workers, int64_t num_pages) {
+    EngineOptions o;
+    o.device.num_threads = num_workers;
+    o.device.target.path = model.path();
+    o.device.target.kv_bytes = model.kv_bytes(num_pages * num_workers);
+    o.num_workers = num_workers;
+    return o;
+  }
+  // How many outputs are as they should be; each of the others has ended with an error.
+  static int64_t survivors(const Outputs& expected, const Outputs& outputs, const std::string& where) {
+    int64_t survived = 0;
+    EXPECT_EQ(outputs.size(), expected.size()) << where;
+    for (const auto& [key, output] : outputs) {
+      const bool same = expected.contains(key) && output == expected.at(key);
+      survived += same;
+      EXPECT_TRUE(same || output.reason == OTR_FINISH_ERROR) << where;
+    }
+    return survived;
+  }
 };
 
 #ifdef NDEBUG  // else every tick ends with a check of all invariants, which does allocate
 
 TEST_F(TickAllocation, DecodingAllocatesNothing) {
   const TinyModel model({.max_position_embeddings = 8192});
-  EngineSetup setup;
-  setup.num_pages = 3000;
-  const TestEngine engine(model, setup);
-  Request r = endless(100, 8000, 8);
-  const uint64_t first = engine.submit(r, 0);
-  r.sampling.temperature = 0.7f;
-  r.sampling.top_p = 0.9f;
-  r.sampling.repetition_penalty = 1.1f;
-  const uint64_t second = engine.submit(r, 1);
-  const int64_t joined = engine.count("generated_tokens") + 16 * 20;  // the first group may be far ahead of the second
-  const int64_t before = allocations_at(engine, joined);
-  EXPECT_EQ(allocations_at(engine, joined + 16 * 2000) - before, 0);  // thirty pages a sample later
-  EXPECT_EQ(engine.count("finished_samples"), 0);
-  otr_cancel(engine.get(), first);
-  otr_cancel(engine.get(), second);
-  engine.collect();
+  const TestEngine engine(model, roomy("off"));
+  std::vector<Request> requests(2, endless(100, 8000, 8));
+  requests[1].sampling.temperature = 0.7f;
+  requests[1].sampling.top_p = 0.9f;
+  requests[1].sampling.repetition_penalty = 1.1f;
+  EXPECT_EQ(allocations_between(engine, requests, 16 * 20, 16 * 2020), 0);  // thirty pages a sample later
 }
 
 // Nor do drafts: chains and trees of the model itself. (ngram and history grow with what they know.)
 TEST_F(TickAllocation, DraftsAllocateNothing) {
   const TinyModel model({.max_position_embeddings = 8192});
   for (const char* policy : {"fixed:self:4", "fixed:self:4:3:12"}) {
-    EngineSetup setup;
-    setup.num_pages = 3000;
-    setup.policy = policy;
-    const TestEngine engine(model, setup);
+    const TestEngine engine(model, roomy(policy));
     Request r = endless(100, 8000, 8);
     r.sampling.top_k = 20;
-    const uint64_t group = engine.submit(r, 0);
-    const int64_t before = allocations_at(engine, 8 * 40);
-    EXPECT_EQ(allocations_at(engine, 8 * 1500) - before, 0) << policy;
-    EXPECT_EQ(engine.count("finished_samples"), 0);
-    otr_cancel(engine.get(), group);
-    engine.collect();
+    EXPECT_EQ(allocations_between(engine, {r}, 8 * 40, 8 * 1500), 0) << policy;
   }
 }
 
@@ -104,19 +128,16 @@ TEST_F(TickAllocation, TreesHaveRoomForAllThatTheyExpand) {
 TEST_F(TickAllocation, TheTailOfALargeBatchAllocatesNothing) {
   const TinyModel model({.max_position_embeddings = 8192});
   for (const char* policy : {"auto", "specactor", "tlt"}) {
-    EngineOptions o;
-    o.device.num_threads = 1;
-    o.device.target.path = model.path();
-    o.device.target.kv_bytes = model.kv_bytes(3000);
+    EngineOptions o = options(model, 1, 3000);
     o.max_batch = 600;
     o.policy = policy;
     o.pace.emplace();
     for (RoleCost& role : o.pace->target.roles) role.weights_ms = 1, role.row_ms = 1e-4;
     o.pace->drafters = {{.name = "self", .cost = o.pace->target, .dial = {}}};
     o.pace->drafters[0].cost.roles[static_cast<size_t>(CostRole::kDraft)].weights_ms = 1e-3;
-    const Result<std::unique_ptr<Engine>> created = Engine::create(o);
-    ASSERT_TRUE(created.ok()) << created.status().message();
-    Engine* const e = created.value().get();
+    const std::unique_ptr<Engine> engine = create(o);
+    Engine* const e = engine.get();
+    ASSERT_NE(e, nullptr);
     const auto stats = [e] { return nlohmann::json::parse(e->stats_json()); };
     const auto allocations_at_tokens = [&stats](int64_t tokens) {
       while (stats()["generated_tokens"].get<int64_t>() < tokens) std::this_thread::yield();
@@ -140,17 +161,10 @@ TEST_F(TickAllocation, TheTailOfALargeBatchAllocatesNothing) {
 TEST_F(TickAllocation, TracingAllocatesNothing) {
   const TinyModel model({.max_position_embeddings = 8192});
   for (const char* policy : {"off", "fixed:self:4:3:12"}) {
-    EngineSetup setup;
-    setup.num_pages = 3000;
-    setup.policy = policy;
+    EngineSetup setup = roomy(policy);
     setup.trace_path = model.path() + "/trace.json";
     const TestEngine engine(model, setup);
-    const uint64_t group = engine.submit(endless(100, 8000, 3), 0);
-    const int64_t before = allocations_at(engine, 3 * 600);
-    EXPECT_EQ(allocations_at(engine, 3 * 3000) - before, 0) << policy;
-    EXPECT_EQ(engine.count("finished_samples"), 0);
-    otr_cancel(engine.get(), group);
-    engine.collect();
+    EXPECT_EQ(allocations_between(engine, {endless(100, 8000, 3)}, 3 * 600, 3 * 3000), 0) << policy;
     EXPECT_GT(std::filesystem::file_size(setup.trace_path), 300'000u);
   }
 }
@@ -203,12 +217,9 @@ TEST_F(TickAllocation, AnEngineThreadThatRunsOutOfMemoryLosesNothing) {
     const Outputs outputs = engine.run({r, r, r});
     const bool ran_out = engine_allocations_left < 0;
     engine_allocations_left = -1;
-    ASSERT_EQ(outputs.size(), expected.size()) << "allocation " << limit;
-    for (const auto& [key, output] : outputs) {
-      if (output.reason == OTR_FINISH_ERROR) ++failed;
-      else survived += output == expected.at(key);
-      EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << "allocation " << limit;
-    }
+    const int64_t right = survivors(expected, outputs, "allocation " + std::to_string(limit));
+    survived += right;
+    failed += static_cast<int64_t>(outputs.size()) - right;
     EXPECT_EQ(difference(expected, engine.run({r, r, r})), "") << "allocation " << limit;
     EXPECT_EQ(engine.count("kv_pages_in_use"), 0);
     if (!ran_out && step % 2 == 1) break;
@@ -260,23 +271,27 @@ TEST_F(TickAllocation, ASubmitThatRunsOutOfMemoryHasNoEffect) {
 
 class OutOfMemory : public TickAllocation {
  protected:
-  static std::unique_ptr<Engine> engine(const EngineOptions& options) {
-    Result<std::unique_ptr<Engine>> created = Engine::create(options);
-    EXPECT_TRUE(created.ok()) << created.status().message();
-    return created.ok() ? std::move(created.value()) : nullptr;
-  }
   EngineOptions options(int32_t num_workers) const {
-    EngineOptions o;
-    o.device.num_threads = num_workers;
-    o.device.target.path = model_.path();
-    o.device.target.kv_bytes = model_.kv_bytes(256 * num_workers);
-    o.num_workers = num_workers;
+    EngineOptions o = TickAllocation::options(model_, num_workers, 256);
     o.max_batch = 16;
     return o;
   }
   Outputs roll(Engine* e) const {
     for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
     return collect(e);
+  }
+  // All at once, with so many allocations of the engine's threads that succeed; *failures counts the times that one more was tried.
+  static Outputs roll_with(Engine* e, const std::vector<Request>& requests, int64_t limit, int* failures,
+                           const std::function<void()>& begin = [] {}) {
+    EXPECT_TRUE(e->pause().ok());
+    for (size_t i = 0; i < requests.size(); ++i) submit(e, requests[i], i);
+    engine_allocations_left = limit;
+    begin();
+    e->resume();
+    Outputs outputs = collect(e);
+    *failures += engine_allocations_left < 0;
+    engine_allocations_left = -1;
+    return outputs;
   }
 
   const TinyModel model_;
@@ -311,19 +326,12 @@ class ProcessesOutOfMemory : public OutOfMemory {
   }
   // Rolls again and again, and one more allocation succeeds each time before one fails. How often one did.
   int failing_rolls(const EngineOptions& o, const std::function<void()>& begin) {
-    const std::unique_ptr<Engine> e = engine(o);
+    const std::unique_ptr<Engine> e = create(o);
     int failures = 0;
     const bool all = o.num_workers == 1 || std::getenv("OUTRIDER_LONG_TESTS") != nullptr;
     const int64_t share = all ? 12 : 3;  // most of what is new with several happens at the beginning
     for (int64_t limit = 0; limit < 90; limit += 1 + limit / share) {
-      EXPECT_TRUE(e->pause().ok());
-      for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-      engine_allocations_left = limit;
-      begin();
-      e->resume();
-      EXPECT_EQ(difference(expected_, collect(e.get())), "") << "allocation " << limit;
-      failures += engine_allocations_left < 0;
-      engine_allocations_left = -1;
+      EXPECT_EQ(difference(expected_, roll_with(e.get(), requests_, limit, &failures, begin)), "") << "allocation " << limit;
     }
     EXPECT_EQ(difference(expected_, roll(e.get())), "");
     EXPECT_TRUE(e->pause().ok());
@@ -333,7 +341,7 @@ class ProcessesOutOfMemory : public OutOfMemory {
   }
 
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
-  const Outputs expected_ = roll(engine(options(1)).get());
+  const Outputs expected_ = roll(create(options(1)).get());
 };
 
 // Every allocation of the threads that hear worker processes fails once: what the processes have finished comes out, and the same.
@@ -360,13 +368,13 @@ TEST_F(OutOfMemory, ALoadIsAllOrNothing) {
   const std::string path = model_.path() + "/state";
   Outputs expected, some;
   {
-    const std::unique_ptr<Engine> e = engine(o);
+    const std::unique_ptr<Engine> e = create(o);
     expected = roll(e.get());
     for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
     some = collect(e.get(), 3);
     ASSERT_TRUE(e->save_checkpoint(path, {}).ok());
   }
-  const std::unique_ptr<Engine> e = engine(o);
+  const std::unique_ptr<Engine> e = create(o);
   int failures = 0;
   for (int64_t limit = 0;; ++limit) {
     Status loaded;
@@ -394,26 +402,16 @@ TEST_F(OutOfMemory, ALedgerWithoutMemoryCostsCheckpointsAlone) {
   o.keeps_checkpoints = o.samples_stay = true;
   o.race = RaceMode::kFastestOfN;
   const std::string path = model_.path() + "/state";
-  const std::unique_ptr<Engine> e = engine(o);
+  const std::unique_ptr<Engine> e = create(o);
   const Request request = endless(70, 40, 4);
   submit(e.get(), request, 0);
   const Outputs expected = collect(e.get());
-  int failures = 0, survived = 0;
+  int failures = 0;
+  int64_t survived = 0;
   Status saved;
   constexpr int64_t kMost = 2000;
   for (int64_t limit = 0; limit < kMost && saved.ok(); ++limit) {
-    EXPECT_TRUE(e->pause().ok());
-    submit(e.get(), request, 0);
-    engine_allocations_left = limit % 100;
-    e->resume();
-    const Outputs outputs = collect(e.get());
-    failures += engine_allocations_left < 0;
-    engine_allocations_left = -1;
-    ASSERT_EQ(outputs.size(), expected.size()) << "allocation " << limit;
-    for (const auto& [key, output] : outputs) {
-      survived += output == expected.at(key);
-      EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << "allocation " << limit;
-    }
+    survived += survivors(expected, roll_with(e.get(), {request}, limit % 100, &failures), "allocation " + std::to_string(limit));
     saved = e->save_checkpoint(path, {});
   }
   EXPECT_GT(failures, 0);
@@ -427,7 +425,7 @@ TEST_F(OutOfMemory, ALedgerWithoutMemoryCostsCheckpointsAlone) {
 // A request that a drafting worker has no memory for goes without drafts; what is opened there is closed there.
 TEST_F(OutOfMemory, ADraftingWorkerLosesNothing) {
   const TinyModel drafter({.hidden_size = 16, .intermediate_size = 24, .seed = 9});
-  const Outputs expected = roll(engine(options(1)).get());
+  const Outputs expected = roll(create(options(1)).get());
   EngineOptions o = options(2);
   o.num_draft_workers = 1;
   o.policy = "fixed:small:4:decoupled";
@@ -435,19 +433,8 @@ TEST_F(OutOfMemory, ADraftingWorkerLosesNothing) {
   int failures = 0;
   int64_t survived = 0;
   for (int64_t limit = 0; limit < 60; ++limit) {
-    const std::unique_ptr<Engine> e = engine(o);
-    EXPECT_TRUE(e->pause().ok());
-    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-    engine_allocations_left = limit;
-    e->resume();
-    const Outputs outputs = collect(e.get());
-    failures += engine_allocations_left < 0;
-    engine_allocations_left = -1;
-    EXPECT_EQ(outputs.size(), expected.size());
-    for (const auto& [key, output] : outputs) {
-      survived += output.reason != OTR_FINISH_ERROR;
-      EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << "allocation " << limit;
-    }
+    const std::unique_ptr<Engine> e = create(o);
+    survived += survivors(expected, roll_with(e.get(), requests_, limit, &failures), "allocation " + std::to_string(limit));
     settled_stats(*e);
   }
   EXPECT_GT(failures, 20);
@@ -456,7 +443,7 @@ TEST_F(OutOfMemory, ADraftingWorkerLosesNothing) {
 
 // Policies that choose: whatever fails while they do costs speed, or samples that say so.
 TEST_F(OutOfMemory, ChoosersLoseNothing) {
-  const Outputs expected = roll(engine(options(1)).get());
+  const Outputs expected = roll(create(options(1)).get());
   for (const char* policy : {"auto", "specactor", "tlt"}) {
     EngineOptions o = options(1);
     o.policy = policy;
@@ -464,22 +451,12 @@ TEST_F(OutOfMemory, ChoosersLoseNothing) {
     target.weights_ms = 1, target.row_ms = 0.01;
     draft.weights_ms = 0.01;
     o.costs.assign(3, CostModel{{target, draft, target}, 0});
-    const std::unique_ptr<Engine> e = engine(o);
+    const std::unique_ptr<Engine> e = create(o);
     int failures = 0;
     int64_t survived = 0;
     for (int64_t limit = 0; limit < 120; limit += 1 + limit / 20) {
-      EXPECT_TRUE(e->pause().ok());
-      for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-      engine_allocations_left = limit;
-      e->resume();
-      const Outputs outputs = collect(e.get());
-      failures += engine_allocations_left < 0;
-      engine_allocations_left = -1;
-      ASSERT_EQ(outputs.size(), expected.size()) << policy << ", allocation " << limit;
-      for (const auto& [key, output] : outputs) {
-        survived += output.reason != OTR_FINISH_ERROR;
-        EXPECT_TRUE(output.reason == OTR_FINISH_ERROR || output == expected.at(key)) << policy << ", allocation " << limit;
-      }
+      const Outputs outputs = roll_with(e.get(), requests_, limit, &failures);
+      survived += survivors(expected, outputs, std::string(policy) + ", allocation " + std::to_string(limit));
     }
     EXPECT_GT(failures, 20) << policy;
     EXPECT_GT(survived, 100) << policy;

@@ -239,6 +239,9 @@ class RebuildingHost final : public BatchHost {
   struct Entry {
     int32_t num_target = 100, num_computed = 0, runs_to = INT32_MAX, remaining = 10;
     int32_t pages = 0;
+    bool shares = false;  // all of its pages
+    bool waits = false;
+    int32_t logits_from = -1;  // -1: of the newest
   };
   std::vector<Entry> entries;
   int32_t free_pages = 100, lent_pages = 0;
@@ -247,7 +250,8 @@ class RebuildingHost final : public BatchHost {
 
   SequenceView view(int32_t slot) const override {
     const Entry& e = entries[static_cast<size_t>(slot)];
-    return {.num_target = e.num_target, .num_computed = e.num_computed, .remaining = e.remaining, .logits_from = e.num_target - 1, .runs_to = e.runs_to};
+    return {.num_target = e.num_target, .num_computed = e.num_computed, .remaining = e.remaining,
+            .logits_from = e.logits_from < 0 ? e.num_target - 1 : e.logits_from, .runs_to = e.runs_to, .waits = e.waits};
   }
   int32_t pages_available() const override { return free_pages; }
   bool reclaim_pages() override {
@@ -256,7 +260,7 @@ class RebuildingHost final : public BatchHost {
     return lent_pages-- > 0;
   }
   int32_t pages_held(int32_t slot) const override { return entries[static_cast<size_t>(slot)].pages; }
-  int32_t pages_private(int32_t slot) const override { return pages_held(slot); }
+  int32_t pages_private(int32_t slot) const override { return entries[static_cast<size_t>(slot)].shares ? 0 : pages_held(slot); }
   int32_t pages_to_write(int32_t slot, int32_t begin, int32_t end) const override {
     return begin >= end ? 0 : std::max(0, (end + 63) / 64 - pages_held(slot));
   }
@@ -316,6 +320,122 @@ TEST(Batcher, WhatIsLentComesBackBeforeAnyoneGivesWay) {
   for (auto& e : host.entries) e.num_computed = 128, e.num_target = 129;
   ASSERT_EQ(batcher.schedule(&host).size(), 1u);  // nothing is lent any more: the younger gives way
   EXPECT_EQ(host.dropped, (Slots{1}));
+}
+
+// Slots of the plan; what it runs is computed.
+Slots scheduled(Batcher* batcher, RebuildingHost* host) {
+  Slots slots;
+  for (const RowRun& run : batcher->schedule(host)) {
+    slots.push_back(run.slot);
+    host->entries[static_cast<size_t>(run.slot)].num_computed = run.end;
+  }
+  return slots;
+}
+
+TEST(Batcher, TheOldestWaitingIsFoundWhoeverLeaves) {
+  Batcher batcher(limits(1, 8));
+  EXPECT_EQ(batcher.oldest_waiting(), -1);
+  for (const int32_t age : {1, 5, 2, 6, 7, 3, 4}) batcher.add(age, static_cast<uint64_t>(age));
+  for (int32_t age = 1; age <= 7; ++age) {
+    EXPECT_EQ(batcher.oldest_waiting(), age);
+    batcher.remove(age);
+  }
+  EXPECT_TRUE(batcher.empty());
+}
+
+// Who waits for its draft keeps its place and its pages, and has no rows.
+TEST(Batcher, WhoWaitsForItsDraftRunsNoRows) {
+  RebuildingHost host;
+  host.entries = {{.num_target = 64}, {.num_target = 64}, {.num_target = 64}};
+  Batcher batcher(limits(2, 200));
+  for (int32_t slot = 0; slot < 3; ++slot) batcher.add(slot, static_cast<uint64_t>(slot));
+  EXPECT_EQ(scheduled(&batcher, &host), (Slots{0, 1}));
+  for (auto& e : host.entries) ++e.num_target;
+  host.entries[0].waits = true;
+  EXPECT_EQ(scheduled(&batcher, &host), (Slots{1}));
+  EXPECT_EQ(batcher.num_running(), 2);
+  host.entries[1].waits = true;
+  host.free_pages = 0;
+  EXPECT_EQ(scheduled(&batcher, &host), Slots());
+  EXPECT_EQ(host.dropped, Slots());  // it wants no page meanwhile
+  host.entries[0].waits = false;
+  host.free_pages = 1;
+  EXPECT_EQ(scheduled(&batcher, &host), (Slots{0}));
+}
+
+// The chunk, or the rows of logits, that the older ones take are not there for the younger: these want no page for what they will not run.
+TEST(Batcher, NobodyGivesWayForPagesThatNobodyWants) {
+  RebuildingHost chunked, of_logits;
+  chunked.entries = {{.num_target = 640}, {.num_target = 640}};
+  of_logits.entries = {{.num_target = 640, .logits_from = 0}, {.num_target = 640, .logits_from = 0}};
+  Batcher by_chunk(limits(2, 64)), by_logits(limits(2, 1000, 64));
+  for (auto [host, batcher] : {std::pair(&chunked, &by_chunk), std::pair(&of_logits, &by_logits)}) {
+    batcher->add(0, 0);
+    batcher->add(1, 1);
+    ASSERT_EQ(scheduled(batcher, host), (Slots{0}));
+    host->entries[1].pages = 1;
+    host->entries[1].num_computed = 64;
+    host->free_pages = 1;
+    EXPECT_EQ(scheduled(batcher, host), (Slots{0}));
+    EXPECT_EQ(host->dropped, Slots());
+    EXPECT_EQ(host->free_pages, 0);
+  }
+}
+
+// One row that may run of a sequence that is further behind is the chunk's all the same.
+TEST(Batcher, OneRowOfMoreIsOfTheChunk) {
+  RebuildingHost host;
+  host.entries = {{.num_target = 500}, {.num_target = 500, .runs_to = 1}};
+  Batcher batcher(limits(2, 100));
+  batcher.add(0, 0);
+  batcher.add(1, 1);
+  EXPECT_EQ(scheduled(&batcher, &host), (Slots{0}));
+  host.entries[0].num_computed = 450;
+  EXPECT_EQ(scheduled(&batcher, &host), (Slots{0, 1}));
+}
+
+TEST(Batcher, WhoCannotJoinKeepsASharedBeginning) {
+  for (const bool shares : {true, false}) {
+    RebuildingHost host;
+    host.entries = {{.num_target = 64}, {.num_target = 640, .num_computed = 64, .pages = 1, .shares = shares}};
+    host.free_pages = 5;
+    Batcher batcher(limits(2, 1000));
+    batcher.add(0, 0);
+    batcher.add(1, 1);
+    EXPECT_EQ(scheduled(&batcher, &host), (Slots{0}));
+    EXPECT_EQ(host.dropped, shares ? Slots() : (Slots{1}));
+  }
+}
+
+// Who joins an empty batch takes what is lent before what others hold who wait.
+TEST(Batcher, AnIdleBatchTakesWhatIsLentFirst) {
+  for (const int32_t lent : {2, 1}) {
+    RebuildingHost host;
+    host.entries = {{.num_target = 192}, {.num_target = 640, .num_computed = 64, .pages = 1}};
+    host.free_pages = 1;
+    host.lent_pages = lent;
+    Batcher batcher(limits(1, 1000));
+    batcher.add(0, 0);
+    batcher.add(1, 1);
+    EXPECT_EQ(scheduled(&batcher, &host), (Slots{0}));
+    EXPECT_EQ(host.dropped, lent == 2 ? Slots() : (Slots{1}));
+  }
+}
+
+// The oldest wants more than anybody can give: who is content with less runs meanwhile.
+TEST(Batcher, WhoFindsNoPageHoldsNobodyUp) {
+  RebuildingHost host;
+  host.entries = {{.num_target = 192, .runs_to = 0}, {.num_target = 64, .runs_to = 0}};
+  Batcher batcher(limits(2, 1000));
+  batcher.add(0, 0);
+  batcher.add(1, 1);
+  EXPECT_EQ(scheduled(&batcher, &host), Slots());
+  ASSERT_EQ(batcher.num_running(), 2);
+  for (auto& e : host.entries) e.runs_to = INT32_MAX;
+  host.free_pages = 2;
+  EXPECT_EQ(scheduled(&batcher, &host), (Slots{1}));
+  host.free_pages += 2;
+  EXPECT_EQ(scheduled(&batcher, &host), (Slots{0}));
 }
 
 // Random sequences in pools from just enough for the largest upwards: every promise of a plan holds (FakeHost), every tick runs

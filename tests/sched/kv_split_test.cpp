@@ -77,6 +77,7 @@ TEST(KvSplit, ATickBeginsEarlyWhereItGainsMoreThanOthersLose) {
   EXPECT_FALSE(may_begin_early({.first_layer = 0.011 / 24, .all = 0.011}, 0.01, 1));  // the last layers would be waited for too
   EXPECT_TRUE(may_begin_early({.first_layer = 0.01 / 24, .all = 0.01}, 0.01, 23));
   EXPECT_FALSE(may_begin_early({.first_layer = 0.01 / 24, .all = 0.01}, 0.01, 25));
+  EXPECT_TRUE(may_begin_early({.first_layer = 1, .all = 4}, 4, 4));
   EXPECT_TRUE(may_begin_early({.first_layer = 0, .all = 0.01}, 0.01, 1000));
   EXPECT_FALSE(may_begin_early({.first_layer = 0, .all = 1e-9}, 0, 1));  // how long a tick takes is not known
 }
@@ -89,6 +90,13 @@ TEST(KvSplit, WhenCopiesCome) {
   EXPECT_DOUBLE_EQ(seconds_until_early(coming, 2), 0.5);
   EXPECT_TRUE(std::isinf(seconds_until_early(coming, 2.5)));
   EXPECT_EQ(coming_copies(300, 400, 100, 2).all, 0);
+}
+
+// What has arrived needs no link any more.
+TEST(KvSplit, WhatHasArrivedIsThere) {
+  const RebuildRates rates{.computed = 100, .copied = 0, .least_tick = 0.25, .arrived = 64};
+  EXPECT_DOUBLE_EQ(rebuild_seconds(64, 128, 64, rates), 0.64 + 0.25);
+  EXPECT_TRUE(std::isinf(rebuild_seconds(0, 128, 64, rates)));
 }
 
 // The newest row goes along with the last of the front, and only where nothing is copied: it reads what is not there yet otherwise.

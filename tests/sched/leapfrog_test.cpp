@@ -47,6 +47,21 @@ TEST(Leapfrog, RepeatedAndEarlyTokensAreHarmless) {
   ASSERT_TRUE(l.publish(0, 0, Tokens{1, 2, 3, 4}, true).ok());
 }
 
+TEST(Leapfrog, WhatIsKnownStaysKnown) {
+  Leapfrog l(10, 100, 2);
+  ASSERT_TRUE(l.publish(0, 9, Tokens{7, 1}, false).ok());  // of the prompt
+  EXPECT_EQ(l.length(), 10);
+  ASSERT_TRUE(l.publish(0, 10, Tokens{1, 2, 3}, true).ok());
+  ASSERT_TRUE(l.publish(0, 10, Tokens{1}, false).ok());
+  EXPECT_EQ(l.length(0), 13);
+  ASSERT_TRUE(l.publish(1, 10, Tokens{1, 2}, false).ok());  // it has not come to the end yet
+  EXPECT_TRUE(l.ended());
+  EXPECT_EQ(l.length(1), 12);
+  EXPECT_EQ(taken(&l, 1), Tokens{3});
+  const Status other = l.publish(1, 11, Tokens{9}, false);
+  EXPECT_NE(other.message().find("position 11"), std::string::npos);
+}
+
 TEST(Leapfrog, OtherTokensAreAnError) {
   Leapfrog l(0, 100, 2);
   ASSERT_TRUE(l.publish(0, 0, Tokens{1, 2, 3}, false).ok());

@@ -70,12 +70,44 @@ TEST(Placement, AQueueIsSharedWithWhoeverHasRoom) {
   EXPECT_EQ(rebalanced({loaded(8, 9), loaded(8, 20), idle(), idle()}), "1>2:8q 0>3:8q ");  // each takes part in one move
 }
 
+TEST(Placement, TheLongestQueueIsSharedFirst) {
+  EXPECT_EQ(rebalanced({loaded(8, 20), loaded(8, 9), idle()}), "0>2:8q ");
+  EXPECT_EQ(rebalanced({loaded(8, 9), loaded(8, 20), loaded(8, 5), idle()}), "1>3:8q ");
+}
+
+// A page for each eight that run is not for who comes.
+TEST(Placement, WhoRunsManyKeepsAPageToSpare) {
+  EXPECT_EQ(rebalanced({loaded(16, 5, 16), loaded(8, 0, 16, 1)}), "");
+  EXPECT_EQ(rebalanced({loaded(16, 5, 16), loaded(8, 0, 16, 2)}), "0>1:2q ");
+  EXPECT_EQ(rebalanced({loaded(16, 5, 16), loaded(7, 0, 16, 1)}), "0>1:1q ");
+}
+
 TEST(Placement, WhoHasRunDryGetsHalfOfWhatTheBusiestRuns) {
   EXPECT_EQ(rebalanced({loaded(5, 0), idle()}), "0>1:2r ");
   EXPECT_EQ(rebalanced({loaded(2, 0), loaded(4, 0), idle()}), "1>2:2r ");
   EXPECT_EQ(rebalanced({loaded(1, 0), idle()}), "");                       // alone it stays
   EXPECT_EQ(rebalanced({loaded(5, 0), loaded(1, 0)}), "");                 // it has something to do
   EXPECT_EQ(rebalanced({loaded(5, 0), loaded(8, 3), idle()}), "1>2:5q ");  // a queue comes first
+}
+
+// What was ordered counts as done until the answer comes: for whom to ask next, and for whom to send a new group to.
+TEST(Placement, WhatIsOrderedCounts) {
+  Placement p = placement_of({loaded(8, 10), idle(), loaded(8, 2)});
+  const Move move = p.rebalance().at(0);
+  EXPECT_EQ(text_of({move}), "0>1:8q ");
+  EXPECT_EQ(p.num_samples(0), 10);
+  EXPECT_EQ(p.num_samples(1), 8);
+  EXPECT_EQ(p.place(1), 1);
+  EXPECT_EQ(p.place(1), 1);
+  EXPECT_EQ(p.place(1), 0);  // 10, 10, 10
+  p.answered(move);
+  EXPECT_EQ(p.num_samples(0), 19);
+  EXPECT_EQ(p.num_samples(1), 2);
+}
+
+TEST(Placement, RunningSamplesStayWhileAnybodyHasAQueue) {
+  EXPECT_EQ(rebalanced({loaded(8, 1), loaded(6, 0), idle(), idle()}), "0>2:4q ");
+  EXPECT_EQ(rebalanced({loaded(8, 3), idle(0)}), "");
 }
 
 TEST(Placement, WhatIsOnTheWayCounts) {
@@ -161,6 +193,14 @@ TEST(Placement, WhoIsLostHasNothing) {
   EXPECT_NE(text_of(p.rebalance()), "");  // and whoever was to take something is free again
 }
 
+TEST(Placement, WhoIsLostRunsNothing) {
+  Placement p = placement_of({loaded(8, 6), loaded(3, 0)});
+  p.sent(0, 2);
+  p.lost(0, true);
+  EXPECT_EQ(p.num_samples(0), 0);
+  EXPECT_EQ(p.busiest([](int32_t) { return true; }), 1);
+}
+
 TEST(Placement, WhoWasToTakeFromOneThatIsThereHearsOfIt) {
   Placement p = placement_of({loaded(8, 6), idle()});
   const Move move = p.rebalance().at(0);
@@ -206,6 +246,23 @@ TEST(Placement, WhoDraftsGetsNothingAndGivesWhatItHas) {
   EXPECT_EQ(text_of(dry.rebalance()), "");
   dry.set_first(0);  // coupled again
   EXPECT_EQ(text_of(dry.rebalance()), "1>0:3r ");
+}
+
+TEST(Placement, WhoGivesItsLastSampleIsNotIdleYet) {
+  Placement p = placement_of({loaded(0, 1, 0), idle()});
+  EXPECT_EQ(text_of(p.rebalance()), "0>1:1q ");
+  EXPECT_EQ(p.num_samples(0), 0);
+  EXPECT_FALSE(p.is_idle(0) || p.is_idle(1));
+}
+
+TEST(Placement, AllAreGoneWhenTheLastIs) {
+  Placement p = placement_of({idle(), idle()});
+  p.lost(0, false);
+  EXPECT_FALSE(p.all_gone());
+  p.lost(1, true);
+  EXPECT_FALSE(p.all_gone());
+  p.lost(1, false);
+  EXPECT_TRUE(p.all_gone());
 }
 
 TEST(Placement, WhatRunsMayBeKept) {

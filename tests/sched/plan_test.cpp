@@ -119,6 +119,26 @@ TEST(Plan, TheBestDrafterAndNoneAtAll) {
   EXPECT_EQ(make_plan(q).speed, 0);
 }
 
+// So many GPUs of a group draft as are asked for. What has no model looks up for nothing, whatever its cost model says.
+TEST(Plan, DraftsAsItIsTold) {
+  PlanQuestion q = question(64, 16, {{4, affine_costs(20, 0.1, 0, 0)}},
+                            {{"ngram", false, affine_costs(0, 0, 9, 9), 0.3}, {"small", true, affine_costs(0, 0, 1, 0.01), 0.8}});
+  q.may_be_plain = q.may_couple = false;
+  std::vector<Plan> considered;
+  make_plan(q, &considered);
+  EXPECT_EQ(considered.size(), 8u);
+  considered.clear();
+  q.draft_gpus = 3;
+  make_plan(q, &considered);
+  ASSERT_EQ(considered.size(), 2u);
+  for (const Plan& plan : considered) EXPECT_EQ(plan.draft_gpus, 3);
+  EXPECT_EQ(window_costs(q, 0, 0, 3).draft, nullptr);
+  EXPECT_EQ(window_costs(q, 0, 0, 3).draft_ms(64), 0);
+  EXPECT_EQ(window_costs(q, 0, 1, 3).drafters, 3);
+  EXPECT_EQ(window_costs(q, 0, 1, 0).drafters, 1);  // of a plan without a drafter's GPU
+  EXPECT_EQ(window_costs(q, 0, -1, 0).draft, nullptr);
+}
+
 TEST(Plan, SaysWhy) {
   PlanQuestion q = question(64, 16, {{2, affine_costs(20, 0.1, 0, 0)}}, {{"small", true, affine_costs(0, 0, 1, 0.01), 0.8}});
   std::vector<Plan> considered;
@@ -170,7 +190,8 @@ TEST(Reconfigure, EqualRequestsStay) {
 TEST(Reconfigure, EveryoneInTheBatchThereIs) {
   const CostModel verify = affine_costs(10, 0.1, 0, 0), draft = affine_costs(0, 0, 0.5, 0);
   const WindowCosts costs{.verify = &verify, .draft = &draft, .drafters = 1, .context = 0};
-  std::vector<RequestWindow> alone(3, RequestWindow{.p = 0.8}), together = alone;
+  std::vector<RequestWindow> alone(3, RequestWindow{.p = 0.75}), together = alone;
+  alone[2].p = together[2].p = 1;  // above the mean
   EXPECT_EQ(
       reconfigure({.batch = 1, .line = 64, .everyone = true, .may_decouple = false}, WindowForm::kDecoupled, costs, 16, alone),
       3);
@@ -189,6 +210,14 @@ TEST(Ladder, TheFastestFirst) {
                                    {"small", true, affine_costs(0, 0, 1, 0.01), 0.8},
                                    {"large", true, affine_costs(0, 0, 6, 0.01), 0.85}});
   EXPECT_EQ(ladder_order(q, 0, 1), (std::vector<int32_t>{1, 2, 0}));
+}
+
+// In turns all of a verifier's GPUs draft: a level of 64 takes 1 + 32 / 4 there, less than 10. Of equals the first.
+TEST(Ladder, DraftsOnAllOfTheVerifiersGpus) {
+  const PlanQuestion q = question(64, 16, {{4, affine_costs(20, 0, 0, 0)}},
+                                  {{"flat", true, affine_costs(0, 0, 10, 0), 0.8}, {"wide", true, affine_costs(0, 0, 1, 0.5), 0.8},
+                                   {"alike", true, affine_costs(0, 0, 10, 0), 0.8}});
+  EXPECT_EQ(ladder_order(q, 0, 64), (std::vector<int32_t>{1, 0, 2}));
 }
 
 // Drafters by rank: 1, 0, 2. Worker 10 verifies three requests of drafter 0; 11, 12 and 13 are free and become 1, 2 and 1
@@ -219,6 +248,12 @@ TEST(Racers, NobodyRacesAgainstItself) {
   std::vector<RaceWorker> workers = {{.id = 0, .drafter = 0, .load = 1}, {.id = 1, .drafter = 0, .load = 0}};
   EXPECT_TRUE(assign_racers(requests, std::vector<int32_t>{0}, workers, 8).empty());
   EXPECT_EQ(assign_racers(requests, std::vector<int32_t>{}, workers, 8).size(), 0u);
+}
+
+TEST(Racers, WithoutALadderNobodyGetsADrafter) {
+  std::vector<RaceWorker> workers = {{.id = 0}, {.id = 1, .drafter = 3}};
+  EXPECT_TRUE(assign_racers(std::vector<RaceRequest>{{.request = 1, .p = 0.5}}, std::vector<int32_t>{}, workers, 8).empty());
+  EXPECT_EQ(workers[0].drafter, -1);
 }
 
 // Nobody is loaded beyond the limit, nobody gets a drafter twice, and no request with a higher p has a drafter that one with a

@@ -220,6 +220,166 @@ TEST(Window, MessagesOfNobodyAreDropped) {
   EXPECT_EQ(v.offer(m), Receipt::kTaken);
 }
 
+VerdictMessage verdict_of(uint32_t epoch, int32_t begin, int32_t count) {
+  VerdictMessage m;
+  m.request = 1, m.epoch = epoch, m.begin = begin, m.num_tokens = count;
+  for (int32_t i = 0; i < count; ++i) m.tokens[static_cast<size_t>(i)] = target_token(1, begin + i);
+  return m;
+}
+
+// Epochs are compared around the end of their range.
+TEST(Window, EpochsWrapAround) {
+  DraftWindow d(1, 0, 100, {4, DraftMode::kDecoupled});
+  EXPECT_EQ(d.judge(verdict_of(0xffffffff, 0, 1)), Effect::kNone);  // older than 0
+  int32_t at = 0;
+  for (const uint32_t epoch : {0x7fffffffu, 0xfffffffeu, 0u, 1u}) EXPECT_EQ(d.judge(verdict_of(epoch, at++, 1)), Effect::kKept) << epoch;
+  EXPECT_EQ(d.judge(verdict_of(0xfffffffe, at, 1)), Effect::kNone);
+  EXPECT_EQ(d.judged(), 4);
+}
+
+// A drafter that closes waits for the verdict; of several messages only the last one closes, and none at the limit, behind which no token
+// is wanted.
+TEST(Window, OnlyTheLastMessageCloses) {
+  DraftWindow d(1, 0, 100, {4, DraftMode::kDecoupled});
+  for (int i = 0; i < 3; ++i) d.add(target_token(1, d.next()));
+  d.set({2, DraftMode::kDecoupled});
+  d.close();
+  const std::vector<DraftMessage> all = sent(&d);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_FALSE(all[0].closes);
+  EXPECT_TRUE(all[1].closes);
+  EXPECT_FALSE(d.may_draft());
+  d.set({8, DraftMode::kDecoupled});
+  EXPECT_FALSE(d.may_draft());
+
+  DraftWindow to_limit(1, 10, 13, {3, DraftMode::kCoupled});
+  draft_all(&to_limit);
+  const std::vector<DraftMessage> last = sent(&to_limit);
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(VerifyWindow::rows(last[0]), 3);
+
+  DraftWindow full(1, 13, 13, {3, DraftMode::kCoupled});
+  EXPECT_FALSE(full.may_draft());
+  full.close();
+  EXPECT_FALSE(full.is_due());  // it would say nothing
+}
+
+// What waited for a verdict when the response ended is not sent again.
+TEST(Window, NothingIsSentAgainBehindTheEnd) {
+  DraftWindow d(1, 0, 100, {3, DraftMode::kDecoupled});
+  VerifyWindow v(1, 0, 100);
+  draft_all(&d);
+  for (const DraftMessage& m : sent(&d)) v.offer(m);
+  DraftMessage again;
+  EXPECT_TRUE(d.resend(0, &again) && again.again);
+  EXPECT_TRUE(d.resend(1, &again));
+  EXPECT_FALSE(d.resend(2, &again));
+  EXPECT_EQ(d.judge(verify(&v, 1)), Effect::kEnded);
+  EXPECT_FALSE(d.resend(0, &again));
+  EXPECT_FALSE(d.may_draft());
+}
+
+TEST(Window, SentAgainIsTheSame) {
+  DraftWindow d(1, 5, 100, {3, DraftMode::kDecoupled});
+  draft_all(&d);
+  const std::vector<DraftMessage> first = sent(&d);
+  ASSERT_EQ(first.size(), 2u);
+  for (int32_t i = 0; i < 2; ++i) {
+    DraftMessage again;
+    ASSERT_TRUE(d.resend(i, &again));
+    EXPECT_EQ(again.begin, first[static_cast<size_t>(i)].begin);
+    EXPECT_TRUE(std::equal(again.view().begin(), again.view().end(), first[static_cast<size_t>(i)].view().begin()));
+  }
+}
+
+TEST(Window, VerdictsThatBringNoToken) {
+  DraftWindow d(1, 0, 100, {3, DraftMode::kDecoupled});
+  draft_all(&d);
+  ASSERT_EQ(sent(&d).size(), 2u);
+  VerdictMessage of_another = verdict_of(0, 0, 3);
+  of_another.request = 2;
+  EXPECT_EQ(d.judge(of_another), Effect::kNone);
+  EXPECT_EQ(d.judge(verdict_of(0, 0, 0)), Effect::kNone);
+  EXPECT_EQ(d.judge(verdict_of(1, 0, 0)), Effect::kKept);  // a new epoch: what is drafted goes to it
+  const std::vector<DraftMessage> again = sent(&d);
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].epoch, 1u);
+  EXPECT_EQ(again[0].begin, 0);
+  VerdictMessage end = verdict_of(1, 0, 0);
+  end.ended = true;
+  EXPECT_EQ(d.judge(end), Effect::kEnded);
+  EXPECT_TRUE(d.ended());
+}
+
+// It had found no more behind what was wrong: behind the target's token it may.
+TEST(Window, ARollbackReopensTheDraft) {
+  DraftWindow d(1, 0, 100, {2, DraftMode::kDecoupled});
+  draft_all(&d, 0);
+  ASSERT_EQ(sent(&d).size(), 2u);
+  d.close();
+  EXPECT_FALSE(d.may_draft());
+  EXPECT_EQ(d.judge(verdict_of(1, 0, 1)), Effect::kRolledBack);
+  EXPECT_TRUE(d.may_draft());
+  EXPECT_FALSE(d.is_due());
+}
+
+TEST(Window, AnAbandonedVerifierTakesNothing) {
+  DraftWindow d(1, 0, 100, {3, DraftMode::kDecoupled});
+  VerifyWindow v(1, 0, 100);
+  draft_all(&d);
+  const std::vector<DraftMessage> messages = sent(&d);
+  ASSERT_EQ(v.offer(messages[0]), Receipt::kTaken);
+  v.abandon();
+  EXPECT_EQ(v.next(), nullptr);
+  EXPECT_EQ(v.offer(messages[1]), Receipt::kStale);
+  VerdictMessage told;
+  ASSERT_TRUE(v.report(&told));
+  EXPECT_TRUE(told.ended);
+  EXPECT_FALSE(v.is_due());  // told once
+  EXPECT_EQ(d.judge(told), Effect::kEnded);
+}
+
+// Verdicts are of what is known, as much of it as a message holds; with the last of them the response ends.
+TEST(Window, LongVerdictsComeInParts) {
+  constexpr int32_t kMost = VerdictMessage::kMaxTokens, kAll = kMost + 10;
+  VerifyWindow v(1, 5, 5 + kAll);
+  std::vector<int32_t> own;
+  for (int32_t i = 0; i < kAll + 3; ++i) own.push_back(target_token(1, 5 + i));
+  v.grow(own, false);
+  EXPECT_EQ(v.length(), 5 + kAll);  // never past the limit
+  EXPECT_EQ(v.response().size(), static_cast<size_t>(kAll));
+  EXPECT_TRUE(v.ended());
+  const VerdictMessage first = v.since(0), last = v.since(first.end()), none = v.since(1000);
+  EXPECT_EQ(first.begin, 5);
+  EXPECT_EQ(first.num_tokens, kMost);
+  EXPECT_FALSE(first.ended);
+  EXPECT_EQ(last.num_tokens, 10);
+  EXPECT_TRUE(last.ended);
+  EXPECT_EQ(none.begin, 5 + kAll);
+  EXPECT_EQ(none.num_tokens, 0);
+  VerdictMessage told;
+  for (int32_t at = 5, reports = 0; v.is_due(); ++reports) {
+    ASSERT_LT(reports, 2);
+    ASSERT_TRUE(v.report(&told));
+    EXPECT_EQ(told.begin, at);
+    at = told.end();
+  }
+  EXPECT_EQ(told.end(), 5 + kAll);
+  EXPECT_TRUE(told.ended);
+  EXPECT_FALSE(v.report(&told));
+}
+
+TEST(Window, DraftsLongerThanAnyAreDropped) {
+  VerifyWindow v(1, 0, 1000);
+  DraftMessage m;
+  m.request = 1;
+  m.tokens.fill(0);
+  m.num_tokens = kMaxDraftDepth + 1;
+  EXPECT_EQ(v.offer(m), Receipt::kStale);
+  m.num_tokens = kMaxDraftDepth;
+  EXPECT_EQ(v.offer(m), Receipt::kTaken);
+}
+
 // ---- Anything may happen on the way ----------------------------------------------------------------------------------------
 
 // Several requests over a network that delays, repeats and, if it may, mixes up and loses messages.

@@ -62,6 +62,7 @@ void play(Chooser* chooser, World* w) {
       if (left[i] <= 0) continue;
       const int32_t done = w->lengths[i] - left[i];
       rows.push_back({.sequence = i, .slot = static_cast<int32_t>(i), .context = 50 + done, .generated = done, .max_depth = std::max(1, left[i] - 1)});
+      rows.back().behind[kModel] = 50 + done - 1 - seen[i];
     }
     if (rows.empty()) return;
     const TickView view{.rows = rows, .batch = static_cast<int32_t>(rows.size()), .other_rows = 0, .context = 500};
@@ -78,32 +79,35 @@ void play(Chooser* chooser, World* w) {
       if (!plan.model_depth.empty()) depth = std::min(depth, plan.model_depth[r]);
       return std::min({depth, rows[r].max_depth, plan.verify_tokens, 512 / static_cast<int32_t>(rows.size())});
     };
-    std::vector<bool> grows(rows.size(), (plan.drafters >> kModel & 1) != 0);
-    for (int32_t level = 1; (plan.drafters >> kModel & 1) != 0; ++level) {
+    const uint32_t models = plan.drafters & ~1u;  // at most one
+    const int model = models == 0 ? 0 : std::countr_zero(models);
+    std::vector<bool> grows(rows.size(), model != 0);
+    for (int32_t level = 1; model != 0; ++level) {
       std::vector<float> frontier;
       for (size_t r = 0; r < rows.size(); ++r) {
         grows[r] = grows[r] && level <= limit(r);
         if (grows[r]) frontier.push_back(acceptance[r]);
       }
       if (level > 1 && chooser->gate() != nullptr && !frontier.empty()) {
-        const float least = chooser->gate()->least_acceptance(kModel, level, frontier);
+        const float least = chooser->gate()->least_acceptance(model, level, frontier);
         for (size_t r = 0; r < rows.size(); ++r) grows[r] = grows[r] && acceptance[r] >= least;
       }
       const int32_t count = static_cast<int32_t>(std::count(grows.begin(), grows.end(), true));
       if (count == 0) break;
       int32_t behind = 0;
       for (size_t r = 0; level == 1 && r < rows.size(); ++r) {
-        if (grows[r]) behind += rows[r].context - 1 - seen[static_cast<size_t>(rows[r].slot)];
+        if (grows[r]) behind += rows[r].behind[static_cast<size_t>(model)];
       }
-      draft_ms += w->truth.draft_ms(count + behind, 500);
+      draft_ms += w->truth.draft_ms(count, 500, behind);
       ++work.passes;
       work.rows += count + behind;
+      work.silent += behind;
       for (size_t r = 0; r < rows.size(); ++r) {
         if (!grows[r]) continue;
         if (w->sure > 0) pi[r].push_back(uniform(random) < w->sure ? 0.985 : uniform(random));
         else pi[r].push_back(std::clamp(w->p + (uniform(random) - 0.5) * 2 * std::min(w->p, 1 - w->p), 0.0, 1.0));
         acceptance[r] *= static_cast<float>(pi[r].back());
-        parent[r] = forests[r].add(parent[r], level, acceptance[r], kModel, 0);
+        parent[r] = forests[r].add(parent[r], level, acceptance[r], model, 0);
       }
     }
     std::vector<Forest*> mutable_forests;
@@ -229,6 +233,19 @@ TEST(AutoChooser, LooksBeforeItBelieves) {
   }
 }
 
+// Nor in a step of few ticks, where it has two models to look at.
+TEST(AutoChooser, LooksAreSpreadOverTime) {
+  for (const int32_t batch : {1, 2, 4, 8}) {
+    const World w{.truth = made_costs(40, 0.35), .honest = 0, .noise = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 44)};
+    const double off = time_of([] { return std::make_unique<PlainChooser>(); }, w);
+    const auto of_two = [&w] {
+      return make_chooser({.policy = parse_policy("auto").value(), .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true}, {.name = "self", .has_model = true}},
+                           .costs = {w.truth, w.truth, w.truth}, .max_batch = 8});
+    };
+    EXPECT_LE(time_of(of_two, w), 1.03 * off) << batch;
+  }
+}
+
 // What it goes on spending on looks at a drafter that never keeps its promise.
 TEST(AutoChooser, LooksInVainCostLittleInTheLongRun) {
   for (const int32_t batch : {1, 8, 32}) {
@@ -343,7 +360,6 @@ TEST(AutoChooser, ReplicasDraftWithTheNextBest) {
   }
 }
 
-// A sequence's tokens are verified within the limits, whatever the drafters proposed.
 // A model that was made for shorter contexts is not asked past them, and the next best one is.
 TEST(AutoChooser, AsksNobodyPastItsContext) {
   constexpr int32_t kShort = 100;
@@ -393,6 +409,7 @@ TEST(AutoChooser, AsksNobodyPastItsContext) {
   EXPECT_GT(used[1], 100);
 }
 
+// A sequence's tokens are verified within the limits, whatever the drafters proposed.
 TEST(AutoChooser, KeepsItsLimits) {
   const std::unique_ptr<Chooser> chooser = make_auto(made_costs(1e6, 0.01));
   std::mt19937 random(3);

@@ -73,6 +73,17 @@ TEST(BegMab, UntriedArmsComeFirstInTheirOrder) {
   EXPECT_EQ(mab.arm(mab.select(7)).depth, 8);  // another group has its own
 }
 
+TEST(BegMab, ManyArmsKeepTheirOrder) {
+  std::vector<BegMab::Arm> arms;
+  for (int32_t i = 0; i < 60; ++i) arms.push_back({1 + i, 4, i % 2 == 0 ? 8 : 16});
+  const BegMab mab(arms, std::vector<int32_t>{1, 5});
+  for (int32_t i = 0; i < 60; ++i) {
+    const BegMab::Arm& arm = mab.arm(static_cast<size_t>(i));
+    EXPECT_EQ(arm.verify_tokens, i < 30 ? 16 : 8);
+    EXPECT_EQ(arm.depth, i < 30 ? 2 + 2 * i : 1 + 2 * (i - 30));
+  }
+}
+
 TEST(BegMab, OneArmIsNeverAQuestion) {
   BegMab mab(kArms, kThresholds), untouched(kArms, kThresholds);
   for (int i = 0; i < 100; ++i) mab.record(mab.select(30), 1, 5, 30);

@@ -147,5 +147,88 @@ TEST(Calibration, CandidatesOfAPlaceShareOne) {
   }
 }
 
+TEST(Calibration, SaysWhatItWasToldWhereNothingIsKnown) {
+  Calibration calibration;
+  for (const float pi : {0.0f, 1e-9f, 1e-5f, 0.3f, 1.0f}) EXPECT_EQ(calibrated(calibration, pi, 0.0f), pi);
+  // What is learnt of one in a thousand says nothing of one in a hundred thousand.
+  const float score = 0.0f, pi = 0.0015f, gap = 0.0f;
+  for (int i = 0; i < 1000; ++i) calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, 0, 0);
+  EXPECT_GT(calibrated(calibration, pi, gap), 0.5f);
+  EXPECT_EQ(calibrated(calibration, 1e-5f, gap), 1e-5f);
+}
+
+// Two kinds of places that differ in one thing only, where the first candidate is chosen nine times of ten and three times of ten.
+TEST(Calibration, ErrorsAreLearntByGapAndByTheRivalsGap) {
+  struct Kinds {
+    std::vector<float> often, seldom;  // gaps
+  };
+  for (const Kinds& kinds : {Kinds{{0.0f}, {-0.2f}}, Kinds{{-0.5f}, {-1.5f}}, Kinds{{-1.5f}, {-2.5f}}, Kinds{{-3.0f}, {-5.0f}},
+                             Kinds{{0.0f, -5.0f}, {0.0f, -0.5f}}}) {
+    Calibration calibration;
+    const std::vector<float> pi = {0.6f, 0.2f}, scores = {0.0f, -1.0f};
+    const size_t n = kinds.often.size();
+    const auto place = [&](const std::vector<float>& gaps) {
+      return CandidatePlace{.scores = {scores.data(), n}, .pi = {pi.data(), n}, .gaps = gaps, .mean_score = -0.5f};
+    };
+    for (int i = 0; i < 4000; ++i) {
+      calibration.observe(place(kinds.often), i % 10 != 0 ? 0 : -1, 0);
+      calibration.observe(place(kinds.seldom), i % 10 < 3 ? 0 : -1, 0);
+    }
+    std::vector<float> often(n), seldom(n);
+    calibration.calibrate(place(kinds.often), often);
+    calibration.calibrate(place(kinds.seldom), seldom);
+    EXPECT_NEAR(often[0], 0.9f, 0.1f) << kinds.often[0] << " " << kinds.seldom[0];
+    EXPECT_NEAR(seldom[0], 0.3f, 0.1f) << kinds.often[0] << " " << kinds.seldom[0];
+  }
+}
+
+// The second and the third candidate are alike but for their rank.
+TEST(Calibration, ErrorsAreLearntByRank) {
+  Calibration calibration;
+  const std::vector<float> pi = {0.3f, 0.2f, 0.2f}, scores = {0.0f, -0.5f, -0.5f}, gaps = {0.0f, 0.0f, 0.0f};
+  const CandidatePlace place{.scores = scores, .pi = pi, .gaps = gaps, .mean_score = -0.3f};
+  for (int i = 0; i < 4000; ++i) calibration.observe(place, i % 5 < 3 ? 1 : 0, 0);
+  std::vector<float> said(3);
+  calibration.calibrate(place, said);
+  EXPECT_GT(said[1], 0.4f);
+  EXPECT_LT(said[2], 0.05f);
+}
+
+// What is learnt of nodes that were verified is learnt of what was said of them in the end: candidates scaled to 1.
+TEST(Calibration, WhatWasVerifiedIsJudgedAsItWasSaid) {
+  Calibration calibration;
+  const std::vector<float> pi = {0.9f, 0.9f}, scores = {0.0f, 0.0f}, gaps = {0.0f, 0.0f};
+  const CandidatePlace place{.scores = scores, .pi = pi, .gaps = gaps, .mean_score = 0.0f};
+  for (int i = 0; i < 20; ++i) calibration.observe(place, 0, 1);
+  std::vector<float> said(2);
+  calibration.calibrate(place, said);
+  EXPECT_GT(said[0], 0.65f);  // 0.5 at first, and chosen each time
+}
+
+TEST(Calibration, BetaMovesByBoundedStepsThatShrink) {
+  const auto step = [](Calibration* calibration, float mean, float pi, int32_t chosen) {
+    const float score = 0.0f, gap = 0.0f, before = calibration->beta();
+    calibration->observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = mean}, chosen, 0);
+    return std::log(calibration->beta() / before);
+  };
+  Calibration first;
+  EXPECT_NEAR(step(&first, -1000.0f, 0.5f, 0), -4 * 0.052f, 1e-4f);  // a surprise of any size is one of 4
+  for (int i = 0; i < 3000; ++i) step(&first, -1000.0f, 0.5f, 0);
+  EXPECT_EQ(first.beta(), 0.02f);
+  for (int i = 0; i < 3000; ++i) step(&first, 1000.0f, 0.5f, 0);
+  EXPECT_EQ(first.beta(), 20.0f);
+  EXPECT_NEAR(step(&first, -1000.0f, 0.5f, 0), -4 * (0.05f / (1 + 6001 / 400.0f) + 0.002f), 1e-4f);
+  // Nothing is missing, and yet none of the candidates was chosen; nothing was said, and yet it was.
+  for (const float pi : {1.0f, 0.0f}) {
+    for (const int32_t chosen : {-1, 0}) {
+      Calibration calibration;
+      for (int i = 0; i < 100; ++i) step(&calibration, 0.0f, pi, chosen);
+      EXPECT_EQ(calibration.beta(), 1.0f);
+      const float said = calibrated(calibration, pi, 0.0f);
+      EXPECT_TRUE(said >= 0.0f && said <= 1.0f) << pi << " " << chosen << " " << said;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace otr

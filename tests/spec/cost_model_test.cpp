@@ -21,6 +21,22 @@ TEST(CostModel, TimeByHand) {
   EXPECT_NEAR(cost.time_ms({0, 0, 0}), 8, 1e-12);
 }
 
+// Rows without logits take what is left of a row; what a level catches up with is such rows, of half the context.
+TEST(CostModel, SilentRowsByHand) {
+  RoleCost cost;
+  cost.row_ms = 2;
+  cost.attention_ms = 0.01;
+  cost.logits_share = 0.75;
+  EXPECT_NEAR(cost.time_ms({2, 10, 100}), 10 * (2 + 1), 1e-12);
+  EXPECT_NEAR(cost.time_ms({2, 10, 100, 8}), 2 * (2 + 1) + 8 * (0.5 + 1), 1e-12);
+  CostModel model;
+  model.roles[static_cast<size_t>(CostRole::kDraft)] = model.roles[static_cast<size_t>(CostRole::kVerify)] = cost;
+  EXPECT_NEAR(model.draft_ms(2, 100), 2 * (2 + 1), 1e-12);
+  EXPECT_NEAR(model.draft_ms(2, 100, 8), 2 * (2 + 1) + 8 * (0.5 + 0.5), 1e-12);
+  EXPECT_EQ(model.draft_ms(0, 100), 0);
+  EXPECT_NEAR(model.verify_ms(2, 10, 100, 8), cost.time_ms({2, 10, 100, 8}), 1e-12);
+}
+
 // The roof by its slopes is the roof: (m^p + a^p)^(1/p); and they are its slopes.
 TEST(CostModel, SharesOfTheRoof) {
   const auto roof = [](double m, double a, double p) { return std::pow(std::pow(m, p) + std::pow(a, p), 1 / p); };

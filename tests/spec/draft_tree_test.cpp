@@ -104,5 +104,62 @@ TEST(DraftTree, ExportsTheBestNodesOfTheWholeTree) {
   }
 }
 
+// A is a probability, whatever the rounding of pi says; of nodes that are equally good the older ones are taken.
+TEST(DraftTree, NothingIsMoreThanCertainAndTheOlderOfEqualsGoFirst) {
+  DraftTree tree;
+  tree.reset(2);
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const std::vector<float> certain = {1.0f + 1e-6f, 0.5f, 0.5f};
+  tree.add_children(DraftTree::kRoot, tokens, certain);
+  EXPECT_EQ(tree[1].acceptance, 1.0f);
+  EXPECT_EQ(tree[DraftTree::kRoot].first_child, 1);
+  EXPECT_EQ(tree[DraftTree::kRoot].num_children, 3);
+  ASSERT_TRUE(tree.next_level(kOpen));
+  EXPECT_EQ(std::vector<int32_t>(tree.frontier().begin(), tree.frontier().end()), (std::vector<int32_t>{1, 2}));
+  tree.keep_frontier([](int32_t node) { return node == 2; });
+  ASSERT_EQ(tree.frontier().size(), 1u);
+  EXPECT_EQ(tree.frontier()[0], 2);
+  Forest forest;
+  tree.export_to(&forest, 0);
+  ASSERT_EQ(forest.size(), 2);
+  EXPECT_EQ(forest[0].token, 1);
+  EXPECT_EQ(forest[1].token, 2);
+  EXPECT_EQ(forest[1].rank, 1);
+}
+
+// A tree that is begun anew knows nothing of the one before.
+TEST(DraftTree, ResetForgets) {
+  DraftTree tree;
+  for (int round = 0; round < 3; ++round) {
+    tree.reset(4);
+    for (int32_t level = 0; level < 2; ++level) {
+      ASSERT_EQ(tree.frontier().size(), 1u);
+      const int32_t token = 7 + level;
+      const float pi = 0.5f;
+      tree.add_children(tree.frontier()[0], {&token, 1}, {&pi, 1});
+      ASSERT_TRUE(tree.next_level(kOpen));
+    }
+    EXPECT_EQ(tree.size(), 3);
+    Forest forest;
+    tree.export_to(&forest, 0);
+    ASSERT_EQ(forest.size(), 2);
+    EXPECT_EQ(forest[1].token, 8);
+  }
+}
+
+// Twice as many nodes as a tree has may be expanded, each with all its candidates, without the tree growing.
+TEST(DraftTree, WhatIsReservedIsEnough) {
+  constexpr int32_t kNodes = 8, kTopK = 4;
+  DraftTree tree;
+  tree.reserve(kNodes, kTopK);
+  const size_t reserved = tree.capacity();
+  tree.reset(kNodes);
+  const std::vector<int32_t> tokens = {1, 2, 3, 4};
+  const std::vector<float> pi = {0.5f, 0.2f, 0.2f, 0.1f};
+  for (int32_t node = 0; node < 2 * kNodes; ++node) tree.add_children(node, tokens, pi);
+  EXPECT_EQ(tree.size(), 1 + 2 * kNodes * kTopK);
+  EXPECT_EQ(tree.capacity(), reserved);
+}
+
 }  // namespace
 }  // namespace otr

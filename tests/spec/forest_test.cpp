@@ -38,6 +38,25 @@ TEST(Forest, MergesWhatSeveralDraftersPropose) {
   EXPECT_EQ(forest.max_depth(), 2);
 }
 
+// Whoever saw the noise that the target draws with knows better than who looked the token up, be he surer or less sure, first or last.
+TEST(Forest, WhoSawTheNoiseSaysHowLikelyANodeIs) {
+  for (const float seen : {0.1f, 0.9f}) {
+    for (const bool first : {false, true}) {
+      Forest forest;
+      for (const bool looks_up : {first, !first}) {
+        if (looks_up) forest.add(Forest::kRoot, 5, 0.5f, 0, 0);
+        else forest.add(Forest::kRoot, 5, seen, 1, 0, /*saw_noise=*/true);
+      }
+      ASSERT_EQ(forest.size(), 1);
+      EXPECT_EQ(forest[0].acceptance, seen);
+      EXPECT_EQ(forest[0].worth, seen);
+      EXPECT_EQ(forest[0].drafters, 0b11);
+      forest.add(Forest::kRoot, 5, 0.95f, 2, 0, true);  // of two that saw it the surer one
+      EXPECT_EQ(forest[0].acceptance, 0.95f);
+    }
+  }
+}
+
 TEST(Forest, RandomForestsAreOrderedByPath) {
   std::mt19937 random(7);
   for (int round = 0; round < 500; ++round) {
@@ -79,6 +98,53 @@ TEST(Forest, SiblingsKeepTheOrderTheyWereAddedIn) {
   std::vector<int32_t> tokens;
   for (const DraftNode& node : forest.nodes()) tokens.push_back(node.token);
   EXPECT_EQ(tokens, (std::vector<int32_t>{1, 3, 5, 2, 4}));
+}
+
+// Worth is what a forest is cut by: at first what its drafters say, and never below nothing.
+TEST(Forest, WorthBeginsAsAcceptance) {
+  Forest forest;
+  const int32_t a = forest.add(Forest::kRoot, 1, 0.25f, 0, 0), unknown = forest.add(Forest::kRoot, 2, -1.0f, 0, 0);
+  EXPECT_EQ(forest[a].worth, 0.25f);
+  EXPECT_EQ(forest[unknown].worth, 0.0f);
+  forest.add(Forest::kRoot, 1, 0.5f, 1, 0);
+  EXPECT_EQ(forest[a].worth, 0.5f);
+  forest.add(Forest::kRoot, 1, 0.125f, 2, 0);  // the greater one counts
+  EXPECT_EQ(forest[a].acceptance, 0.5f);
+  EXPECT_EQ(forest[a].worth, 0.5f);
+  EXPECT_EQ(forest.max_depth(), 1);
+  forest.add(a, 3, 0.5f, 0, 0);
+  forest.add(Forest::kRoot, 4, 0.5f, 0, 0);
+  EXPECT_EQ(forest.max_depth(), 2);  // not the last one's
+}
+
+// 1 (0.5) - 2 (0.5) - 3 (0.25), and 4 (0.75) - 5 (0.5) beside it.
+TEST(Forest, KeepsTheBestAndWhatIsAboveThem) {
+  const auto made = [] {
+    Forest forest;
+    const int32_t a = forest.add(Forest::kRoot, 1, 0.5f, 0, 0), b = forest.add(Forest::kRoot, 4, 0.75f, 0, 1);
+    const int32_t deep = forest.add(a, 2, 0.5f, 0, 0);
+    forest.add(b, 5, 0.5f, 0, 0);
+    forest.add(deep, 3, 0.25f, 0, 0);
+    return forest;
+  };
+  const auto cut = [&made](float least, int32_t num_equal, int32_t equal_kept) {
+    Forest forest = made();
+    EXPECT_EQ(forest.keep_best(least, num_equal), equal_kept);
+    return paths_of(forest);
+  };
+  using Paths = std::set<std::vector<int32_t>>;
+  EXPECT_EQ(cut(0.1f, 0, 0), paths_of(made()));
+  EXPECT_EQ(cut(0.25f, 0, 0), (Paths{{1}, {1, 2}, {4}, {4, 5}}));
+  EXPECT_EQ(cut(0.5f, 3, 3), (Paths{{1}, {1, 2}, {4}, {4, 5}}));
+  EXPECT_EQ(cut(0.5f, 2, 2), (Paths{{1}, {1, 2}, {4}}));  // the first two of the equal ones
+  EXPECT_EQ(cut(0.5f, 1, 1), (Paths{{1}, {4}}));
+  EXPECT_EQ(cut(0.5f, 0, 0), (Paths{{4}}));
+  EXPECT_EQ(cut(0.75f, 0, 0), Paths());
+  // What is below a node that goes, goes too, whatever it is worth.
+  Forest forest = made();
+  forest.set_worth(0, 0.0f);
+  EXPECT_EQ(forest.keep_best(0.5f, 3), 1);
+  EXPECT_EQ(paths_of(forest), (Paths{{4}, {4, 5}}));
 }
 
 }  // namespace

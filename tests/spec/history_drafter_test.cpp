@@ -165,6 +165,206 @@ TEST_F(HistoryDrafterTest, ToldToItDoesWithoutLogprobs) {
   EXPECT_EQ(forest_.size(), HistoryDrafter::kFirstWindow);
 }
 
+// With log-probs there is no window: what is certain is drafted to the depth that is allowed, and to the response's end.
+TEST_F(HistoryDrafterTest, WithLogprobsThereIsNoWindow) {
+  start({{count_up(100, 20), std::vector<float>(20, 0.0f), kUnknownReward}});
+  EXPECT_EQ(propose(10), count_up(100, 10));
+  EXPECT_EQ(propose(64), count_up(100, 20));
+}
+
+TEST_F(HistoryDrafterTest, NothingIsDraftedPastAResponsesEnd) {
+  start({{{10}, {}, 1.0f}, {{10}, {}, 1.0f}, {{10, 11}, {}, 0.0f}});
+  EXPECT_EQ(propose(8, 4), (std::vector<int32_t>{10, 11}));
+  start({{{10}, {}, 1.0f}});
+  EXPECT_EQ(propose(8), std::vector<int32_t>{10});
+  commit({10, 20});
+  EXPECT_TRUE(propose(8).empty());
+}
+
+// What was kept is told by length of the match: 6 tokens here, which says nothing of 7.
+TEST_F(HistoryDrafterTest, EachLengthOfMatchHasARateOfItsOwn) {
+  start({{count_up(100, 20), {}, kUnknownReward}});
+  const auto acceptance_behind = [&](int32_t match) {
+    tokens_ = kPrompt;
+    tokens_.push_back(999);
+    for (const int32_t token : count_up(100, match)) tokens_.push_back(token);
+    EXPECT_EQ(propose(1), std::vector<int32_t>{100 + match});
+    return forest_[0].acceptance;
+  };
+  EXPECT_EQ(acceptance_behind(6), 0.5f);
+  commit({5000});
+  EXPECT_FLOAT_EQ(acceptance_behind(6), 1.0f / 3);
+  EXPECT_EQ(acceptance_behind(7), 0.5f);
+  EXPECT_EQ(acceptance_behind(5), 0.5f);
+  // Behind one of 5 the second node's match is one of 6.
+  ASSERT_EQ(acceptance_behind(5), 0.5f);
+  propose(2);
+  ASSERT_EQ(forest_.size(), 2);
+  EXPECT_FLOAT_EQ(forest_[1].acceptance, 0.5f / 3);
+}
+
+// The first was kept, the second was not; then the first of two, with which the response ended: of the second nothing is known.
+TEST_F(HistoryDrafterTest, CountsWhatWasJudged) {
+  const std::vector<HistoryResponse> responses = {{count_up(100, 20), {}, kUnknownReward}};
+  const auto acceptance = [&] {
+    start(responses);
+    propose(2);
+    EXPECT_EQ(forest_.size(), 2);
+    return std::pair(forest_[0].acceptance, forest_[1].acceptance / forest_[0].acceptance);
+  };
+  EXPECT_EQ(acceptance(), std::pair(0.5f, 0.5f));
+  commit({100, 5000});
+  EXPECT_FLOAT_EQ(acceptance().first, 2.0f / 3);
+  EXPECT_FLOAT_EQ(acceptance().second, 1.0f / 3);
+  tokens_.push_back(100);
+  drafter_.observe({view(), 1, &forest_, std::vector<int32_t>{0}});
+  EXPECT_FLOAT_EQ(acceptance().first, 3.0f / 4);
+  EXPECT_FLOAT_EQ(acceptance().second, 1.0f / 3);
+  forest_.add(Forest::kRoot, 100, 0.1f, 5, 0);  // another's as well: rank and acceptance may be its
+  forest_.truncate(1);
+  commit({6000});
+  EXPECT_FLOAT_EQ(acceptance().first, 3.0f / 4);
+}
+
+// A draft of which nothing was verified says nothing of the window; who never joined may leave.
+TEST_F(HistoryDrafterTest, WhatWasNotVerifiedDoesNotWidenTheWindow) {
+  start({{count_up(100, 20), {}, kUnknownReward}});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(propose().size(), 2u);
+    forest_.clear();
+    commit({100 + i});
+  }
+  drafter_.leave(1000);
+}
+
+// The second branch came: the first was wrong, what is behind the first nobody judged, and the second goes first from then on.
+TEST_F(HistoryDrafterTest, BranchesCountByTheirRank) {
+  const std::vector<HistoryResponse> responses = {{{20, 21}, {}, 0.0f}, {{10, 11}, {}, 1.0f}};
+  start(responses);
+  ASSERT_EQ(propose(2, 2).size(), 4u);
+  commit({20, 21, 5000});
+  start(responses);
+  propose(2, 2);
+  const int32_t first = forest_.child(Forest::kRoot, 10), second = forest_.child(Forest::kRoot, 20);
+  EXPECT_FLOAT_EQ(forest_[first].acceptance, 1.0f / 3);
+  EXPECT_FLOAT_EQ(forest_[second].acceptance, 2.0f / 3);
+  EXPECT_FLOAT_EQ(forest_[forest_.child(second, 21)].acceptance, 2.0f / 3 * 2 / 3);
+  EXPECT_FLOAT_EQ(forest_[forest_.child(first, 11)].acceptance, 1.0f / 3 * 2 / 3);
+  EXPECT_EQ(propose(2, 2, 2), (std::vector<int32_t>{20, 21}));
+  start({{{11}, {}, kUnknownReward}, {{10}, {}, kUnknownReward}});
+  EXPECT_EQ(propose(1), std::vector<int32_t>{10});  // of equals the smaller one
+}
+
+// What was kept long ago counts less.
+TEST_F(HistoryDrafterTest, RatesFollowWhatHasChanged) {
+  start({{count_up(100, 20), {}, kUnknownReward}});
+  for (int i = 0; i < 25'000; ++i) {
+    tokens_ = kPrompt;
+    propose(1);
+    commit(i < 17'000 ? std::vector<int32_t>{100, 101} : std::vector<int32_t>{5000});
+  }
+  tokens_ = kPrompt;
+  propose(1);
+  EXPECT_NEAR(forest_[0].acceptance, 0.52f, 0.03f);  // 0.68 of all
+}
+
+// Each node has the noise of its own position, and A is the product along the path; below kMinAcceptance nothing is drafted.
+TEST_F(HistoryDrafterTest, WithLogprobsEachNodeIsDrawnAtItsPosition) {
+  constexpr int32_t kLength = 6;
+  int deep = 0, cut = 0;
+  for (uint64_t stream = 0; stream < 100; ++stream) {
+    HistoryDrafter fresh(3, [this] { return index_; });
+    start({{count_up(100, kLength), std::vector<float>(kLength, -0.3f), kUnknownReward}}, noise_stream({.seed = 5, .stream = stream, .sample = 0}));
+    fresh.join(view());
+    forest_.clear();
+    const DraftRow row = {view(), kLength, &forest_};
+    fresh.propose({&row, 1}, {.top_k = 1, .max_nodes = 64});
+    float acceptance = 1.0f;
+    int32_t depth = 0;
+    for (; depth < kLength; ++depth) {
+      const float score = -0.3f + gumbel(noise_, static_cast<uint32_t>(100 + depth), static_cast<uint32_t>(kPrompt.size()) + static_cast<uint32_t>(depth));
+      acceptance *= std::exp(-(1.0f - std::exp(-0.3f)) * std::exp(-score));
+      if (acceptance < HistoryDrafter::kMinAcceptance) break;
+      ASSERT_LT(depth, forest_.size());
+      ASSERT_NEAR(forest_[depth].acceptance, acceptance, 1e-5f);
+    }
+    ASSERT_EQ(forest_.size(), depth);
+    deep += depth == kLength;
+    cut += depth > 0 && depth < kLength;
+  }
+  EXPECT_GT(deep, 5);
+  EXPECT_GT(cut, 5);
+}
+
+// Rounding may leave a probability above 1: nothing becomes more than certain for it, and nothing less than impossible.
+TEST_F(HistoryDrafterTest, ProbabilitiesMayBeRounded) {
+  start({{{11}, {-4.0f}, kUnknownReward}, {{10}, {0.1f}, kUnknownReward}});
+  EXPECT_EQ(propose(1), std::vector<int32_t>{10});
+  start({{{10}, {0.1f}, kUnknownReward}});
+  EXPECT_EQ(propose(1), std::vector<int32_t>{10});
+  EXPECT_EQ(forest_[0].acceptance, 1.0f);
+}
+
+// What log-probs hold for certain and is not kept: A is as often right from then on, by length of the match. What is dropped for that is
+// tried again after a while; what would be dropped anyway has no part in it.
+TEST_F(HistoryDrafterTest, TrustIsWhatWasKeptOfWhatWasExpected) {
+  const std::vector<HistoryResponse> certain = {{{100, 101}, {0.0f, 0.0f}, kUnknownReward}}, hopeless = {{{100}, {-9.0f}, kUnknownReward}};
+  constexpr double kKeep = 1 - 1.0 / 4096;
+  double kept = 4, expected = 4;
+  int wrong = 0;
+  for (start(certain); !propose(1).empty(); ++wrong) {
+    ASSERT_LT(wrong, 20);
+    ASSERT_NEAR(forest_[0].acceptance, kept / expected, 1e-5);
+    commit({5000});
+    kept = kKeep * kept, expected = kKeep * expected + 1;
+    start(certain);
+  }
+  EXPECT_EQ(wrong, 16);  // 4 / 20 is less than kMinAcceptance by then
+  start(hopeless);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(propose(1).empty());
+  start(certain);
+  ASSERT_TRUE(propose(1).empty());
+  int dropped = 0;
+  while (propose(1).empty()) ASSERT_LT(++dropped, 1000);
+  EXPECT_GT(forest_[0].acceptance, HistoryDrafter::kMinAcceptance);
+
+  // The second of two nodes is judged behind the first, which nobody was sure of.
+  HistoryDrafter other(3, [this] { return index_; });
+  const auto propose_two = [&] {
+    start(certain);
+    other.join(view());
+    forest_.clear();
+    const DraftRow row = {view(), 2, &forest_};
+    other.propose({&row, 1}, {.top_k = 1, .max_nodes = 2});
+  };
+  const auto say = [&](std::vector<int32_t> tokens, std::vector<int32_t> accepted) {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    other.observe({view(), static_cast<int32_t>(tokens.size()), &forest_, accepted});
+  };
+  propose_two();
+  for (int i = 0; i < 4; ++i) say({5000}, {}), propose_two();
+  ASSERT_EQ(forest_.size(), 2);
+  ASSERT_NEAR(forest_[0].acceptance, 0.5f, 1e-3f);
+  ASSERT_NEAR(forest_[1].acceptance, 0.5f, 1e-3f);
+  say({100, 5000}, {0});
+  propose_two();
+  EXPECT_NEAR(forest_[1].acceptance / forest_[0].acceptance, 0.8f, 1e-3f);
+}
+
+// Only the best candidate is what log-probs expect: the second has a rate of its own.
+TEST_F(HistoryDrafterTest, TrustIsOfTheBestCandidate) {
+  const std::vector<HistoryResponse> responses = {{{10}, {std::log(0.5f)}, kUnknownReward}, {{11}, {std::log(0.5f)}, kUnknownReward}};
+  start(responses);
+  ASSERT_EQ(propose(1, 2).size(), 2u);
+  EXPECT_EQ(forest_[0].acceptance, 1.0f);
+  EXPECT_EQ(forest_[1].acceptance, 0.5f);
+  commit({5000});
+  start(responses);
+  propose(1, 2);
+  EXPECT_NEAR(forest_[0].acceptance, 0.8f, 1e-3f);
+  EXPECT_FLOAT_EQ(forest_[1].acceptance, 1.0f / 3);
+}
+
 // A place whose old tokens had the probabilities p, while the target may say anything: what is proposed is the known token with
 // the greatest score, A is how often the target draws it, and what is dropped is what A says to be below kMinAcceptance: with
 // known tokens of mass 0.7 a share of kMinAcceptance^(0.7 / 0.3). Whatever is counted is within 4.5 standard errors.

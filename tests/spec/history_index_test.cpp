@@ -145,5 +145,33 @@ TEST(HistoryIndex, StaysWithinItsMemory) {
   EXPECT_LT(PromptHistory(prompt, responses).bytes(), 13u * 8000u);
 }
 
+// Where a match has more places than may be followed, those that are taken come from all of them.
+TEST(HistoryIndex, ManyPlacesAreSpread) {
+  std::vector<HistoryResponse> responses;
+  for (int32_t i = 0; i < 4 * PromptHistory::kMaxPlaces; ++i) responses.push_back({{100 + i}, {}, kUnknownReward});
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const PromptHistory history(prompt, responses);
+  EXPECT_FALSE(history.has_logprobs());
+  std::vector<PromptHistory::Place> places;
+  ASSERT_EQ(history.find(prompt, &places), 3);
+  ASSERT_EQ(places.size(), size_t{PromptHistory::kMaxPlaces});
+  for (size_t i = 0; i < places.size(); ++i) EXPECT_NEAR(history.token_at(places[i].position), 100 + 4 * static_cast<int32_t>(i), 2);
+  EXPECT_GE(history.bytes(), responses.size() * (sizeof(HistoryResponse::reward) + 5 * sizeof(int32_t)));  // a text of 5, and what is known of it
+  EXPECT_FALSE(PromptHistory(prompt, {}).has_logprobs());
+}
+
+// The hash only finds prompts; bytes are those of the prompts and of their histories.
+TEST(HistoryIndex, ComparesPromptsAndCountsThem) {
+  const std::vector<int32_t> a = {1, 2}, b = {1, 3}, c = {1, 2, 3};
+  EXPECT_TRUE(PromptEqual()(a, a));
+  EXPECT_FALSE(PromptEqual()(a, b));
+  EXPECT_FALSE(PromptEqual()(a, c));
+  HistoryIndex index;
+  const auto history = std::make_shared<const PromptHistory>(a, std::vector<HistoryResponse>{{{5, 6}, {}, kUnknownReward}});
+  index.put(a, history);
+  index.put(c, history);
+  EXPECT_EQ(index.bytes(), 2 * history->bytes() + (a.size() + c.size()) * sizeof(int32_t));
+}
+
 }  // namespace
 }  // namespace otr

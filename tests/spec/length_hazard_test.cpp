@@ -62,5 +62,39 @@ TEST(LengthHazard, TakesAnyLength) {
   }
 }
 
+TEST(LengthHazard, TheShortestAndTheLongestLengths) {
+  LengthHazard hazard;
+  hazard.see_running({});
+  EXPECT_DOUBLE_EQ(hazard.remaining(0), 1);
+  for (int i = 0; i < 100; ++i) hazard.note_end(0);
+  hazard.see_running({});
+  EXPECT_DOUBLE_EQ(hazard.remaining(1000), 1000);  // nobody came so far
+  for (int i = 0; i < 100; ++i) hazard.note_end(2147483647);
+  hazard.see_running({});
+  EXPECT_GT(hazard.remaining(1000), 1e7);  // where the last bucket begins, 2^24
+}
+
+TEST(LengthHazard, RunningOnesCountAsTheyAre) {
+  LengthHazard once, twice;
+  once.note_end(50);
+  twice.note_end(50);
+  const std::vector<int32_t> running(10, 400);
+  once.see_running(running);
+  twice.see_running(running);
+  twice.see_running(running);
+  EXPECT_EQ(twice.remaining(1), once.remaining(1));
+  EXPECT_GT(once.remaining(1), 1500);  // 10 times 400 tokens, and one end
+}
+
+// Of the last step's ends two are worth one of this step's.
+TEST(LengthHazard, AStepAgoCountsHalf) {
+  LengthHazard hazard;
+  for (int i = 0; i < 2000; ++i) hazard.note_end(1000);
+  hazard.end_step();
+  for (int i = 0; i < 1000; ++i) hazard.note_end(100);
+  hazard.see_running({});
+  EXPECT_NEAR(hazard.remaining(1), 550, 30);
+}
+
 }  // namespace
 }  // namespace otr

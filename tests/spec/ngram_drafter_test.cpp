@@ -127,6 +127,19 @@ TEST_F(NgramDrafterTest, AcceptanceFollowsWhatWasKept) {
   EXPECT_GT(forest_[0].acceptance, 0.9f);
 }
 
+// A step may go otherwise than the ones before: what they showed fades.
+TEST_F(NgramDrafterTest, WhatWasKeptLongAgoFades) {
+  const std::vector<int32_t> lead = {1, 2, 3, 4, 5, 6, 7, 8};  // as long as a match gets
+  join(0, lead);
+  for (int i = 0; i < 40'000; ++i) {
+    const bool changed = i >= 30'000;
+    commit(0, {changed ? 100 + i : 50}, changed || i == 0 ? std::vector<int32_t>() : std::vector<int32_t>{0});
+    commit(0, lead);
+    ASSERT_EQ(propose(0, 1).size(), 1u) << i;
+  }
+  EXPECT_LT(forest_[0].acceptance, 0.5f);  // 3 of 4 of all that there were
+}
+
 // The first of three was kept, and with it the response ended: nobody has judged the others.
 TEST_F(NgramDrafterTest, WhatAnEndCutsOffIsNotWrong) {
   join(0, {1, 2, 3, 4, 5, 1, 2});
@@ -136,6 +149,70 @@ TEST_F(NgramDrafterTest, WhatAnEndCutsOffIsNotWrong) {
   join(1, {8, 1, 2, 6, 7, 1, 2});  // as long a match
   propose(1, 1);
   EXPECT_FLOAT_EQ(forest_[0].acceptance, 2.0f / 3);
+}
+
+// A sequence that comes from another worker has said something already.
+TEST_F(NgramDrafterTest, WhatWasSaidElsewhereIsKnown) {
+  tokens_ = {{1, 2, 3, 7, 8, 9}};
+  num_prompt_ = 3;
+  drafter_.join(view(0));
+  join(1, {1, 2, 3});
+  EXPECT_EQ(propose(1, 3), (std::vector<int32_t>{7, 8, 9}));
+  const DraftRow row = {view(1), 3, &forest_};
+  forest_.clear();
+  drafter_.propose({&row, 1}, {.top_k = 1, .max_nodes = 2});
+  EXPECT_EQ(forest_.size(), 2);
+  drafter_.leave(1000);  // who never joined may leave
+}
+
+// What was looked up for the tokens that should have come is not taken up where the like of them comes later.
+TEST_F(NgramDrafterTest, WhatWasLookedUpIsForOneLengthOnly) {
+  join(0, {1, 2, 3, 4, 5, 6, 7, 8, 1, 2});
+  join(1, {1, 2, 3, 4, 5, 6, 7, 8, 1, 2});
+  ASSERT_EQ(propose(0, 2), (std::vector<int32_t>{3, 4}));
+  const DraftRow row = {view(0), 2, &forest_};
+  drafter_.look_ahead({&row, 1});  // for 3, 4, 5 to come
+  commit(0, {9});
+  commit(0, {6, 7, 8, 1, 2, 3, 4, 5});
+  forest_.clear();
+  commit(1, {3, 4, 5, 60, 70});
+  EXPECT_EQ(propose(0, 2), (std::vector<int32_t>{60, 70}));
+}
+
+TEST_F(NgramDrafterTest, AcceptanceIsOfTheWholePath) {
+  join(0, {1, 2, 3, 4, 5, 6, 1, 2});
+  ASSERT_EQ(propose(0, 3).size(), 3u);
+  EXPECT_EQ(forest_[1].acceptance, 0.25f);
+  EXPECT_EQ(forest_[2].acceptance, 0.125f);
+  const int32_t others = forest_.add(Forest::kRoot, 50, 0.5f, 5, 0);  // another drafter's came: none of its own was kept
+  commit(0, {50, 51}, {others});
+  commit(0, {7, 1, 2});
+  ASSERT_EQ(propose(0, 1), std::vector<int32_t>{50});
+  EXPECT_FLOAT_EQ(forest_[0].acceptance, 1.0f / 3);
+  forest_.add(Forest::kRoot, 77, 0.5f, 5, 0);  // not its own: of one node one was kept
+  commit(0, {50, 60}, {0});
+  commit(0, {1, 2});
+  ASSERT_EQ(propose(0, 1), std::vector<int32_t>{50});
+  EXPECT_FLOAT_EQ(forest_[0].acceptance, 2.0f / 4);
+}
+
+// The path that is prepared for is the first one, whatever others have drafted beside it, and if it is one node.
+TEST_F(NgramDrafterTest, LooksAheadBehindTheFirstPath) {
+  for (const bool ahead : {false, true}) {
+    join(0, {1, 2, 3, 4, 5, 6, 7, 8, 1, 2});
+    join(1, {1, 2, 3, 4, 5, 6, 7, 8, 1, 2});
+    ASSERT_EQ(propose(0, 1), std::vector<int32_t>{3});
+    forest_.add(Forest::kRoot, 77, 0.1f, 5, 0);
+    const DraftRow row = {view(0), 1, &forest_};
+    if (ahead) drafter_.look_ahead({&row, 1});
+    const Forest verified = forest_;
+    commit(1, {3, 4, 60, 70});
+    forest_ = verified;
+    commit(0, {3, 4}, {0});
+    EXPECT_EQ(propose(0, 2), (ahead ? std::vector<int32_t>{5, 6} : std::vector<int32_t>{60, 70}));
+    drafter_.leave(0);
+    drafter_.leave(1);
+  }
 }
 
 }  // namespace

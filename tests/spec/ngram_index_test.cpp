@@ -92,5 +92,15 @@ TEST(NgramIndex, FindsWhatAFullSearchFinds) {
   }
 }
 
+// The longest match is the oldest one: it is found behind as many newer entries as a lookup visits before it, and no more.
+TEST(NgramIndex, ALookupVisitsSoManyEntries) {
+  for (const int32_t newer : {NgramIndex::kMaxVisits - 1, NgramIndex::kMaxVisits}) {
+    NgramIndex index(2);
+    append_all(&index, index.add_stream({}), {9, 1, 2, 3});
+    for (int32_t i = 0; i < newer; ++i) append_all(&index, index.add_stream({}), {1, 2, 4});
+    EXPECT_EQ(index.find(std::vector<int32_t>{9, 1, 2}).length, newer < NgramIndex::kMaxVisits ? 3 : 2);
+  }
+}
+
 }  // namespace
 }  // namespace otr

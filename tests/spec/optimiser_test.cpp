@@ -98,7 +98,13 @@ TEST(Optimiser, DraftsBeyondLookups) {
   const TickTimes t{.cost = &cost, .batch = 1, .rows = 1, .context = 100};
   Optimiser optimiser;
   const std::vector<RowOdds> row = {{.p = 0.99f, .max_depth = 32, .known = 6, .known_nodes = 8}};
-  EXPECT_GT(optimiser.best_depth(t, row, 32).depth, 12);
+  const DraftDepth found = optimiser.best_depth(t, row, 32);
+  EXPECT_GT(found.depth, 12);
+  // What lookups take is part of what the drafts take, and so is what they bring.
+  double kept = 1, tokens = 1;
+  for (int32_t level = 0; level < found.depth; ++level) tokens += kept *= static_cast<double>(row[0].p);
+  EXPECT_NEAR(found.tokens, tokens, 1e-9);
+  EXPECT_NEAR(found.ms, found.depth * t.draft_ms(1) + t.verify_ms(found.depth), 1e-9);
 }
 
 // Each row for itself: lookups keep the one that they draft well for, and what would have to be read first is not read for little.
@@ -115,6 +121,9 @@ TEST(Optimiser, LeavesRowsToLookups) {
   EXPECT_GT(optimiser.row_depth()[0], 0);
   EXPECT_EQ(optimiser.row_depth()[1], 0);
   EXPECT_EQ(optimiser.row_depth()[2], 0);
+  rows[1].known = rows[1].known_nodes = 3;  // a third of a token more, in eight levels
+  ASSERT_GT(optimiser.best_depth(t, rows, 8).depth, 0);
+  EXPECT_EQ(optimiser.row_depth()[1], 0);
 }
 
 // What lookups take beyond what they bring is paid for.
@@ -129,6 +138,48 @@ TEST(Optimiser, WastedLookupsCost) {
   EXPECT_DOUBLE_EQ(all_kept.tokens, 16);
   EXPECT_DOUBLE_EQ(all_kept.ms, t.verify_ms(8));
   EXPECT_DOUBLE_EQ(a_third.tokens, 8);  // plain decoding
+  for (RowOdds& row : rows) row.known_nodes = 0;  // as many are verified as are kept, at least
+  EXPECT_DOUBLE_EQ(optimiser.best_depth(t, rows, 8).ms, t.verify_ms(8));
+}
+
+// What lookups bring counts by the row's weight; without any the tick is a plain one, whatever else looking for drafts takes.
+TEST(Optimiser, WithoutADraft) {
+  const CostModel cost = made_model(400, 0.5, 1);
+  TickTimes t{.cost = &cost, .batch = 2, .rows = 2, .context = 100};
+  Optimiser optimiser;
+  std::vector<RowOdds> rows(2, {.p = 0.1f, .max_depth = 8});
+  rows[0].known = rows[0].known_nodes = 2;
+  rows[0].weight = 1.5f;
+  rows[1].weight = 0.5f;
+  const DraftDepth looked_up = optimiser.best_depth(t, rows, 8);
+  EXPECT_EQ(looked_up.depth, 0);
+  EXPECT_DOUBLE_EQ(looked_up.tokens, 2 + 1.5 * 2);
+  EXPECT_DOUBLE_EQ(looked_up.ms, t.verify_ms(2));
+  rows[0] = rows[1] = {.p = 0, .max_depth = 8};
+  t.plain_fixed_ms = 5;
+  EXPECT_DOUBLE_EQ(optimiser.best_depth(t, rows, 8).ms, t.verify_ms(0) + 5);
+}
+
+// A level's rows are dear, and nodes are not: those of whose drafts little is kept do not draft.
+TEST(Optimiser, RowsOfALevelHaveAPrice) {
+  CostModel cost = made_model(4000, 0.01, 1);
+  cost.roles[static_cast<size_t>(CostRole::kDraft)].row_ms = 0.5;
+  cost.roles[static_cast<size_t>(CostRole::kDraft)].overlap = 0;
+  const TickTimes t{.cost = &cost, .batch = 8, .rows = 8, .context = 100};
+  std::vector<RowOdds> rows(8, {.p = 0.98f, .max_depth = 8});
+  for (size_t r = 4; r < rows.size(); ++r) rows[r].p = 0.3f;
+  Optimiser optimiser;
+  ASSERT_GT(optimiser.best_depth(t, rows, 8).depth, 4);
+  for (size_t r = 0; r < rows.size(); ++r) EXPECT_EQ(optimiser.row_depth()[r] > 0, r < 4) << r;
+}
+
+TEST(Optimiser, NoDraftIsDeeperThanAnyMayBe) {
+  const CostModel cost = made_model(4000, 0.001, 1);
+  const TickTimes t{.cost = &cost, .batch = 1, .rows = 1, .context = 100};
+  Optimiser optimiser;
+  const std::vector<RowOdds> row = {{.p = 0.9999f, .max_depth = 100}};
+  EXPECT_EQ(optimiser.best_depth(t, row, 100).depth, kMaxDraftDepth);
+  EXPECT_EQ(optimiser.best_depth(t, row, 10).depth, 10);
 }
 
 // A drafter that must first read its contexts has to be worth that too.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "spec/efficientrollout_chooser.h"
@@ -106,6 +107,20 @@ TEST(Efficientrollout, GammaFollowsTheLadder) {
   EXPECT_EQ(step(3), 5);  // the lowest
 }
 
+// A sample that found nothing to draft was not speculated for; a step in which nobody was has no tau, and changes nothing.
+TEST(Efficientrollout, TauIsOfWhatWasSpeculated) {
+  EfficientrolloutChooser chooser(efficientrollout());
+  const TestTick two(2);
+  for (int step = 0; step < 2; ++step) {
+    observe(&chooser, two.view, plan_of(&chooser, two.view), {{5, 5}, {0, 0}});
+    chooser.end_step();
+  }
+  EXPECT_EQ(chooser.depth(), 7);  // 6 is above 5.7 twice
+  for (int step = 0; step < 2; ++step) chooser.end_step();
+  EXPECT_EQ(chooser.depth(), 7);
+  EXPECT_EQ(plan_of(&chooser, two.view).drafters, 1u);
+}
+
 // ---- RhymeRL --------------------------------------------------------------------------------------------------------------
 
 // A plain pass takes max(100, b), a verification of windows of 2 max(100, 3 b). With share a kept, 1 + 2 a tokens: it gains
@@ -155,6 +170,19 @@ TEST(Rhymerl, TheRateCountsWhatWasJudged) {
   chooser.observe(two.view, plan, {.rows = rows});
   const double keep = std::pow(1 - 1.0 / 1024, 4);
   EXPECT_NEAR(chooser.rate(), (0.65 * 64 * keep + 3) / (64 * keep + 4), 1e-12);
+}
+
+// A batch counts with those of it that may not draft; of one sample it may be that it gains.
+TEST(Rhymerl, TheBatchIsAllThatTakesPart) {
+  RhymerlChooser chooser(rhymerl());
+  TestTick one(1);
+  one.view.batch = 76;
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);
+  one.view.batch = 77;
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 0u);
+  ChooserOptions alone = rhymerl();
+  alone.max_batch = 1;
+  EXPECT_EQ(RhymerlChooser(alone).largest_batch(1), 1);
 }
 
 // ---- TLT ------------------------------------------------------------------------------------------------------------------
@@ -224,6 +252,24 @@ TEST(Tlt, NgramsStandInWhereTheModelHasNoRoom) {
     EXPECT_EQ(plan.top_k, 1);
   }
   EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);
+}
+
+// A tick in which nobody drafted is no trial. The reward is of the samples that drafted: 3 kept and one more in 2 ms are more than one in
+// 0.55 ms.
+TEST(Tlt, TheRewardIsOfTheSamplesThatDrafted) {
+  TltChooser chooser(tlt());
+  TestTick two(1);
+  two.view.batch = 2;
+  two.view.other_rows = 1;  // a sample that may not draft
+  observe(&chooser, two.view, plan_of(&chooser, two.view), {}, 1);
+  EXPECT_EQ(plan_of(&chooser, two.view).depth, 8);  // still untried
+  int deepest = 0;
+  for (int i = 0; i < 300; ++i) {
+    const TickPlan plan = plan_of(&chooser, two.view);
+    observe(&chooser, two.view, plan, {{8, plan.depth == 8 ? 3 : 0}}, plan.depth == 8 ? 2 : plan.depth == 5 ? 0.55 : 10);
+    deepest += plan.depth == 8;
+  }
+  EXPECT_GT(deepest, 250);
 }
 
 // ---- SpecActor ------------------------------------------------------------------------------------------------------------
@@ -310,6 +356,18 @@ TEST(Specactor, AProfileThenTheTopOfTheLadder) {
   }
 }
 
+// Each plan is made anew: alone the model is the fastest, for many its levels are too dear. Lookups take no time, whatever their model says.
+TEST(Specactor, TheLadderIsOfTheBatchThatThereIs) {
+  ChooserOptions options = specactor();
+  options.costs = {affine_costs(20, 0.1, 9, 9), affine_costs(20, 0.1, 2, 1)};
+  SpecactorChooser chooser(options);
+  EXPECT_EQ(chooser.best_window(0, 0.8, 8, 64, 100).speed, SpecactorChooser(specactor()).best_window(0, 0.8, 8, 64, 100).speed);
+  const TestTick one(1), many(64);
+  profile(&chooser, one.view, 2, 4);
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 2u);
+  EXPECT_EQ(plan_of(&chooser, many.view).drafters, 1u);
+}
+
 // Algorithm 3: its drafter is why a replica is there. A worker that has profiled nothing begins with it at once, and looks at its window
 // when it has seen what is kept; samples of its own it profiles as ever.
 TEST(Specactor, AReplicaDraftsWithItsDrafterFromTheFirstTickOn) {
@@ -351,6 +409,83 @@ TEST(Specactor, ALookupThatFindsNothingIsWrongAndAModelWithoutRoomIsNot) {
   EXPECT_EQ(plan.depth, enumerated_window(5.0 / 8, 1, 16));
 }
 
+// What the trace is told: tokens at the drafters' p, for as deep as a sample may draft, and the passes' time.
+TEST(Specactor, ForetellsItsTick) {
+  const TestTick one(1, 100, 3);
+  SpecactorChooser chooser(specactor());
+  profile(&chooser, one.view, 0, 4);
+  const double p = 129.0 / 130;  // 32 ticks of 4
+  const TickPlan plan = plan_of(&chooser, one.view);
+  ASSERT_GT(plan.depth, 3);
+  EXPECT_NEAR(plan.expected_tokens, coupled_tokens(p, 3), 1e-5);
+  EXPECT_NEAR(plan.expected_ms, plan.depth * 2.1 + 20 + 0.1 * (1 + plan.depth), 1e-9);
+  // From here on the sample's own p counts. With the third token, all kept, its response ends: none was wrong.
+  const std::vector<RowOutcome> ended = {{.row = 0, .drafted = 10, .accepted = 3, .num_new = 3, .ended = true}};
+  chooser.observe(one.view, plan, {.rows = ended});
+  EXPECT_NEAR(plan_of(&chooser, one.view).expected_tokens, coupled_tokens(4.0 / 5, 3), 1e-5);
+}
+
+TEST(Specactor, ReplicasHaveRatesOfTheirOwn) {
+  TestTick two(2);
+  two.rows[0].rung = two.rows[1].rung = 2;
+  SpecactorChooser chooser(specactor());
+  observe(&chooser, two.view, plan_of(&chooser, two.view), {{4, 4}, {4, 0}});
+  const TickPlan plan = plan_of(&chooser, two.view);
+  EXPECT_NEAR(plan.expected_tokens, coupled_tokens(5.0 / 6, plan.depth) + coupled_tokens(1.0 / 3, plan.depth), 1e-5);
+  two.rows[0].rung = two.rows[1].rung = 1;  // another drafter's: what was seen of them says nothing of it
+  const TickPlan other = plan_of(&chooser, two.view);
+  ASSERT_EQ(other.drafters, 1u);
+  EXPECT_NEAR(other.expected_tokens, 2 * coupled_tokens(0.5, other.depth), 1e-5);
+}
+
+// What others draft is taken alone while they do; else it is on no rung, is not profiled, and no replica is there for it.
+TEST(Specactor, ADrafterOnOtherWorkersIsTakenWhereItDrafts) {
+  ChooserOptions options = specactor();
+  options.drafters[1].decoupled = true;
+  SpecactorChooser chooser(options);
+  TestTick one(1);
+  one.view.decoupled = true;
+  const TickPlan decoupled = plan_of(&chooser, one.view);
+  EXPECT_EQ(decoupled.drafters, 2u);
+  EXPECT_EQ(decoupled.depth, 16);
+  EXPECT_EQ(decoupled.verify_tokens, 16);
+  EXPECT_TRUE(decoupled.row_depth.empty());
+  one.view.decoupled = false;
+  for (int i = 0; i < SpecactorChooser::kProfileTicks; ++i) {
+    const TickPlan plan = plan_of(&chooser, one.view);
+    ASSERT_EQ(plan.drafters, 1u);
+    ASSERT_TRUE(plan.row_depth.empty());
+    observe(&chooser, one.view, plan, {{4, 0}});
+  }
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);  // the profile is made
+  for (int i = 0; i < 5; ++i) observe(&chooser, one.view, decoupled, {{16, 16}});  // its worker looks after it
+  const TickPlan plan = plan_of(&chooser, one.view);
+  EXPECT_EQ(plan.drafters, 1u);  // although next to nothing of it is kept
+  EXPECT_NEAR(plan.expected_tokens, coupled_tokens(1.0 / 34, plan.depth), 1e-5);
+  one.view.decoupled = true;
+  one.rows[0].rung = 2;
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);
+}
+
+// A sample of which nothing is known is neither in the mean nor below it.
+TEST(Specactor, WhoHasNotDraftedKeepsThePlansWindow) {
+  const TestTick five(5);
+  SpecactorChooser chooser(specactor());
+  profile(&chooser, five.view, 0, 3);
+  const int32_t plan_window = plan_of(&chooser, five.view).depth;
+  for (int64_t i = 3; i < SpecactorChooser::kReconfigure; ++i) {
+    observe(&chooser, five.view, plan_of(&chooser, five.view), {{10, 10}, {10, 10}, {10, i % 2 == 0 ? 1 : 2}, {10, 4}, {0, 0}});
+  }
+  // 1, 1, 0.6 and 0.8: the mean is 0.85, and 0.78 with one half more.
+  const TickPlan plan = plan_of(&chooser, five.view);
+  const std::vector<int32_t>& windows = plan.row_depth;
+  EXPECT_EQ(plan.depth, *std::max_element(windows.begin(), windows.end()));
+  EXPECT_EQ(windows, (std::vector<int32_t>{plan_window, plan_window, enumerated_window(0.6, 1, 16), enumerated_window(0.8, 1, 16), plan_window}));
+  EXPECT_GT(windows[3], plan_window);
+  chooser.end_step();
+  EXPECT_EQ(plan_of(&chooser, five.view).row_depth[3], windows[3]);  // the same drafter's
+}
+
 // Where memory runs out in choose(), there is no plan to learn from.
 TEST(Specactor, ATickWithoutAPlanTeachesNothing) {
   const TestTick one(1);
@@ -362,11 +497,12 @@ TEST(Specactor, ATickWithoutAPlanTeachesNothing) {
 TEST(Specactor, ThePlanIsMadeForTheLargestBatchOfAStep) {
   const TestTick many(64), few(4);
   SpecactorChooser chooser(specactor());
-  profile(&chooser, many.view, 0, 4);
-  // p: 256 kept of 256, +1 / +2.
-  const double p = 257.0 / 258;
+  profile(&chooser, many.view, 0, 3);
+  // p: 192 kept of 256, +1 / +2.
+  const double p = 193.0 / 258;
   const int32_t whole = plan_of(&chooser, many.view).depth;
   EXPECT_EQ(whole, enumerated_window(p, 64, 16));
+  ASSERT_NE(whole, enumerated_window(p, 4, 16));
   EXPECT_EQ(plan_of(&chooser, few.view).depth, whole);  // a shrinking batch keeps it
   chooser.end_step();
   EXPECT_EQ(plan_of(&chooser, few.view).depth, enumerated_window(p, 4, 16));
@@ -394,6 +530,16 @@ TEST(Specactor, EveryThousandIterationsThoseBelowTheMeanGetTheirWindow) {
   TestTick next(3);
   next.rows[1].sequence = 77;
   EXPECT_EQ(plan_of(&chooser, next.view).row_depth[1], plan_window);
+}
+
+// ---- By name --------------------------------------------------------------------------------------------------------------
+
+TEST(MakeChooser, MakesThePolicys) {
+  EXPECT_EQ(make_chooser({}), nullptr);
+  EXPECT_NE(dynamic_cast<TltChooser*>(make_chooser(tlt()).get()), nullptr);
+  EXPECT_NE(dynamic_cast<RhymerlChooser*>(make_chooser(rhymerl()).get()), nullptr);
+  EXPECT_NE(dynamic_cast<SpecactorChooser*>(make_chooser(specactor()).get()), nullptr);
+  EXPECT_NE(dynamic_cast<EfficientrolloutChooser*>(make_chooser(efficientrollout()).get()), nullptr);
 }
 
 }  // namespace

@@ -48,6 +48,31 @@ TEST(ParsePolicy, ReadsTheRuleThatTreesGrowBy) {
   EXPECT_FALSE(by_acceptance.value().by_q);
 }
 
+TEST(ParsePolicy, ReadsDecoupledWindows) {
+  const Result<Policy> policy = parse_policy("fixed:ngram+small:6:decoupled");
+  ASSERT_TRUE(policy.ok());
+  EXPECT_TRUE(policy.value().decoupled);
+  EXPECT_EQ(policy.value().depth, 6);
+  EXPECT_EQ(policy.value().top_k, 1);
+  EXPECT_FALSE(parse_policy("fixed:small:6").value().decoupled);
+  for (const char* text : {"fixed:small:decoupled", "fixed:small:6:1:decoupled", "fixed:small:6:1:6:decoupled", "fixed:small:6:decoupled:q",
+                           "fixed:small:6:Decoupled", "auto:decoupled"}) {
+    EXPECT_FALSE(parse_policy(text).ok()) << text;
+  }
+}
+
+TEST(ParsePolicy, KnowsTheLimitsOfNames) {
+  std::string sixteen = "fixed:d0";
+  for (int32_t i = 1; i < 16; ++i) sixteen += "+d" + std::to_string(i);
+  EXPECT_EQ(parse_policy(sixteen + ":2").value().drafters.size(), 16u);
+  EXPECT_FALSE(parse_policy(sixteen + "+d16:2").ok());
+  EXPECT_TRUE(is_drafter_name(std::string(64, 'a')));
+  EXPECT_FALSE(is_drafter_name(std::string(65, 'a')));
+  EXPECT_FALSE(is_drafter_name(""));
+  for (const char c : {' ', '/', ':', '+', '@', '[', '`', '{', '\0'}) EXPECT_FALSE(is_drafter_name(std::string(1, c))) << c;
+  for (const char c : {'a', 'z', 'A', 'Z', '0', '9', '_', '-', '.'}) EXPECT_TRUE(is_drafter_name(std::string(1, c))) << c;
+}
+
 TEST(ParsePolicy, ReadsTheVariantsOfAuto) {
   const Policy plain = parse_policy("auto").value(), all = parse_policy("auto:uncoupled:chain:q:untuned:stragglers:leapfrog").value();
   EXPECT_FALSE(plain.uncoupled || plain.by_q || plain.untuned || plain.stragglers || plain.leapfrog);
@@ -110,6 +135,8 @@ TEST(NameDrafters, LeavesGivenOnesAloneAndKnowsTheLimit) {
   EXPECT_EQ(fixed.drafters, std::vector<std::string>{"self"});
   EXPECT_TRUE(off.drafters.empty());
   EXPECT_TRUE(uses_history_logprobs(fixed));
+  const Policy automatic = parse_policy("auto").value();
+  EXPECT_TRUE(uses_history_logprobs(automatic) && needs_costs(automatic));
   EXPECT_FALSE(needs_costs(fixed) || needs_costs(off));
   Policy specactor = parse_policy("specactor").value();
   EXPECT_FALSE(name_drafters(many, &specactor).ok());  // 17

@@ -77,6 +77,55 @@ TEST(Tuner, DoesNotSaveForLong) {
   EXPECT_LE(looks * 1, Tuner::kExploring * 1000 * 10 + 5 * 10);  // milliseconds: four ticks' saving, and what comes in
 }
 
+// Told to trust the model, it neither corrects it nor looks at what it holds for worse.
+TEST(Tuner, OffTheModelsWordCounts) {
+  Tuner tuner(false);
+  const Arms arms = {{{1.0, 1.0, 0}, {1.2, 9.0, 0}, {1.1, 9.0, 0, true}}};
+  for (int tick = 0; tick < 300; ++tick) {
+    ASSERT_EQ(tuner.choose(4, arms, 10), 1);
+    ASSERT_FALSE(tuner.explored());
+    tuner.observe(4, 1, 10, 10, 1, 10);
+    ASSERT_EQ(tuner.factor(4, 1), 1.0);
+  }
+}
+
+// A hoped-for arm is looked at when it was never seen, and 64 ticks after each look.
+TEST(Tuner, LooksAgainAtWhatIsStale) {
+  Tuner tuner;
+  const Arms arms = {{{1.0, 1.0, 0}, {0, 1.5, 0}, {0, 0.5, 0}}};
+  for (int tick = 0; tick < 200; ++tick) ASSERT_EQ(tuner.choose(4, arms, 10), tick % 64 == 0 ? 1 : 0) << tick;
+}
+
+// Of two it looks at the one that it has not seen for longer.
+TEST(Tuner, LooksAtTheOldestFirst) {
+  Tuner tuner;
+  const Arms arms = {{{1.0, 1.0, 0}, {0, 0, 0, true}, {0, 0, 0, true}}};
+  for (int tick = 0; tick < 10; ++tick) ASSERT_EQ(tuner.choose(4, arms, 10), 1 + tick % 2) << tick;
+}
+
+// Some fifty ticks count: what was wrong long before is forgotten.
+TEST(Tuner, FollowsWhatHasChanged) {
+  Tuner tuner;
+  for (int tick = 0; tick < 300; ++tick) tuner.observe(4, 1, 10, 10, 6, 10);
+  EXPECT_LT(tuner.factor(4, 1), 0.7);
+  for (int tick = 0; tick < 300; ++tick) tuner.observe(4, 1, 10, 10, 10, 10);
+  EXPECT_NEAR(tuner.factor(4, 1), 1, 0.01);
+}
+
+// However wrong the model was, it is held for wrong by a factor of 2 at most.
+TEST(Tuner, CorrectsByTwoAtMost) {
+  Tuner tuner;
+  for (int tick = 0; tick < 500; ++tick) {
+    tuner.observe(4, 1, 10, 10, 0, 10);
+    tuner.observe(4, 2, 10, 10, 1000, 10);
+    tuner.observe(4, 0, 10, 10, 10, 0);  // no time was measured: no record
+  }
+  EXPECT_EQ(tuner.factor(4, 1), 0.5);
+  EXPECT_EQ(tuner.factor(4, 2), 2.0);
+  EXPECT_EQ(tuner.factor(4, 0), 1.0);
+  EXPECT_EQ(tuner.factor(1e9, 2), 1.0);  // more rows than any pass has
+}
+
 // One tick in which the machine did something else does not make an arm bad.
 TEST(Tuner, OutliersCountLittle) {
   Tuner tuner;

@@ -78,6 +78,10 @@ class Usage(ProgramTest):
         self.expect_usage(f"--history {other}: the same file as --trace", *rollout, "--trace", other, "--history", other)
         self.expect_usage(f"--stats {prompts}: the same file as --in", "score", "--model", MODEL, "--in", prompts, "--stats", prompts)
         self.expect_usage(f"-o {prompts}: the same file as the input", "report", prompts, "-o", prompts)
+        for flag in ("--out", "--stats", "--trace", "--history", "--checkpoint"):
+            self.expect_usage(f"{flag} {prompts}: the same file as --drafter", "rollout", "--model", MODEL, "--prompts", "-",
+                              *(() if flag == "--out" else ("--out", other)), flag, prompts,
+                              "--drafter", f"one=model:{MODEL}", "--drafter", f"two=w4:{prompts}")
         with open(prompts, "rb") as stdin, open(prompts, "rb+") as stdout:
             for flags in (("--prompts", "-", "--stats", prompts), ("--prompts", prompts)):
                 done = subprocess.run([BIN, "rollout", "--model", MODEL, *flags], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, check=False)
@@ -128,11 +132,13 @@ class Failures(ProgramTest):
 
     def test_a_converted_file_that_reads_back_wrong(self):
         path = self.folder / "model.otr"
-        code, out, err = outrider("convert", MODEL, "-o", path, "--verify", FLIPS=path)
-        self.assertEqual((code, out), (4, ""), err)
-        self.assertIn(str(path), err)
-        self.assertIn("; the file is removed", err)
-        self.assertEqual(list(self.folder.iterdir()), [])
+        for older in (None, b"an older one"):
+            if older is not None:
+                path.write_bytes(older)
+            code, out, err = outrider("convert", MODEL, "-o", path, "--verify", FLIPS=path)
+            self.assertEqual((code, out), (4, ""), err)
+            self.assertIn(f"; nothing is written to {path}", err)
+            self.assertEqual([file.read_bytes() for file in self.folder.iterdir()], [] if older is None else [older])
 
     def test_a_model_without_tokenizer_takes_token_ids(self):
         for name in ("config.json", "generation_config.json", "model.safetensors"):

@@ -1,8 +1,11 @@
-/* A disk with faults, for LD_PRELOAD: files that read back otherwise than they were written, and syncs that take their time. */
+/* A disk with faults, for LD_PRELOAD: files that read back otherwise than they were written, or not at all, and syncs that take their
+ * time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,8 +14,10 @@
 
 typedef int (*open_function)(const char* path, int flags, ...);
 typedef int (*sync_function)(int fd);
+typedef ssize_t (*read_function)(int fd, void* data, size_t size, off_t offset);
 
-/* FAULTY_DISK_FLIPS=PATH: a bit in the middle of this file, when it is opened for reading. */
+/* FAULTY_DISK_FLIPS=PATH: a bit in the middle of this file, or of one that is to take its place (PATH.xxxxxx), when it is opened for
+ * reading. */
 static void flip(open_function real_open, const char* path) {
   const int fd = real_open(path, O_RDWR);
   struct stat info;
@@ -25,6 +30,11 @@ static void flip(open_function real_open, const char* path) {
   close(fd);
 }
 
+static int is_at(const char* path, const char* place) {
+  const size_t length = strlen(place);
+  return strncmp(path, place, length) == 0 && (path[length] == '\0' || (path[length] == '.' && strlen(path) == length + 7));
+}
+
 int open(const char* path, int flags, ...) {
   open_function real_open;
   const char* flipped = getenv("FAULTY_DISK_FLIPS");
@@ -34,7 +44,7 @@ int open(const char* path, int flags, ...) {
   mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
   va_end(rest);
   *(void**)&real_open = dlsym(RTLD_NEXT, "open");
-  if (flipped != NULL && (flags & O_ACCMODE) == O_RDONLY && strcmp(path, flipped) == 0) flip(real_open, path);
+  if (flipped != NULL && (flags & O_ACCMODE) == O_RDONLY && is_at(path, flipped)) flip(real_open, path);
   return real_open(path, flags, mode);
 }
 
@@ -47,4 +57,26 @@ int fdatasync(int fd) {
   nanosleep(&pause, NULL);
   *(void**)&real_sync = dlsym(RTLD_NEXT, "fdatasync");
   return real_sync(fd);
+}
+
+/* FAULTY_DISK_EIO=PATH: what lies from byte FAULTY_DISK_EIO_FROM of this file on cannot be read. */
+ssize_t pread(int fd, void* data, size_t size, off_t offset) {
+  read_function real_read;
+  const char* unreadable = getenv("FAULTY_DISK_EIO");
+  const char* from = getenv("FAULTY_DISK_EIO_FROM");
+  char link[64], path[4096];
+  *(void**)&real_read = dlsym(RTLD_NEXT, "pread");
+  if (unreadable != NULL && offset + (off_t)size > (from == NULL ? 0 : strtol(from, NULL, 10))) {
+    ssize_t length;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    length = readlink(link, path, sizeof path - 1);
+    if (length > 0) {
+      path[length] = '\0';
+      if (strcmp(path, unreadable) == 0) {
+        errno = EIO;
+        return -1;
+      }
+    }
+  }
+  return real_read(fd, data, size, offset);
 }

@@ -1,5 +1,6 @@
 """rollout --history: the second epoch says the same as without it, in far fewer runs of the model; a damaged file costs speed alone."""
 
+import errno
 import os
 import struct
 import subprocess
@@ -41,8 +42,8 @@ class History(ProgramTest):
                 self.assertLess(torn, efficiency)
                 self.assertEqual(self.epoch(1, "--policy", "fixed:history:16", *flags)[:2], (plain, ""))
 
-    def refused(self, code, needle, history):
-        got, out, err = outrider("rollout", "--model", MODEL, *FLAGS, "--history", history, stdin=to_lines(problems(1)))
+    def refused(self, code, needle, history, **disk):
+        got, out, err = outrider("rollout", "--model", MODEL, *FLAGS, "--history", history, stdin=to_lines(problems(1)), **disk)
         self.assertEqual((got, out), (code, ""), err)
         self.assertIn(needle, err)
 
@@ -51,14 +52,29 @@ class History(ProgramTest):
         file = self.folder / "h"
         self.epoch(0, "--history", file)
         header = struct.pack("<8sQQ", b"OUTRHIST", 2, 24)
-        newer = header + struct.pack("<Q", xxh64(header)) + file.read_bytes()[32:]
+        whole = file.read_bytes()
+        newer = header + struct.pack("<Q", xxh64(header)) + whole[32:]
         file.write_bytes(newer)
         self.refused(3, "version 2 of the format; this library reads version 1", file)
         self.assertEqual(file.read_bytes(), newer)
+        for damaged in (b"a diary", whole[:31], bytes([whole[0], whole[1] ^ 1]) + whole[2:], whole[:20] + b"\1" + whole[21:]):
+            file.write_bytes(damaged)
+            self.refused(3, "not a history file", file)
+            self.assertEqual(file.read_bytes(), damaged)
         loop = self.folder / "loop"
         loop.symlink_to(loop)
         self.refused(3, os.strerror(40), loop)  # ELOOP
         self.assertTrue(loop.is_symlink())
+
+    def test_what_a_disk_does_not_read_is_not_overwritten(self):
+        """Not damage: another time it may be read."""
+        file = (self.folder / "h").resolve()
+        self.epoch(0, "--history", file)
+        whole = file.read_bytes()
+        for offset in (0, 40, len(whole) // 2):
+            self.refused(3, os.strerror(errno.EIO), file, EIO=file, EIO_FROM=offset)
+            self.assertEqual(file.read_bytes(), whole)
+            self.assertEqual(list(self.folder.iterdir()), [file, *self.folder.glob("stats.json")])
 
     def test_a_place_that_cannot_be_written_is_found_at_once(self):
         self.refused(4, "/nonexistent/h: cannot create a temporary file beside it", "/nonexistent/h")

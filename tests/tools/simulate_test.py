@@ -68,6 +68,16 @@ class Simulate(ProgramTest):
             self.expect(2, "draft-with", *layout, flag)
         self.expect(2, "draft-with", *SMALL, "--draft-with", "small")
 
+    def test_a_profile_is_not_drawn_over(self):
+        first, second = self.folder / "first.json", self.folder / "second.json"
+        for path in (first, second):
+            path.write_bytes((CLUSTER / "qwen2.5-32b-tp8.json").read_bytes())
+        before = first.read_bytes()
+        for plot in (first, second):
+            self.expect(2, f"--plot {plot}: the same file as --profile", "--profile", f"8:{first}", "--profile", second,
+                        "--drafters", CLUSTER / "drafters.json", "--workers", "8", "--requests", "256", "--plot", plot)
+            self.assertEqual((first.read_bytes(), second.read_bytes()), (before, before))
+
     def test_what_it_refuses(self):
         self.expect(2, "--workers is required", *PROFILES)
         self.expect(2, "--profile is required", "--workers", "2")

@@ -1,6 +1,5 @@
 // outrider convert: a Hugging Face folder as one .otr file, in the layout that the CPU kernels read.
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -28,7 +27,7 @@ constexpr const char* kUsage =
     "Usage: outrider convert MODEL -o FILE.otr [--jobs N] [--small | --no-compress] [--verify]\n\nWrites a model folder as one .otr file.\n";
 constexpr const char* kNotes =
     "\nFILE appears only when it is complete and on disk. Every command takes it where it takes a folder.\n"
-    "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify, which removes it.\n";
+    "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify: an older file stays then.\n";
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 uint64_t piece_bytes(const WeightPiece& piece) {
@@ -42,8 +41,24 @@ OtrCoding coding_of(const WeightPiece& piece, bool small) {
   return small || piece_bytes(piece) < kLarge ? OtrCoding::kPlanes : OtrCoding::kNibbles;
 }
 
-void write_otr(const std::string& folder, const std::string& path, bool compress, bool small, OpenModel& model, const WeightPlan& plan,
-               ThreadPool& pool) {
+// Reads everything back from the file of this name, and compares it with the folder.
+Status verify_otr(const std::string& name, OpenModel& model, const WeightPlan& plan, ThreadPool& pool) {
+  OTR_ASSIGN_OR_RETURN(OpenModel written, open_model(name));
+  std::vector<uint8_t> expected, found;
+  for (size_t i = 0; i < plan.pieces.size(); ++i) {
+    const WeightPiece& piece = plan.pieces[i];
+    expected.resize(piece_bytes(piece));
+    found.resize(expected.size());
+    OTR_RETURN_IF_ERROR(model.weights->read(piece, expected.data(), pool));
+    OTR_RETURN_IF_ERROR(written.weights->read(piece, found.data(), pool));
+    if (expected != found) return bad_input(name + ": " + piece.name + ": differs from the folder");
+    show_percent("verifying", i + 1, plan.pieces.size());
+  }
+  return {};
+}
+
+void write_otr(const std::string& folder, const std::string& path, const Flags& flags, OpenModel& model, const WeightPlan& plan, ThreadPool& pool) {
+  const bool compress = !flags.given("no-compress"), small = flags.given("small");
   std::vector<std::pair<const char*, std::string>> files;
   std::vector<OtrPlanned> items;
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json"}) {
@@ -63,32 +78,12 @@ void write_otr(const std::string& folder, const std::string& path, bool compress
     check(writer.add_weight(piece.name, data.data(), data.size(), coding_of(piece, small), pool));
     show_percent("converting", i + 1, plan.pieces.size());
   }
-  check(writer.finish());
-}
-
-// Reads everything back and compares it with the folder.
-void verify_otr(const std::string& path, OpenModel& model, const WeightPlan& plan, ThreadPool& pool) {
-  OpenModel written = check(open_model(path));
-  std::vector<uint8_t> expected, found;
-  for (size_t i = 0; i < plan.pieces.size(); ++i) {
-    const WeightPiece& piece = plan.pieces[i];
-    expected.resize(piece_bytes(piece));
-    found.resize(expected.size());
-    check(model.weights->read(piece, expected.data(), pool));
-    check(written.weights->read(piece, found.data(), pool));
-    if (expected != found) throw Failure(kExitFailure, path + ": " + piece.name + ": differs from the folder");
-    show_percent("verifying", i + 1, plan.pieces.size());
-  }
-}
-
-// What cannot be read back is left to nobody.
-void verify_or_remove(const std::string& path, OpenModel& model, const WeightPlan& plan, ThreadPool& pool) {
-  try {
-    verify_otr(path, model, plan, pool);
-  } catch (const Failure& failure) {
-    const bool gone = ::unlink(path.c_str()) == 0;
-    throw Failure(kExitFailure, std::string("--verify: ") + failure.what() + (gone ? "; the file is removed" : "; the file could not be removed"));
-  }
+  if (!flags.given("verify")) return check(writer.finish());
+  check(writer.finish([&](const std::string& name) -> Status {
+    const Status status = verify_otr(name, model, plan, pool);
+    if (status.ok()) return {};
+    return {StatusCode::kIoError, "--verify: " + status.message() + "; nothing is written to " + path};
+  }));
 }
 
 uint64_t file_size(const std::string& path) {
@@ -116,8 +111,7 @@ int convert_command(int argc, char** argv) {
   load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
   if (flags.given("small") && flags.given("no-compress")) throw Failure(kExitUsage, "--small and --no-compress exclude each other");
-  write_otr(folder, path, !flags.given("no-compress"), flags.given("small"), model, plan, pool);
-  if (flags.given("verify")) verify_or_remove(path, model, plan, pool);
+  write_otr(folder, path, flags, model, plan, pool);
   uint64_t raw = 0;
   for (const WeightPiece& piece : plan.pieces) raw += piece_bytes(piece);
   std::printf("%s: %llu bytes, %.1f %% of the weights' %llu, in %.2f s%s\n", path.c_str(),

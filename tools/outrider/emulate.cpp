@@ -316,7 +316,7 @@ int emulate_command(int argc, char** argv) {
   std::optional<OutputFile> samples, stats;
   if (flags.given("samples")) samples.emplace(flags.required("samples"));
   if (flags.given("stats")) stats.emplace(flags.required("stats"));
-  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "samples", "stats", "trace", "history"});
+  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "samples", "stats", "trace", "history"}, drafter_files(flags));
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   Prompts prompts = read_prompts(&input, defaults, tokenizer.get());
   const std::unique_ptr<Engine> engine = make_engine(options);

@@ -4,14 +4,23 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
+#include <vector>
 
 #include "tools/outrider/flags.h"
 
 namespace otr::cli {
 
-// Throws Failure (usage) if a file that a flag of `written` names is also that of another flag, or of an argument that is no flag. Two that
-// are not there yet are told apart by their paths, and devices and pipes may be shared. "-" and an --out that is not given are the standard
-// streams. To be called before anything is truncated.
-void refuse_shared_files(const Flags& flags, std::initializer_list<const char*> read, std::initializer_list<const char*> written);
+// A path that is a part of a flag's value.
+struct ReadFile {
+  std::string flag, path;
+};
+std::vector<ReadFile> drafter_files(const Flags& flags);  // each --drafter NAME=KIND:PATH
+
+// Throws Failure (usage) if a file that a flag of `written` names is also that of another flag, of `others`, or of an argument that is no
+// flag. Two that are not there yet are told apart by their paths, and devices and pipes may be shared. "-" and an --out that is not given are
+// the standard streams. To be called before anything is truncated.
+void refuse_shared_files(const Flags& flags, std::initializer_list<const char*> read, std::initializer_list<const char*> written,
+                         const std::vector<ReadFile>& others = {});
 
 }  // namespace otr::cli

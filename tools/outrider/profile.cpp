@@ -244,7 +244,7 @@ int profile_command(int argc, char** argv) {
   const std::unique_ptr<Profiler> profiler = check_model(std::move(created));
   std::optional<OutputFile> plot;
   if (flags.given("plot")) plot.emplace(flags.required("plot"));
-  refuse_shared_files(flags, {"model"}, {"o", "plot"});
+  refuse_shared_files(flags, {"model"}, {"o", "plot"}, drafter_files(flags));
   resume(profiler.get(), part);
   check(save_profile(profiler->profile(), part));  // a place that cannot be written to fails at once
   sweep(profiler.get(), part);

@@ -156,7 +156,7 @@ int rollout_command(int argc, char** argv) {
   LineReader input(flags.required("prompts"));
   OutputFile output(flags.text("out", "-"));
   StatsFile stats(flags);
-  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "stats", "trace", "history", "checkpoint"});
+  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "stats", "trace", "history", "checkpoint"}, drafter_files(flags));
   if (checkpoint != nullptr && !output.is_regular()) throw Failure(kExitUsage, "--checkpoint needs --out FILE, a regular one");
   const auto load_start = std::chrono::steady_clock::now();
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);

@@ -80,6 +80,7 @@ struct Setting {
   std::vector<AcceptanceLaw> acceptance;  // by drafter
   WorkloadLaw law;
   std::vector<SimulatedRequest> requests;
+  std::vector<ReadFile> profiles;
 };
 
 void read_costs(const Flags& flags, Setting* s) {
@@ -92,6 +93,7 @@ void read_costs(const Flags& flags, Setting* s) {
     const int32_t gpus = counted ? int_flag("profile", text.substr(0, colon), 1) : 1;
     const std::string path = counted ? text.substr(colon + 1) : text;
     if (first.empty()) first = path;
+    s->profiles.push_back({"profile", path});
     s->options.verifiers.push_back({gpus, fitted(path).fits.front().model});
   }
   const Profile drafters = fitted(flags.text("drafters", first));
@@ -237,7 +239,7 @@ int simulate_command(int argc, char** argv) {
   const Setting s = setting_of(flags);
   std::optional<OutputFile> plot;
   if (flags.given("plot")) plot.emplace(flags.required("plot"));
-  refuse_shared_files(flags, {"profile", "drafters", "samples", "stats"}, {"plot"});
+  refuse_shared_files(flags, {"drafters", "samples", "stats"}, {"plot"}, s.profiles);
   Results results;
   for (int m = 0; m < kNumSimulationModes; ++m) {
     Result<SimulationResult> result = simulate(static_cast<SimulationMode>(m), s.options, s.requests);
