@@ -21,6 +21,7 @@ static_assert(sizeof(Element) == 2, "the suite measures bf16");
 struct ProjectionOperands {
   Projection projection;
   int rows;
+  int64_t x_stride;
   Buffer<Element> x;
   Buffer<float> out;
   Buffer<Element> gated;  // instead of `out`
@@ -29,13 +30,15 @@ struct ProjectionOperands {
   // REQUIRES: in_features is a multiple of 128, as it is of every model: rows need no padding, groups no tail.
   ProjectionOperands(RandomArena& arena, const Projection& p, int num_rows) : projection(p), rows(num_rows) {
     const int64_t inputs = int64_t{rows} * p.in_features, outputs = int64_t{rows} * p.out_features;
-    x = std::move(Buffer<Element>::create(inputs, "activations").value());
+    x_stride = linear_row_stride(p.in_features);
+    x = std::move(Buffer<Element>::create(rows * x_stride, "activations").value());
     if (p.gated) {
       gated = std::move(Buffer<Element>::create(outputs / 2, "outputs").value());
       std::memset(static_cast<void*>(gated.data()), 0, gated.bytes());
     }
     out = std::move(Buffer<float>::create(p.gated ? 0 : outputs, "outputs").value());
-    std::memcpy(x.data(), arena.elements(inputs + 777) + 777, x.bytes());  // not the first weights
+    const Element* from = arena.elements(inputs + 777) + 777;  // not the first weights
+    for (int64_t r = 0; r < rows; ++r) std::memcpy(x.data() + r * x_stride, from + r * p.in_features, p.in_features * sizeof(Element));
     std::memset(static_cast<void*>(out.data()), 0, out.bytes());
     if (p.bias) biases.assign(arena.floats(p.out_features), arena.floats(p.out_features) + p.out_features);
     if (p.residual) residuals.assign(arena.floats(outputs), arena.floats(outputs) + outputs);
@@ -44,7 +47,7 @@ struct ProjectionOperands {
   const float* bias() const { return biases.empty() ? nullptr : biases.data(); }
   const float* residual() const { return residuals.empty() ? nullptr : residuals.data(); }
   double activation_bytes() const {
-    return static_cast<double>(x.bytes() + out.bytes() + gated.bytes() + (biases.size() + residuals.size()) * sizeof(float));
+    return static_cast<double>(int64_t{rows} * projection.in_features * sizeof(Element) + out.bytes() + gated.bytes() + (biases.size() + residuals.size()) * sizeof(float));
   }
   uint64_t hash() const { return projection.gated ? xxh64(gated.data(), gated.bytes()) : xxh64(out.data(), out.bytes()); }
 
@@ -79,7 +82,7 @@ struct ProjectionOperands {
   Sum sum(const Weight& weight, int64_t r, int64_t n) const {
     double sum = 0, squares = 0;
     for (int64_t k = 0; k < projection.in_features; ++k) {
-      const double term = static_cast<double>(to_float(x.data()[r * projection.in_features + k])) * weight(n, k);
+      const double term = static_cast<double>(to_float(x.data()[r * x_stride + k])) * weight(n, k);
       sum += term;
       squares += term * term;
     }
@@ -107,7 +110,7 @@ Work projection_work(Suite& suite, const Projection& p, int rows, const Packed* 
     (suite.kernels().*kOp)(Params{o.rows,
                                   {q.in_features, q.out_features, weights + call % copies * stride, o.bias()},
                                   o.x.data(),
-                                  q.in_features,
+                                  o.x_stride,
                                   o.residual(),
                                   o.out.data(),
                                   q.out_features,

@@ -71,14 +71,14 @@ Status ForwardProgram::allocate_activations(const Parts& parts) {
   b.max_rows = bucket_.max_rows;
   b.max_logit_rows = bucket_.max_logit_rows;
   OTR_ASSIGN_OR_RETURN(b.residual, Buffer<float>::create(rows * c.hidden_size, "residual", a));
-  OTR_ASSIGN_OR_RETURN(b.normed, Buffer<Element>::create(rows * linear_padded(c.hidden_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.normed, Buffer<Element>::create(rows * row_stride(c.hidden_size), "activations", a));
   OTR_ASSIGN_OR_RETURN(b.qkv, Buffer<float>::create(rows * qkv_size, "activations", a));
   OTR_ASSIGN_OR_RETURN(b.q, Buffer<Element>::create(rows * q_size, "activations", a));
-  OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * linear_padded(q_size), "activations", a));
-  OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * linear_padded(c.intermediate_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * row_stride(q_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * row_stride(c.intermediate_size), "activations", a));
   OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
   OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
-  OTR_ASSIGN_OR_RETURN(b.logit_normed, Buffer<Element>::create(bucket_.max_logit_rows * linear_padded(c.hidden_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.logit_normed, Buffer<Element>::create(bucket_.max_logit_rows * row_stride(c.hidden_size), "activations", a));
   if (a == nullptr) {
     OTR_ASSIGN_OR_RETURN(b.fault, Buffer<uint8_t>::create(rows, "fault flags"));
     return {};
@@ -135,7 +135,7 @@ void ForwardProgram::build_head(const Parts& parts) {
   Buffers& b = *buffers_;
   const RmsNormParams norm{.num_rows = 0, .hidden_size = c.hidden_size, .eps = static_cast<float>(c.rms_norm_eps), .x = b.residual.data(),
                            .row_index = nullptr, .weight = w.final_norm(), .out = b.logit_normed.data(),
-                           .out_stride = linear_padded(c.hidden_size)};
+                           .out_stride = row_stride(c.hidden_size)};
   lists_->head.push_back([norm, on = parts.on, op = parts.kernels.rmsnorm](const RowBatch& rows) {
     RmsNormParams p = norm;
     p.num_rows = rows.num_logit_rows;
@@ -158,7 +158,7 @@ void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, 
       op(p, on);
     });
   };
-  const int64_t x_stride = linear_padded(weight.in_features);
+  const int64_t x_stride = row_stride(weight.in_features);
   const float* residual = out.add_residual ? out.sums : nullptr;
   if (quantized != nullptr) {
     launch(LinearW4Params{.num_rows = 0, .weight = *quantized, .x = x, .x_stride = x_stride, .residual = residual,
@@ -182,11 +182,11 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   Buffers& b = *buffers_;
   std::vector<Launch>* launches = &lists_->layers;
   const float eps = static_cast<float>(c.rms_norm_eps);
-  const int64_t padded_hidden = linear_padded(c.hidden_size), q_size = int64_t{c.num_heads} * c.head_dim;
+  const int64_t q_size = int64_t{c.num_heads} * c.head_dim;
 
   const auto rmsnorm = [&](const float* weight) {
     const RmsNormParams base{.num_rows = 0, .hidden_size = c.hidden_size, .eps = eps, .x = b.residual.data(), .row_index = nullptr,
-                             .weight = weight, .out = b.normed.data(), .out_stride = padded_hidden};
+                             .weight = weight, .out = b.normed.data(), .out_stride = row_stride(c.hidden_size)};
     launches->push_back([base, op = k.rmsnorm, on](const RowBatch& rows) {
       RmsNormParams p = base;
       p.num_rows = rows.num_rows;
@@ -212,7 +212,7 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   });
   const AttentionParams attend{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout,
                                .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)), .q = b.q.data(), .pages = pages,
-                               .out = b.attended.data(), .out_stride = linear_padded(q_size),
+                               .out = b.attended.data(), .out_stride = row_stride(q_size),
                                .max_keys = static_cast<int32_t>(context_limit(c)), .workspace = b.workspace.data(),
                                .workspace_size = static_cast<int64_t>(b.workspace.size())};
   launches->push_back([attend, op = k.attention, on](const RowBatch& rows) {
@@ -223,7 +223,7 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   linear(&LayerWeights::o, &QuantizedWeights::Layer::o, b.attended.data(), {.sums = b.residual.data(), .add_residual = true});
   rmsnorm(lw.post_norm);
   linear(&LayerWeights::gate_up, &QuantizedWeights::Layer::gate_up, b.normed.data(),
-         {.gated = b.activated.data(), .gated_stride = linear_padded(c.intermediate_size)});
+         {.gated = b.activated.data(), .gated_stride = row_stride(c.intermediate_size)});
   linear(&LayerWeights::down, &QuantizedWeights::Layer::down, b.activated.data(),
          {.sums = b.residual.data(), .add_residual = true});
 }

@@ -106,6 +106,8 @@ class ForwardProgram {
     LaunchContext on;
   };
   Status allocate(const Parts& parts, const ProgramOptions& options);
+  // Elements between rows of `n` activations.
+  int64_t row_stride(int64_t n) const { return accelerator_ != nullptr ? linear_padded(n) : linear_row_stride(n); }
   Status allocate_activations(const Parts& parts);
   Status capture(const Parts& parts, const ProgramOptions& options);
   void build(const Parts& parts);

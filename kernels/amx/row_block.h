@@ -28,14 +28,24 @@ OTR_INLINE void amx_configure_rows(int upper, int lower) {
   tile_configure(config);
 }
 
-// kBoth: the block has more than 16 rows. REQUIRES: tiles configured to its row counts.
-template <bool kBoth>
+// kBoth: the block has more than 16 rows. kFetchAhead: bytes ahead of its use that the weight is fetched, where it comes from memory.
+// kAdd: to what `out` has. REQUIRES: tiles configured to its row counts.
+template <bool kBoth, int64_t kFetchAhead = 0, bool kAdd = false>
 OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, const Element* w, int64_t steps, AmxBlock* out) {
+  constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
   const int64_t row_bytes = x_stride * 2;
   const Element* lower = x + kTileRows * x_stride;
-  tile_zero<0>();
-  tile_zero<1>();
-  if constexpr (kBoth) {
+  if constexpr (kAdd) {
+    tile_load<0>(&out->row[0][0], kStride);
+    tile_load<1>(&out->row[0][kTileColumns], kStride);
+  } else {
+    tile_zero<0>();
+    tile_zero<1>();
+  }
+  if constexpr (kBoth && kAdd) {
+    tile_load<2>(&out->row[kTileRows][0], kStride);
+    tile_load<3>(&out->row[kTileRows][kTileColumns], kStride);
+  } else if constexpr (kBoth) {
     tile_zero<2>();
     tile_zero<3>();
   }
@@ -50,8 +60,11 @@ OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, cons
       tile_dot<2, 5, 6>();
       tile_dot<3, 5, 7>();
     }
+    if constexpr (kFetchAhead > 0) {
+#pragma GCC unroll 32
+      for (int line = 0; line < 32; ++line) __builtin_prefetch(reinterpret_cast<const char*>(w) + kFetchAhead + line * 64);
+    }
   }
-  constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
   tile_store<0>(&out->row[0][0], kStride);
   tile_store<1>(&out->row[0][kTileColumns], kStride);
   if constexpr (kBoth) {

@@ -63,6 +63,13 @@ OTR_INLINE void tile_load(const void* base, int64_t stride) {
   __asm__ volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(base), "r"(stride) : "memory");
 }
 
+// The same of what is not read again soon: it leaves the lines alone that L1 holds.
+template <int kTile>
+OTR_INLINE void tile_load_once(const void* base, int64_t stride) {
+  static_assert(kTile >= 0 && kTile < 8);
+  __asm__ volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(base), "r"(stride) : "memory");
+}
+
 template <int kTile>
 OTR_INLINE void tile_store(void* base, int64_t stride) {
   static_assert(kTile >= 0 && kTile < 8);

@@ -49,6 +49,11 @@ OTR_INLINE void tile_load(const void* base, int64_t stride) {
 }
 
 template <int kTile>
+OTR_INLINE void tile_load_once(const void* base, int64_t stride) {
+  tile_load<kTile>(base, stride);
+}
+
+template <int kTile>
 OTR_INLINE void tile_store(void* base, int64_t stride) {
   assert(soft_tiles.configured);
   for (int r = 0; r < soft_tiles.config.rows[kTile]; ++r) {

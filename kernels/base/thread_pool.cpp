@@ -3,8 +3,11 @@
 #include <immintrin.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 
 #include "kernels/base/fp_env.h"
 
@@ -14,7 +17,19 @@ namespace {
 // About 200 us: longer than the gap between two launches of a tick, or two ticks, far shorter than a scheduling quantum.
 constexpr int kSpins = 16000;
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
+char* make_scratch(size_t bytes) {
+  bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* data = std::aligned_alloc(kHugePage, bytes);
+  if (data == nullptr) throw std::bad_alloc();
+  madvise(data, bytes, MADV_HUGEPAGE);  // advice: refusal costs speed only
+  return static_cast<char*>(data);
+}
+
 }  // namespace
+
+void ThreadPool::Freed::operator()(char* p) const { std::free(p); }
 
 int ThreadPool::affinity_count() {
   cpu_set_t set;
@@ -22,7 +37,8 @@ int ThreadPool::affinity_count() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads > 0 ? num_threads : affinity_count()) {
+ThreadPool::ThreadPool(int num_threads, bool pin)
+    : num_threads_(num_threads > 0 ? num_threads : affinity_count()), scratch_(make_scratch(static_cast<size_t>(num_threads_) * kScratchBytes)) {
   cpu_set_t set;
   if (pin && sched_getaffinity(0, sizeof set, &set) == 0) {
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
