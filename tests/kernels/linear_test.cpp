@@ -166,6 +166,22 @@ TEST_P(Linear, ARowIsTheSameAmongThousandRows) {
   }
 }
 
+// More inputs and outputs than a panel or a task takes on any path, and rows that do not fill their last block.
+TEST_P(Linear, ARowIsTheSameAmongPanels) {
+  const Problem problem(71, 1100, 560);
+  const std::vector<float> batch = problem.run(*kernels, 0, 71, true, 2);
+  for (const int r : {0, 15, 31, 32, 63, 64, 70}) {
+    const auto row = batch.begin() + r * problem.out_stride;
+    EXPECT_TRUE(same_bits(problem.run(*kernels, r, 1, true), std::vector<float>(row, row + problem.out_stride))) << r;
+  }
+}
+
+TEST_P(Linear, NoRowsAreNoWork) {
+  const Problem problem(1, 64, 32);
+  ThreadPool pool(2);
+  kernels->linear({0, problem.weight(true), nullptr, problem.x_stride, nullptr, nullptr, problem.out_stride}, pool);
+}
+
 TEST_P(Linear, TheResidualMayBeTheOutput) {
   const Problem problem(37, 100, 45);
   const std::vector<float> apart = problem.run(*kernels, 0, 37, true);
