@@ -10,6 +10,8 @@
 // go by: 32 outputs of the weight's panel (32 KB) lie in L1 for all rows of the task, x comes from L2 and does not stay in L1.
 // Roofline: up to 32 rows are bound by memory. Many rows: a product per tile load. With all operands in cache 0.65 of the products
 // alone were measured, 0.8 of which is the clock: it falls where operands change with every product.
+#include <algorithm>
+
 #include "kernels/amx/row_block.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/linear/linear_vec.h"
@@ -24,6 +26,8 @@ constexpr int kPanelSteps = 16;    // of 32 inputs: the weight's 32 outputs of a
 constexpr int kMostRowBlocks = 16, kMostBlocks = 16;
 static_assert(kMostRowBlocks * kMostBlocks * sizeof(AmxBlock) <= ThreadPool::kScratchBytes);
 
+int divide_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
+
 void finish_rows(const LinearParams& p, int64_t row, int rows, int64_t block, const AmxBlock& sums) {
   for (int r = 0; r < rows; ++r) {
     linear_finish(p, row + r, block, VecAvx512::load(sums.row[r]), VecAvx512::load(sums.row[r] + kLinearTileN));
@@ -32,25 +36,32 @@ void finish_rows(const LinearParams& p, int64_t row, int rows, int64_t block, co
 
 // ---- Few rows
 
-constexpr int64_t kFetchAhead = 3072;  // bytes of the weight
+constexpr int64_t kFetchAhead = 3072;        // bytes of the weight
+constexpr int64_t kTaskBytes = 256 << 10;  // of the weight: longer streams gain nothing
 
-// A block of the weight for up to 32 rows. REQUIRES: tiles configured to them.
+// Blocks [begin, end) of the weight for all rows: side by side in memory, so that what is fetched ahead runs on from one to the next.
+// REQUIRES: tiles configured to the rows.
 template <bool kBoth>
-OTR_INLINE void multiply_block(const LinearParams& p, int64_t row, int rows, int64_t block, int64_t steps) {
-  AmxBlock sums;
-  const Element* w = p.weight.packed + block * steps * kAmxStepElements;
-  amx_multiply_configured<kBoth, kFetchAhead>(p.x + row * p.x_stride, p.x_stride, w, steps, &sums);
-  finish_rows(p, row, rows, block, sums);
+OTR_INLINE void multiply_blocks(const LinearParams& p, int64_t begin, int64_t end) {
+  const int64_t steps = linear_padded(p.weight.in_features) / kLinearStepK;
+  for (int64_t block = begin; block < end; ++block) {
+    AmxBlock sums;
+    amx_multiply_configured<kBoth, kFetchAhead>(p.x, p.x_stride, p.weight.packed + block * steps * kAmxStepElements, steps, &sums);
+    finish_rows(p, 0, p.num_rows, block, sums);
+  }
 }
 
 void multiply_few(const LinearParams& p, ThreadPool& pool) {
-  const int64_t steps = linear_padded(p.weight.in_features) / kLinearStepK;
-  const int blocks = static_cast<int>(linear_padded(p.weight.out_features) / kLinearBlockN);
-  pool.parallel_for(blocks, [&](int block, int) {
+  const int64_t blocks = divide_up(p.weight.out_features, kLinearBlockN);
+  const int64_t block_bytes = linear_padded(p.weight.in_features) * kLinearBlockN * 2;
+  const int64_t most = std::max<int64_t>(1, kTaskBytes / block_bytes), fair = std::max<int64_t>(1, blocks / (4 * pool.num_threads()));
+  const int64_t size = std::min(most, fair);
+  pool.parallel_for(divide_up(blocks, size), [&](int task, int) {
+    const int64_t begin = task * size, end = std::min(blocks, begin + size);
     const bool both = p.num_rows > kTileRows;
     amx_configure_rows(both ? kTileRows : p.num_rows, both ? p.num_rows - kTileRows : kTileRows);
-    if (both) multiply_block<true>(p, 0, p.num_rows, block, steps);
-    else multiply_block<false>(p, 0, p.num_rows, block, steps);
+    if (both) multiply_blocks<true>(p, begin, end);
+    else multiply_blocks<false>(p, begin, end);
     tile_release();
   });
 }
@@ -164,8 +175,6 @@ void multiply_many(const LinearParams& p, const ManyRows& task, AmxBlock* sums) 
   }
   tile_release();
 }
-
-int divide_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
 void multiply_many(const LinearParams& p, ThreadPool& pool) {
   const int blocks = divide_up(p.weight.out_features, kLinearBlockN), row_blocks = divide_up(p.num_rows, kAmxBlockRows);
