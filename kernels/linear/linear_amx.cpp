@@ -28,9 +28,16 @@ static_assert(kMostRowBlocks * kMostBlocks * sizeof(AmxBlock) <= ThreadPool::kSc
 
 int divide_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
-void finish_rows(const LinearParams& p, int64_t row, int rows, int64_t block, const AmxBlock& sums) {
-  for (int r = 0; r < rows; ++r) {
-    linear_finish(p, row + r, block, VecAvx512::load(sums.row[r]), VecAvx512::load(sums.row[r] + kLinearTileN));
+// The finished sums of up to 32 rows by 32 outputs.
+struct FinishedBlock {
+  const AmxBlock* sums = nullptr;
+  int64_t row = 0, block = 0;
+  int rows = 0;
+};
+
+OTR_INLINE void finish_rows(const LinearParams& p, const FinishedBlock& f, int begin, int end) {
+  for (int r = begin; r < end && r < f.rows; ++r) {
+    linear_finish(p, f.row + r, f.block, VecAvx512::load(f.sums->row[r]), VecAvx512::load(f.sums->row[r] + kLinearTileN));
   }
 }
 
@@ -47,7 +54,7 @@ OTR_INLINE void multiply_blocks(const LinearParams& p, int64_t begin, int64_t en
   for (int64_t block = begin; block < end; ++block) {
     AmxBlock sums;
     amx_multiply_configured<kBoth, kFetchAhead>(p.x, p.x_stride, p.weight.packed + block * steps * kAmxStepElements, steps, &sums);
-    finish_rows(p, 0, p.num_rows, block, sums);
+    finish_rows(p, {&sums, 0, block, p.num_rows}, 0, kAmxBlockRows);
   }
 }
 
@@ -74,10 +81,11 @@ struct Fetch {
   int64_t stride;
 };
 
-// sums (+)= x W^T over a panel of 32 rows by 32 outputs. `ahead`: lines of the weight a step, for the next panel.
-template <int kAhead>
+// sums (+)= x W^T over a panel of 32 rows by 32 outputs. kAhead: lines of the weight a step that are fetched for the next panel.
+// beside(step): vector work for the ports that the products leave free.
+template <int kAhead, typename Beside>
 OTR_INLINE void multiply_panel(const Element* x, int64_t x_stride, const Element* w, int steps, bool first, AmxBlock* sums, Fetch next,
-                               const char* next_weight) {
+                               const char* next_weight, const Beside& beside) {
   constexpr int64_t kStride = sizeof sums->row[0];
   const int64_t row_bytes = x_stride * 2;
   const Element* lower = x + kTileRows * x_stride;
@@ -112,6 +120,7 @@ OTR_INLINE void multiply_panel(const Element* x, int64_t x_stride, const Element
     w += kAmxStepElements;
     next.at += 2 * next.stride;
     next_weight += 64 * kAhead;
+    beside(step);
   }
   tile_store<0>(&sums->row[0][0], kStride);
   tile_store<1>(&sums->row[0][kTileColumns], kStride);
@@ -141,6 +150,7 @@ void multiply_many(const LinearParams& p, const ManyRows& task, AmxBlock* sums) 
   const int64_t steps = linear_padded(p.weight.in_features) / kLinearStepK;
   const int panels = static_cast<int>((steps + kPanelSteps - 1) / kPanelSteps);
   const int row_blocks = (task.rows + kAmxBlockRows - 1) / kAmxBlockRows;
+  FinishedBlock finished;  // whose rows wait for the next block's products
   amx_configure_rows(kTileRows, kTileRows);
   for (int panel = 0; panel < panels; ++panel) {
     const int64_t begin = steps * panel / panels;
@@ -163,16 +173,23 @@ void multiply_many(const LinearParams& p, const ManyRows& task, AmxBlock* sums) 
         } else if (last) {
           next = {reinterpret_cast<const char*>(p.out + row * p.out_stride + block * kLinearBlockN), 4 * p.out_stride};
         }
-        if (rows == kAmxBlockRows) {
-          multiply_panel<kAhead>(x, p.x_stride, w, panel_steps, first, block_sums, next, next_weight + i * panel_steps * kAhead * 64);
-        } else {
+        const char* next_part = next_weight + i * panel_steps * kAhead * 64;
+        if (rows < kAmxBlockRows) {
           multiply_rest(x, p.x_stride, rows, w, panel_steps, first, block_sums);
           amx_configure_rows(kTileRows, kTileRows);
+          finish_rows(p, finished, 0, kAmxBlockRows);
+        } else if (last) {
+          const int a_step = divide_up(finished.rows, panel_steps);
+          multiply_panel<kAhead>(x, p.x_stride, w, panel_steps, first, block_sums, next, next_part,
+                                 [&](int step) { finish_rows(p, finished, step * a_step, (step + 1) * a_step); });
+        } else {
+          multiply_panel<kAhead>(x, p.x_stride, w, panel_steps, first, block_sums, next, next_part, [](int) {});
         }
-        if (last) finish_rows(p, row, rows, block, *block_sums);
+        if (last) finished = {block_sums, row, block, rows};
       }
     }
   }
+  finish_rows(p, finished, 0, kAmxBlockRows);
   tile_release();
 }
 
