@@ -42,21 +42,45 @@ OTR_INLINE __m512i w4_pair(const W4Piece& piece, int i, __m512i table) {
   return _mm512_permutexvar_epi16(i < 2 ? bytes : _mm512_srli_epi16(bytes, 8), table);
 }
 
+// What every piece needs, in registers: left to itself the compiler reads table and mask from memory for each.
+struct W4Constants {
+  __m512i table = w4_table(), mask = _mm512_set1_epi8(15);
+  W4Constants() { __asm__("" : "+v"(table), "+v"(mask)); }
+};
+
+// A step of linear as bf16: 32 inputs of 32 outputs from 512 bytes of nibbles.
+struct alignas(64) W4Step {
+  Element pair[2][16][32];  // [tile][pair][16 outputs x 2 inputs]
+};
+inline constexpr int kW4StepPieces = kLinearStepK / kW4PieceK;
+inline constexpr int kW4StepBytes = kW4StepPieces * kW4PieceBytes;
+
+OTR_INLINE void w4_expand_step(const uint8_t* nibbles, const __m512i* offsets, const W4Constants& c, W4Step* out) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 2 * kW4StepPieces; ++i) {
+    const int piece = i / 2, tile = i % 2;
+    const __m512i q = _mm512_load_si512(nibbles + i * kW4TileBytes);
+    const __m512i low = _mm512_add_epi8(_mm512_and_si512(q, c.mask), offsets[tile]);
+    const __m512i high = _mm512_add_epi8(_mm512_and_si512(_mm512_srli_epi16(q, 4), c.mask), offsets[tile]);
+    Element(*rows)[32] = out->pair[tile] + 4 * piece;
+    _mm512_store_si512(rows[0], _mm512_permutexvar_epi16(low, c.table));
+    _mm512_store_si512(rows[1], _mm512_permutexvar_epi16(high, c.table));
+    _mm512_store_si512(rows[2], _mm512_permutexvar_epi16(_mm512_srli_epi16(low, 8), c.table));
+    _mm512_store_si512(rows[3], _mm512_permutexvar_epi16(_mm512_srli_epi16(high, 8), c.table));
+  }
+}
+
 // A group as bf16, in linear's order: 8 KB, so it stays in L1.
-struct alignas(64) W4Expanded {
-  Element pair[kW4GroupK / kLinearStepK][2][16][32];  // [step][tile][pair][16 outputs x 2 inputs]
+struct W4Expanded {
+  W4Step step[kW4GroupK / kLinearStepK];
 };
 
 OTR_INLINE void w4_expand_group(const uint8_t* words, const uint8_t* nibbles, int pieces, W4Expanded* out) {
-  const __m512i table = w4_table();
+  const W4Constants constants;
   const __m512i offsets[2] = {w4_offsets(words), w4_offsets(words + 64)};
-  for (int piece = 0; piece < pieces; ++piece, nibbles += kW4PieceBytes) {
-#pragma GCC unroll 2
-    for (int tile = 0; tile < 2; ++tile) {
-      const W4Piece q = w4_load(nibbles + tile * kW4TileBytes, offsets[tile]);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) _mm512_store_si512(out->pair[piece / 4][tile][piece % 4 * 4 + i], w4_pair(q, i, table));
-    }
+  for (int step = 0; step < pieces / kW4StepPieces; ++step, nibbles += kW4StepBytes) {
+    w4_expand_step(nibbles, offsets, constants, out->step + step);
+    for (int line = 0; line < kW4StepBytes; line += 64) __builtin_prefetch(nibbles + kW4PrefetchBytes + line);
   }
 }
 
