@@ -51,7 +51,10 @@ OTR_INLINE void multiply_block(const LinearW4Params& p, const LinearParams& shap
   const uint8_t* words = p.weight.packed + block * w4_cpu_block_bytes(in_features);
   W4Step ring[2];
   PendingGroup pending[2];
-  AmxBlock sums = {};
+  AmxBlock sums;
+  for (int r = 0; r < p.num_rows; ++r) {
+    for (int tile = 0; tile < 2; ++tile) store(sums.row[r] + tile * kLinearTileN, VecAvx512::zero());
+  }
   __m512i offsets[2] = {w4_offsets(words), w4_offsets(words + 64)};
   const uint8_t* nibbles = words + kW4WordsBytes;
   w4_expand_step(nibbles, offsets, constants, &ring[0]);
