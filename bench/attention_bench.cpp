@@ -1,5 +1,6 @@
-// attention: decoding (a row of each sequence), verification (8 drafted rows of one) and prefill (512 rows of one), at the end
-// of contexts of 128 … 32768 keys. Layers and sequences are rotated: keys and values come from memory.
+// attention: decoding (a row of each sequence), the same for a group of samples that share their prompt, verification (8 drafted rows of
+// one) and prefill (512 rows of one, or all its 4096), at the end of contexts of 128 … 32768 keys. Flops are of the keys that a row sees.
+// Layers and sequences are rotated: keys and values come from memory.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,12 +20,14 @@ constexpr int64_t kMaxPageBytes = int64_t{1280} << 20;  // of a case: 32768 toke
 struct AttentionShape {
   const char* kind;
   int sequences, rows, context;  // `rows` of each sequence, the last of them at position context - 1
+  int shared = 0;                // keys that the sequences have in common; whole pages
 };
 constexpr AttentionShape kShapes[] = {{"decode", 1, 1, 128},     {"decode", 1, 1, 1024},    {"decode", 1, 1, 8192},
                                       {"decode", 1, 1, 32768},   {"decode", 16, 1, 128},    {"decode", 16, 1, 1024},
-                                      {"decode", 16, 1, 8192},   {"verify", 1, 8, 1024},    {"verify", 1, 8, 8192},
-                                      {"prefill", 1, 512, 512},  {"prefill", 1, 512, 2048}, {"prefill", 1, 512, 8192},
-                                      {"prefill", 1, 512, 32768}};
+                                      {"decode", 16, 1, 8192},   {"decode", 1, 1, 4160},    {"group", 8, 1, 4160, 4096},
+                                      {"verify", 1, 8, 1024},    {"verify", 1, 8, 8192},    {"prefill", 1, 512, 512},
+                                      {"prefill", 1, 512, 2048}, {"prefill", 1, 512, 8192}, {"prefill", 1, 512, 32768},
+                                      {"prefill", 1, 4096, 4096}};
 
 class AttentionOperands {
  public:
@@ -36,7 +39,7 @@ class AttentionOperands {
     layout_.num_layers = static_cast<int32_t>(std::clamp<int64_t>(kMaxPageBytes / layer_bytes, 1, m.num_layers));
     const int64_t sets = copies_in_rotation(layer_bytes * layout_.num_layers);
     pages_ = suite.arena().elements(sets * pages * layout_.page_elements());
-    add_rows(sets, pages);
+    add_rows(suite, sets, pages);
     const int64_t token = int64_t{m.num_heads} * m.head_dim;  // a multiple of 32 in every model
     const Element* random = suite.arena().elements(num_rows_ * token + 777) + 777;
     q_.assign(random, random + num_rows_ * token);
@@ -56,7 +59,8 @@ class AttentionOperands {
   }
   double flops() const { return 4.0 * model_.num_heads * model_.head_dim * keys(); }
   double bytes() const {
-    const double kv = 2.0 * shape_.sequences * shape_.context * model_.num_kv_heads * model_.head_dim * sizeof(Element);
+    const double keys = shape_.sequences * static_cast<double>(shape_.context - shape_.shared) + shape_.shared;
+    const double kv = 2.0 * keys * model_.num_kv_heads * model_.head_dim * sizeof(Element);
     return kv + static_cast<double>((q_.size() + out_.size()) * sizeof(Element));
   }
   uint64_t hash() const { return xxh64(out_.data(), out_.size() * sizeof(Element)); }
@@ -77,7 +81,7 @@ class AttentionOperands {
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(model_.head_dim)); }
 
   // Every set has pages of its own, in shuffled order.
-  void add_rows(int64_t sets, int64_t pages) {
+  void add_rows(Suite& suite, int64_t sets, int64_t pages) {
     std::vector<PageId> ids(static_cast<size_t>(sets * pages));
     std::iota(ids.begin(), ids.end(), 0);
     Places places;
@@ -88,8 +92,10 @@ class AttentionOperands {
     auto next = ids.begin();
     for (int64_t set = 0; set < sets; ++set) {
       builders_.emplace_back(RowLimits{num_rows_, shape_.sequences, 1, per_sequence},
-                             attention_tile_rows(model_.num_heads, model_.num_kv_heads));
+                             suite.kernels().attention_tile_rows(model_.num_heads, model_.num_kv_heads));
+      const auto first = next;
       for (int s = 0; s < shape_.sequences; ++s, next += per_sequence) {
+        std::copy_n(first, shape_.shared / kPageTokens, next);
         builders_.back().add(tokens, shape_.context - shape_.rows, {&*next, static_cast<size_t>(per_sequence)}, shape_.context);
       }
     }

@@ -99,7 +99,7 @@ constexpr KernelTable kAmx = {
     .page_gather = OnThreads<page_gather>::launch,
     .page_scatter = OnThreads<page_scatter>::launch,
     .clear = clear,
-    .attention_tile_rows = attention_tile_rows,
+    .attention_tile_rows = attention_amx_tile_rows,
     .w4_packed_bytes = w4_cpu_packed_bytes,
 };
 #endif

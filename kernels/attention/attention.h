@@ -11,7 +11,10 @@
 //               q . k_j                            l_i                                   o_i
 //   cpu-avx2    one fma chain                      four chains, j % 4, (0 + 1) + (2 + 3)  one fma chain over j
 //   cpu-avx512  one chain of VDPBF16PS over pairs  likewise                              one chain of VDPBF16PS over pairs of j
-//   cpu-amx     TDPBF16PS over steps of 32         likewise                              TDPBF16PS over steps of 32 keys
+//   cpu-amx     TDPBF16PS over steps of 32         TDPBF16PS over steps of 32 keys        TDPBF16PS over steps of 32 keys
+// cpu-amx keeps running sums instead of merging: with m_i the maximum of split i's dots, m stays where it is unless
+// (m_i - m) * scale * log2(e) > 8, when it becomes m_i and l and o are scaled by exp((m - m_i) * scale); then the split's
+// Element(exp((dot - m) * scale)), rounded from attention_amx_softmax.h's own exp, are added to l as to o, in the sums themselves.
 //
 // Keys after a row's position count exactly zero: exp gives 0 and every slot of a page holds finite values (page.h).
 #pragma once
@@ -29,6 +32,7 @@ class ThreadPool;
 inline constexpr int kAttentionSplit = 256;  // keys; a multiple of kPageTokens
 inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
 inline constexpr int kAttentionLanes = 16;   // query rows x group heads that a vector task holds
+inline constexpr int kAttentionAmxLanes = 128;  // likewise, of cpu-amx
 inline constexpr int kAttentionMaxHeadDim = 256;
 
 // Query tokens of one RowTile: as many as share a vector of lanes with all heads of their group.
@@ -37,7 +41,8 @@ OTR_HOST_DEVICE constexpr int attention_tile_rows(int num_heads, int num_kv_head
   return group >= kAttentionLanes ? 1 : kAttentionLanes / group;
 }
 
-// REQUIRES: head_dim even and at most kAttentionMaxHeadDim; tiles of at most attention_tile_rows rows.
+// REQUIRES: head_dim even and at most kAttentionMaxHeadDim; tiles, and bundles, of at most attention_tile_rows rows (cpu-amx:
+// attention_amx_tile_rows).
 struct AttentionParams {
   const RowBatch* rows;
   int32_t layer;
@@ -57,5 +62,6 @@ void attention_scalar(const AttentionParams& params, ThreadPool& pool);
 void attention_avx2(const AttentionParams& params, ThreadPool& pool);
 void attention_avx512(const AttentionParams& params, ThreadPool& pool);
 void attention_amx(const AttentionParams& params, ThreadPool& pool);
+int attention_amx_tile_rows(int num_heads, int num_kv_heads);
 
 }  // namespace otr

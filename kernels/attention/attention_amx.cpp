@@ -1,19 +1,111 @@
-// cpu-amx: attention_tile.h with TDPBF16PS.
+// cpu-amx: a task is up to 128 lanes (query rows of a TileBundle x heads of one KV head's group), in groups of 16 columns of a tile.
 //
-// Tiles: 0 … 3 = sums of up to 64 rows (keys of a page, or rows of V^T) x 16 lanes; 4 and 5 = 16 rows x 32 of K or V^T, straight
-// from the page; 6 = a step of q or P, [16 pairs][16 lanes][2]. Five loads for four products a step.
-// A head_dim that is not a multiple of 32 leaves a last step of K with fewer columns, or a last tile of V^T with fewer rows:
-// those are copied into a zero-padded tile, so that nothing past the operand is read and no stray value meets a zero.
-// Reduction order: dot, steps of 32 of head_dim ascending; O, steps of 32 keys ascending from the split's first key on. Inside a
+//   for each split of kAttentionSplit keys, ascending                      (see attention.h)
+//     for each block of up to four groups                                  one load of K or V^T serves them all
+//       S^T [keys][16] = K q^T, page by page, and m                        masked keys: S = -inf
+//       m' = m, or the split's where that is much greater; O, l *= exp(m - m')   left out where no lane's m changes
+//       P = bf16(exp(S - m')), in place
+//       O^T [head_dim][16] += V^T P^T; l += 1^T P^T                        the tiles of the running sums are the accumulators
+//   out = O / l
+//
+// A lane never sees its neighbours: what rows, tiles, groups and blocks a task takes does not show in its bits. Keys past its end have
+// P = 0, and such steps add +0; a factor exp(0) is exactly 1. In a split in which a lane has no key at all its sums are put back, so that
+// what another sequence, or a later row, writes there cannot reach it, be it NaN.
+//
+// Tiles: 0 … 3 = sums of 16 keys, or rows of V^T, of four groups; 4 = K or V^T, straight from the page; 5 and 6 = q or P in turn.
+// A head_dim that is not a multiple of 32 leaves a last step of K with fewer columns, or a last tile of V^T with fewer rows: those are
+// copied into a zero-padded tile, so that nothing past the operand is read and no stray value meets a zero.
+//
+// Reduction order: dot, steps of 32 of head_dim ascending; O and l, steps of 32 keys ascending through all splits, scaled between them. Inside a
 // step TDPBF16PS's own: even and odd positions in two fma chains ascending, added, then added to the sum; denormals are zero.
-// The rest as in attention_tile.h, with AVX-512 for the softmax.
-// Roofline: 16 lanes are all an AMX right operand holds, so each tile of K or V^T is loaded for one product: bound by loads.
+// Roofline: decode reads K and V at memory's rate: while a split is worked on, the next one is fetched a few lines a tile. A prefill at
+// head_dim 128 has 8.5 cycles of products a key and group and 6 of softmax (attention_amx_softmax.h). Measured, 2 threads: decode at 8k and
+// head_dim 128 0.79 of reads, at 64 0.65; prefill of 4096 tokens 0.27 of the tile rate at 128, 0.20 at 64: the products take twice their
+// time, since a block's stores and first loads do not overlap with its neighbours' chains.
 #include "kernels/amx/tile.h"
-#include "kernels/attention/attention_tile.h"
-#include "kernels/simd/vec_avx512.h"
+#include "kernels/attention/attention_amx_softmax.h"
+#include "kernels/attention/attention_lanes.h"
+#include "kernels/base/thread_pool.h"
 
 namespace otr {
 namespace {
+
+constexpr int kBlock = 4;  // groups
+constexpr int kGroups = kAttentionAmxLanes / kAttentionLanes;
+constexpr int kTileElements = kTileRows * kTileDepth, kTileFloats = kTileRows * kTileColumns;
+constexpr int kFetchLines = 4;  // of 64 bytes: the unit of Ahead
+
+// 16 lanes: their queries and running sums.
+struct alignas(64) Group {
+  Element q[kAttentionMaxHeadDim / 2][kAttentionLanes][2];
+  float o[kAttentionMaxHeadDim + kTileRows][kAttentionLanes];  // [head_dim rounded up to 16] of O, then a tile whose first row is l
+  float m[kAttentionLanes];
+  int32_t rows[kAttentionLanes], ends[kAttentionLanes];  // of the batch; position + 1. Lanes past the last one are like it, with q = 0
+  int32_t visible[kAttentionLanes];                      // keys of the current split
+  int min_visible, max_visible;
+  uint32_t nan_lanes;
+};
+struct Scratch {  // 272 KB of stack, of which head_dim 128 touches 172 and a decoding row of it 30
+  Group groups[kGroups];
+  float s[kBlock][kAttentionSplit][kAttentionLanes];  // scores; from the front, P [keys / 2][16 lanes][2]
+};
+
+struct alignas(64) OnesTile {
+  Element rows[kTileRows][kTileDepth];
+};
+// The left operand that sums up P: ones in the first row.
+constexpr OnesTile ones_tile() {
+  OnesTile tile = {};
+  for (Element& one : tile.rows[0]) one = Element{0x3f80};
+  return tile;
+}
+constexpr OnesTile kOnes = ones_tile();
+
+// Keys of a split: where they are, and what to fetch meanwhile.
+struct SplitPages {
+  const Element* k[kAttentionSplitPages];
+  const Element* v[kAttentionSplitPages];
+  int keys;  // a multiple of 32
+
+  SplitPages(const AttentionParams& p, int kv_head, const PageId* table, int begin, int num_keys) {
+    const int left = (num_keys - begin + kAttentionKeyStep - 1) / kAttentionKeyStep * kAttentionKeyStep;
+    keys = left < kAttentionSplit ? left : kAttentionSplit;
+    for (int i = 0; i * kPageTokens < keys; ++i) {
+      const Element* page = p.pages + table[begin / kPageTokens + i] * p.layout.page_elements();
+      k[i] = page + p.layout.k_offset(p.layer, kv_head);
+      v[i] = page + p.layout.v_offset(p.layer, kv_head);
+    }
+  }
+};
+
+// Brings the next split to L2, a few lines at a time: a burst of prefetches would stall like loads.
+struct Ahead {
+  const char* pieces[2 * kAttentionSplitPages];
+  int num_pieces = 0, piece = 0;
+  int64_t at = 0, piece_bytes = 0;
+
+  void start(const SplitPages& next, int head_dim) {
+    const int pages = (next.keys + kPageTokens - 1) / kPageTokens;
+    for (int i = 0; i < pages; ++i) {
+      pieces[i] = reinterpret_cast<const char*>(next.k[i]);
+      pieces[pages + i] = reinterpret_cast<const char*>(next.v[i]);
+    }
+    num_pieces = 2 * pages;
+    piece_bytes = int64_t{head_dim} * kPageTokens * 2;
+  }
+  OTR_INLINE void fetch(Ahead& t, int units) {
+    for (int i = 0; i < units && t.piece < t.num_pieces; ++i) {
+      const char* line = t.pieces[t.piece] + t.at;
+#pragma GCC unroll 4
+      for (int j = 0; j < kFetchLines; ++j) _mm_prefetch(line + 64 * j, _MM_HINT_T1);
+      t.at += 64 * kFetchLines;
+      if (t.at >= t.piece_bytes) {
+        t.at = 0;
+        ++t.piece;
+      }
+    }
+  }
+};
 
 // Loads up to 16 rows of up to 32 elements; the rest of the tile is zero.
 template <int kTile>
@@ -28,60 +120,206 @@ OTR_INLINE void load_left(const Element* a, int64_t stride, int rows, int column
   tile_load<kTile>(staged, kTileBytes);
 }
 
-// REQUIRES: 16 (kTiles - 1) < t.rows <= 16 kTiles.
-template <int kTiles>
-__attribute__((noinline)) void product_tiles(const AttentionProduct& t) {
+// Tile 4 times a tile of each of kCount groups, `group_bytes` apart.
+template <int kCount>
+OTR_INLINE void dot_groups(const void* b, int64_t group_bytes) {
+  const char* at = static_cast<const char*>(b);
+  tile_load<5>(at, kTileBytes);
+  tile_dot<0, 4, 5>();
+  if constexpr (kCount > 1) tile_load<6>(at + group_bytes, kTileBytes);
+  if constexpr (kCount > 1) tile_dot<1, 4, 6>();
+  if constexpr (kCount > 2) tile_load<5>(at + 2 * group_bytes, kTileBytes);
+  if constexpr (kCount > 2) tile_dot<2, 4, 5>();
+  if constexpr (kCount > 3) tile_load<6>(at + 3 * group_bytes, kTileBytes);
+  if constexpr (kCount > 3) tile_dot<3, 4, 6>();
+}
+template <int kCount>
+OTR_INLINE void zero_sums() {
   tile_zero<0>();
-  if constexpr (kTiles > 1) tile_zero<1>();
-  if constexpr (kTiles > 2) tile_zero<2>();
-  if constexpr (kTiles > 3) tile_zero<3>();
-  const Element* b = t.b;
-  const int64_t tile_stride = kTileRows * t.stride;
-  for (int done = 0, piece = 0; done < t.depth; done += t.piece_depth, ++piece) {
-    const Element* a = t.pieces[piece] + t.offset;
-    const int depth = t.depth - done < t.piece_depth ? t.depth - done : t.piece_depth;
-    for (int i = 0; i < depth; i += kTileDepth, a += kTileDepth, b += kTileDepth * kAttentionLanes) {
-      const int columns = depth - i;
-      tile_load<6>(b, kTileBytes);
-      load_left<4>(a, t.stride, t.rows, columns);
-      tile_dot<0, 4, 6>();
-      if constexpr (kTiles > 1) {
-        load_left<5>(a + tile_stride, t.stride, t.rows - kTileRows, columns);
-        tile_dot<1, 5, 6>();
-      }
-      if constexpr (kTiles > 2) {
-        load_left<4>(a + 2 * tile_stride, t.stride, t.rows - 2 * kTileRows, columns);
-        tile_dot<2, 4, 6>();
-      }
-      if constexpr (kTiles > 3) {
-        load_left<5>(a + 3 * tile_stride, t.stride, t.rows - 3 * kTileRows, columns);
-        tile_dot<3, 5, 6>();
-      }
-    }
-  }
-  constexpr int kTileFloats = kTileRows * kTileColumns;
-  tile_store<0>(t.c, kTileBytes);
-  if constexpr (kTiles > 1) tile_store<1>(t.c + kTileFloats, kTileBytes);
-  if constexpr (kTiles > 2) tile_store<2>(t.c + 2 * kTileFloats, kTileBytes);
-  if constexpr (kTiles > 3) tile_store<3>(t.c + 3 * kTileFloats, kTileBytes);
+  if constexpr (kCount > 1) tile_zero<1>();
+  if constexpr (kCount > 2) tile_zero<2>();
+  if constexpr (kCount > 3) tile_zero<3>();
+}
+template <int kCount>
+OTR_INLINE void load_sums(const float* c, int64_t group_bytes) {
+  const char* at = reinterpret_cast<const char*>(c);
+  tile_load<0>(at, kTileBytes);
+  if constexpr (kCount > 1) tile_load<1>(at + group_bytes, kTileBytes);
+  if constexpr (kCount > 2) tile_load<2>(at + 2 * group_bytes, kTileBytes);
+  if constexpr (kCount > 3) tile_load<3>(at + 3 * group_bytes, kTileBytes);
+}
+template <int kCount>
+OTR_INLINE void store_sums(float* c, int64_t group_bytes) {
+  char* at = reinterpret_cast<char*>(c);
+  tile_store<0>(at, kTileBytes);
+  if constexpr (kCount > 1) tile_store<1>(at + group_bytes, kTileBytes);
+  if constexpr (kCount > 2) tile_store<2>(at + 2 * group_bytes, kTileBytes);
+  if constexpr (kCount > 3) tile_store<3>(at + 3 * group_bytes, kTileBytes);
 }
 
-struct Isa {
-  using Vec = VecAvx512;
-  OTR_INLINE void begin() { tile_configure(full_tiles()); }
-  OTR_INLINE void end() { tile_release(); }
-  OTR_INLINE void product(const AttentionProduct& t) {
-    switch ((t.rows + kTileRows - 1) / kTileRows) {
-      case 1: return product_tiles<1>(t);
-      case 2: return product_tiles<2>(t);
-      case 3: return product_tiles<3>(t);
-      default: return product_tiles<4>(t);
+// Scores of `keys` keys of one page: s [kCount][kAttentionSplit][16], from s[0] on.
+template <int kCount>
+__attribute__((noinline)) void scores(const Element* k, int keys, int head_dim, const Group* groups, float* s, Ahead& ahead, int units) {
+  for (int key = 0; key < keys; key += kTileRows, k += kTileRows * head_dim, s += kTileFloats) {
+    zero_sums<kCount>();
+    for (int d = 0; d < head_dim; d += kTileDepth) {
+      load_left<4>(k + d, head_dim, kTileRows, head_dim - d);
+      dot_groups<kCount>(groups->q[d / 2], sizeof(Group));
+      Ahead::fetch(ahead, units);
+    }
+    store_sums<kCount>(s, kAttentionSplit * kTileBytes);
+  }
+}
+
+// Adds V^T P^T and 1^T P^T to the groups' sums, or sets them; a lane that the split has no key for keeps its own.
+template <int kCount>
+__attribute__((noinline)) void values(const Element* const* v, int keys, int head_dim, const float (*p)[kAttentionSplit][kAttentionLanes], bool set,
+                                      Group* groups, Ahead& ahead, int units) {
+  bool all_take_part = true;
+  for (int g = 0; g < kCount; ++g) all_take_part &= groups[g].min_visible > 0;
+  const int l_row = attention_amx_l_row(head_dim);
+  for (int d = 0; d <= l_row; d += kTileRows) {
+    const bool is_sum = d == l_row;
+    if (set) {
+      zero_sums<kCount>();
+    } else {
+      load_sums<kCount>(groups->o[d], sizeof(Group));
+    }
+    if (is_sum) tile_load<4>(kOnes.rows, kTileBytes);
+    for (int key = 0; key < keys; key += kTileDepth) {
+      if (!is_sum) {
+        load_left<4>(v[key / kPageTokens] + d * kPageTokens + key % kPageTokens, kPageTokens, head_dim - d, kTileDepth);
+        Ahead::fetch(ahead, units);
+      }
+      dot_groups<kCount>(p[0][key / 2], sizeof p[0]);
+    }
+    if (all_take_part) {
+      store_sums<kCount>(groups->o[d], sizeof(Group));
+    } else {
+      alignas(64) float sums[kBlock][kTileRows][kAttentionLanes];
+      store_sums<kCount>(sums[0][0], sizeof sums[0]);
+      for (int g = 0; g < kCount; ++g) {
+        const __mmask16 lanes = attention_amx_lanes_with_keys(groups[g].visible);
+        for (int r = 0; r < kTileRows; ++r) _mm512_mask_store_ps(groups[g].o[d + r], lanes, _mm512_load_ps(sums[g][r]));
+      }
     }
   }
-};
+}
+
+template <int kCount>
+void block_split(const AttentionParams& p, const SplitPages& pages, bool first, Group* groups, Scratch& scratch, Ahead& ahead, int units) {
+  const int head_dim = p.layout.head_dim;
+  int keys = 0;
+  for (int g = 0; g < kCount; ++g) keys = groups[g].max_visible > keys ? groups[g].max_visible : keys;
+  keys = (keys + kAttentionKeyStep - 1) / kAttentionKeyStep * kAttentionKeyStep;
+  __m512 m[kCount];
+  for (int g = 0; g < kCount; ++g) m[g] = _mm512_set1_ps(-__builtin_inff());
+  for (int key = 0; key < keys; key += kPageTokens) {
+    const int count = keys - key < kPageTokens ? keys - key : kPageTokens;
+    scores<kCount>(pages.k[key / kPageTokens], count, head_dim, groups, scratch.s[0][key], ahead, units);
+    for (int g = 0; g < kCount; ++g) {
+      if (groups[g].min_visible < key + count) attention_amx_mask(scratch.s[g], key, key + count, groups[g].min_visible, groups[g].visible);
+      m[g] = attention_amx_max(scratch.s[g] + key, count, m[g]);
+    }
+  }
+  const float scale = p.scale * kLog2E;
+  for (int g = 0; g < kCount; ++g) {
+    Group& group = groups[g];
+    if (!first) {
+      const __m512 before = _mm512_load_ps(group.m);
+      m[g] = attention_amx_reference(before, m[g], scale);
+      attention_amx_rescale(group.o, attention_amx_l_row(head_dim) + 1, before, m[g], p.scale);
+    }
+    _mm512_store_ps(group.m, m[g]);
+    group.nan_lanes |= attention_amx_exp(scratch.s[g], keys, m[g], scale) & attention_amx_lanes_with_keys(group.visible);
+  }
+  values<kCount>(pages.v, keys, head_dim, scratch.s, first, groups, ahead, units);
+}
+
+// Adds keys [begin, num_keys) of `table` to the sums of rows [first_row, end_row).
+void add_keys(const AttentionParams& p, int num_groups, int kv_head, int64_t first_row, int64_t end_row, const PageId* table, int begin,
+              int num_keys, Scratch& scratch) {
+  for (; begin < num_keys; begin += kAttentionSplit) {
+    const SplitPages pages(p, kv_head, table, begin, num_keys);
+    Ahead ahead;
+    if (begin + kAttentionSplit < num_keys) ahead.start({p, kv_head, table, begin + kAttentionSplit, num_keys}, p.layout.head_dim);
+    int active = 0, from = 0;  // groups with a row in the range: they follow each other
+    for (int g = 0; g < num_groups; ++g) {
+      Group& group = scratch.groups[g];
+      attention_amx_visible(group.rows, group.ends, first_row, end_row, begin, group.visible, &group.min_visible, &group.max_visible);
+      if (group.max_visible == 0) continue;
+      if (active++ == 0) from = g;
+    }
+    const int units = active <= kBlock ? 16 / kFetchLines : 16 / kFetchLines / 2;
+    for (int g = from; g < from + active; g += kBlock) {
+      const auto run = [&]<int kCount>() { block_split<kCount>(p, pages, begin == 0, scratch.groups + g, scratch, ahead, units); };
+      switch (from + active - g) {
+        case 1: run.template operator()<1>(); break;
+        case 2: run.template operator()<2>(); break;
+        case 3: run.template operator()<3>(); break;
+        default: run.template operator()<4>();
+      }
+    }
+  }
+}
+
+void run_task(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle) {
+  const RowBatch& rows = *p.rows;
+  Scratch scratch;
+  const int num_groups = (t.count + kAttentionLanes - 1) / kAttentionLanes;
+  const auto group_lanes = [&](int g) {
+    AttentionLanes lanes = t;
+    lanes.first_lane += g * kAttentionLanes;
+    lanes.count = t.count - g * kAttentionLanes < kAttentionLanes ? t.count - g * kAttentionLanes : kAttentionLanes;
+    return lanes;
+  };
+  for (int g = 0; g < num_groups; ++g) {
+    Group& group = scratch.groups[g];
+    const AttentionLanes lanes = group_lanes(g);
+    attention_amx_pack_q(p, lanes, group.q);
+    for (int lane = 0; lane < kAttentionLanes; ++lane) {
+      const int64_t row = lanes.row(lane < lanes.count ? lane : lanes.count - 1);
+      group.rows[lane] = static_cast<int32_t>(row);
+      group.ends[lane] = rows.positions[row] + 1;
+    }
+    group.nan_lanes = 0;
+  }
+  const RowTile* tiles = rows.tiles + bundle.first_tile;
+  const auto table = [&](const RowTile& tile) { return rows.page_tables + rows.segments[tile.segment].first_page; };
+  add_keys(p, num_groups, t.kv_head, 0, rows.num_rows, table(tiles[0]), 0, bundle.shared_keys, scratch);
+  for (int i = 0; i < bundle.num_tiles; ++i) {
+    const int end_row = tiles[i].first_row + tiles[i].num_rows;
+    add_keys(p, num_groups, t.kv_head, tiles[i].first_row, end_row, table(tiles[i]), bundle.shared_keys, rows.positions[end_row - 1] + 1,
+             scratch);
+  }
+  for (int g = 0; g < num_groups; ++g) {
+    Group& group = scratch.groups[g];
+    attention_amx_write(p, group_lanes(g), group.o, group.nan_lanes);
+  }
+}
 
 }  // namespace
 
-void attention_amx(const AttentionParams& params, ThreadPool& pool) { attention_tiles<Isa>(params, pool); }
+int attention_amx_tile_rows(int num_heads, int num_kv_heads) {
+  const int group = num_heads / num_kv_heads;
+  return group >= kAttentionAmxLanes ? 1 : kAttentionAmxLanes / group;
+}
+
+void attention_amx(const AttentionParams& p, ThreadPool& pool) {
+  const RowBatch& rows = *p.rows;
+  const int group = p.num_heads / p.layout.num_kv_heads;
+  const int chunks = (group + kAttentionAmxLanes - 1) / kAttentionAmxLanes;  // more than one: a tile is one token of a large group
+  // One KV head after the other, so that neighbouring tiles of a sequence find its keys and values in cache.
+  pool.parallel_for(p.layout.num_kv_heads * chunks * rows.num_bundles, [&](int task, int) {
+    const TileBundle& bundle = rows.bundles[task % rows.num_bundles];
+    const int chunk = task / rows.num_bundles % chunks, kv_head = task / rows.num_bundles / chunks;
+    const RowTile &first = rows.tiles[bundle.first_tile], &last = rows.tiles[bundle.first_tile + bundle.num_tiles - 1];
+    const int left = (last.first_row + last.num_rows - first.first_row) * group - chunk * kAttentionAmxLanes;
+    const int count = left < kAttentionAmxLanes ? left : kAttentionAmxLanes;
+    tile_configure(full_tiles());
+    run_task(p, {first.first_row, chunk * kAttentionAmxLanes, count, kv_head, group}, bundle);
+    tile_release();
+  });
+}
 
 }  // namespace otr

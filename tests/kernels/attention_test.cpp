@@ -117,8 +117,7 @@ class Problem {
     std::vector<TileBundle> bundles;
     std::vector<PageId> page_tables;
     std::vector<Element> q_rows;
-    const int tile_rows = kOnSm90 ? attention_sm90_tile_rows(heads.num_heads, heads.num_kv_heads)
-                                  : attention_tile_rows(heads.num_heads, heads.num_kv_heads);
+    const int tile_rows = kernels.attention_tile_rows(heads.num_heads, heads.num_kv_heads);
     for (const Span& span : spans) {
       const size_t s = static_cast<size_t>(span.sequence);
       const int32_t first_row = static_cast<int32_t>(positions.size());
