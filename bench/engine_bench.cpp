@@ -23,8 +23,8 @@ struct EngineShape {
   const char* kind;
   int groups, n, prompt_tokens, new_tokens;
 };
-constexpr EngineShape kShapes[] = {{"decode", 1, 1, 16, 32},   {"decode", 8, 1, 16, 32},  {"decode", 16, 1, 16, 32},
-                                   {"decode", 32, 1, 16, 32},  {"prefill", 1, 1, 512, 1}, {"prefill", 1, 1, 2048, 1},
+constexpr EngineShape kShapes[] = {{"decode", 1, 1, 4, 64},    {"decode", 8, 1, 4, 64},   {"decode", 16, 1, 4, 64},
+                                   {"decode", 32, 1, 4, 64},   {"prefill", 1, 1, 512, 1}, {"prefill", 1, 1, 2048, 1},
                                    {"rollout", 1, 8, 128, 32}, {"rollout", 4, 8, 128, 32}};
 constexpr int kPrefillChunk = 512;
 

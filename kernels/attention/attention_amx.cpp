@@ -45,10 +45,11 @@ struct alignas(64) Group {
   int min_visible, max_visible;
   uint32_t nan_lanes;
 };
-struct Scratch {  // 272 KB of stack, of which head_dim 128 touches 172 and a decoding row of it 30
+struct Scratch {  // of which head_dim 128 touches 172 KB and a decoding row of it 30
   Group groups[kGroups];
   float s[kBlock][kAttentionSplit][kAttentionLanes];  // scores; from the front, P [keys / 2][16 lanes][2]
 };
+static_assert(sizeof(Scratch) <= ThreadPool::kScratchBytes);
 
 struct alignas(64) OnesTile {
   Element rows[kTileRows][kTileDepth];
@@ -263,9 +264,8 @@ void add_keys(const AttentionParams& p, int num_groups, int kv_head, int64_t fir
   }
 }
 
-void run_task(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle) {
+void run_task(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle, Scratch& scratch) {
   const RowBatch& rows = *p.rows;
-  Scratch scratch;
   const int num_groups = (t.count + kAttentionLanes - 1) / kAttentionLanes;
   const auto group_lanes = [&](int g) {
     AttentionLanes lanes = t;
@@ -310,14 +310,14 @@ void attention_amx(const AttentionParams& p, ThreadPool& pool) {
   const int group = p.num_heads / p.layout.num_kv_heads;
   const int chunks = (group + kAttentionAmxLanes - 1) / kAttentionAmxLanes;  // more than one: a tile is one token of a large group
   // One KV head after the other, so that neighbouring tiles of a sequence find its keys and values in cache.
-  pool.parallel_for(p.layout.num_kv_heads * chunks * rows.num_bundles, [&](int task, int) {
+  pool.parallel_for(p.layout.num_kv_heads * chunks * rows.num_bundles, [&](int task, int thread) {
     const TileBundle& bundle = rows.bundles[task % rows.num_bundles];
     const int chunk = task / rows.num_bundles % chunks, kv_head = task / rows.num_bundles / chunks;
     const RowTile &first = rows.tiles[bundle.first_tile], &last = rows.tiles[bundle.first_tile + bundle.num_tiles - 1];
     const int left = (last.first_row + last.num_rows - first.first_row) * group - chunk * kAttentionAmxLanes;
     const int count = left < kAttentionAmxLanes ? left : kAttentionAmxLanes;
     tile_configure(full_tiles());
-    run_task(p, {first.first_row, chunk * kAttentionAmxLanes, count, kv_head, group}, bundle);
+    run_task(p, {first.first_row, chunk * kAttentionAmxLanes, count, kv_head, group}, bundle, *static_cast<Scratch*>(pool.scratch(thread)));
     tile_release();
   });
 }
