@@ -37,8 +37,7 @@ int ThreadPool::affinity_count() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-ThreadPool::ThreadPool(int num_threads, bool pin)
-    : num_threads_(num_threads > 0 ? num_threads : affinity_count()), scratch_(make_scratch(static_cast<size_t>(num_threads_) * kScratchBytes)) {
+ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads > 0 ? num_threads : affinity_count()) {
   cpu_set_t set;
   if (pin && sched_getaffinity(0, sizeof set, &set) == 0) {
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
@@ -48,7 +47,8 @@ ThreadPool::ThreadPool(int num_threads, bool pin)
   threads_.reserve(static_cast<size_t>(num_threads_ - 1));
   try {
     for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker_loop(i); });
-  } catch (...) {  // the system refused a thread: those that run must end before what they wait on does
+    scratch_.reset(make_scratch(static_cast<size_t>(num_threads_) * kScratchBytes));  // after the threads: too many of them are named as such
+  } catch (...) {  // no thread or memory is to be had: the threads that run must end before what they wait on does
     join_all();
     throw;
   }

@@ -22,7 +22,7 @@ namespace {
 
 static_assert(kAmxBlockColumns == kLinearBlockN && kTileDepth == kLinearStepK);
 
-constexpr int kPanelSteps = 16;    // of 32 inputs: the weight's 32 outputs of a panel take 32 KB
+constexpr int kPanelSteps = 16;  // of 32 inputs: the weight's 32 outputs of a panel take 32 KB
 constexpr int kMostRowBlocks = 16, kMostBlocks = 16;
 static_assert(kMostRowBlocks * kMostBlocks * sizeof(AmxBlock) <= ThreadPool::kScratchBytes);
 
@@ -43,7 +43,7 @@ OTR_INLINE void finish_rows(const LinearParams& p, const FinishedBlock& f, int b
 
 // ---- Few rows
 
-constexpr int64_t kFetchAhead = 3072;        // bytes of the weight
+constexpr int64_t kFetchAhead = 3072;      // bytes of the weight
 constexpr int64_t kTaskBytes = 256 << 10;  // of the weight: longer streams gain nothing
 
 // Blocks [begin, end) of the weight for all rows: side by side in memory, so that what is fetched ahead runs on from one to the next.
