@@ -341,6 +341,7 @@ const KernelTable* sm90_table(std::string* why) {
     t.candidates = candidates_on_device;
     t.page_copy = page_copy_on_device;
     t.page_zero = page_zero_on_device;
+    t.attention_tile_rows = attention_sm90_tile_rows;
     return t;
   }();
   return &table;
