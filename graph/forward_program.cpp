@@ -57,6 +57,7 @@ Status ForwardProgram::allocate(const Parts& parts, const ProgramOptions& option
     OTR_ASSIGN_OR_RETURN(b.logits, Buffer<float>::create(size, "logits", accelerator_));
     logits_ = b.logits.data();
   }
+  if (owns_buffers_) populate();
   device_fault_ = accelerator_ != nullptr ? b.fault_mirror.device<uint8_t>() : b.fault.data();
   fault_ = accelerator_ != nullptr ? b.fault_mirror.host<uint8_t>() : b.fault.data();
   return {};
@@ -268,7 +269,18 @@ Status ForwardProgram::sleep() {
 }
 
 Status ForwardProgram::wake() {
-  return owns_buffers_ ? buffers_->for_each([](auto* b) { return b->wake(); }) : Status();
+  if (!owns_buffers_) return {};
+  OTR_RETURN_IF_ERROR(buffers_->for_each([](auto* b) { return b->wake(); }));
+  populate();
+  return {};
+}
+
+// No pass is the first one of so many rows: the system clears some 600 KB for each row of a large vocabulary's logits.
+void ForwardProgram::populate() {
+  static_cast<void>(buffers_->for_each([](auto* b) {
+    b->populate();
+    return Status();
+  }));
 }
 
 int64_t ForwardProgram::buffer_bytes() const {

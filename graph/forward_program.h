@@ -109,6 +109,7 @@ class ForwardProgram {
   // Elements between rows of `n` activations.
   int64_t row_stride(int64_t n) const { return accelerator_ != nullptr ? linear_padded(n) : linear_row_stride(n); }
   Status allocate_activations(const Parts& parts);
+  void populate();
   Status capture(const Parts& parts, const ProgramOptions& options);
   void build(const Parts& parts);
   void build_head(const Parts& parts);

@@ -1,7 +1,8 @@
 // Buffer: one aligned, zeroed block of memory with a type, of the host or of an accelerator, made at create and freed with its owner.
 // Move-only. What lies on a device is not to be read or written here.
 //
-// On the host the pages come zeroed from the system and cost nothing until they are touched. Blocks of 2 MB and more ask for huge pages: a
+// On the host the pages come zeroed from the system and cost nothing until they are touched, or until populate(): whoever touches them first
+// waits for the system, which may take longer than the work on them. Blocks of 2 MB and more ask for huge pages: a
 // weight sweep then walks hundreds of translations instead of hundreds of thousands.
 //
 // A shared one is a file in the host's memory, which other processes attach(), to read: one copy for all. Its owner may write at any time;
@@ -28,6 +29,7 @@ void* allocate_zeroed(size_t bytes, Accelerator* device);  // null if the system
 void release(void* data, size_t bytes, Accelerator* device);
 Status give_back(void* data, size_t bytes, Accelerator* device);
 Status take_back(void* data, Accelerator* device);
+void populate(void* data, size_t bytes);
 int make_memory_file(const char* name, size_t bytes);         // -1 if the system refuses
 void* map_memory_file(int fd, size_t bytes, bool may_write);  // null likewise, or if the file has another size
 void close_file(int fd);
@@ -98,6 +100,11 @@ class Buffer {
   // REQUIRES: not shared. Asking twice is no error. Errors: as Accelerator::give_back and take_back.
   Status sleep() { return internal::give_back(data_, size_ * sizeof(T), device_); }
   Status wake() { return internal::take_back(data_, device_); }
+
+  // Takes its pages from the system now, on the host. What the system refuses comes when it is touched.
+  void populate() {
+    if (device_ == nullptr && data_ != nullptr) internal::populate(data_, bytes());
+  }
 
   int fd() const { return fd_; }  // of a shared one; else -1
   T* data() { return data_; }

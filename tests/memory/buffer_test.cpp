@@ -1,10 +1,14 @@
 #include "memory/buffer.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "tests/memory/fake_accelerator.h"
 
@@ -23,6 +27,29 @@ TEST(Buffer, IsZeroedAlignedAndWritable) {
     for (const int64_t i : {int64_t{0}, size / 2, size - 1}) b.data()[i] = 7;
     EXPECT_EQ(b.data()[size - 1], 7);
   }
+}
+
+// Whether the system has given it all its pages.
+bool is_resident(const Buffer<int32_t>& b) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), pages = (b.bytes() + page - 1) / page;
+  std::vector<unsigned char> there(pages);
+  EXPECT_EQ(mincore(const_cast<int32_t*>(b.data()), b.bytes(), there.data()), 0);
+  return std::all_of(there.begin(), there.end(), [](unsigned char flags) { return (flags & 1) != 0; });
+}
+
+TEST(Buffer, WhatIsPopulatedIsThere) {
+  auto buffer = Buffer<int32_t>::create(int64_t{3} << 20, "test");
+  ASSERT_TRUE(buffer.ok());
+  Buffer<int32_t>& b = buffer.value();
+  EXPECT_FALSE(is_resident(b));
+  b.populate();
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(b.data(), 1, MADV_POPULATE_WRITE) == 0) {  // else the system is older
+    EXPECT_TRUE(is_resident(b));
+  }
+#endif
+  EXPECT_EQ(b.data()[b.size() - 1], 0);
+  Buffer<int32_t>().populate();  // nothing
 }
 
 TEST(Buffer, NothingWantedIsNothingAllocated) {
