@@ -1,9 +1,22 @@
 // The phases of one drafter's draw, the same on every CPU path (sample.h, candidates). Ops as in sample_row.h.
+//
+// A noise's logarithms and a share's exponential are most of a draw's work, and nearly all tokens need none of them: what is neither among the
+// m best nor within `reach` of the best one is left out. All of these together would change the sum by one part in kLeftOut at most.
 #pragma once
 
 #include "kernels/sample/sample_row.h"
 
 namespace otr {
+
+inline constexpr float kLeftOut = 10000;
+
+// What scores count.
+struct CandidateBound {
+  float of_best;  // no more than any of the best m
+  float top;      // no more than the best one
+  float reach;    // below the best one
+  float least() const { return of_best < top - reach ? of_best : top - reach; }
+};
 
 // The score that a token must exceed to be among the best `m`.
 OTR_INLINE float candidates_floor(const Candidates& best, int m) {
@@ -22,6 +35,26 @@ OTR_INLINE void candidates_show(int32_t token, float score, int m, Candidates* b
   best->score[at] = score;
 }
 
+// A bound from below of the best m scores and of the best one: those of the first tokens of maximal logit in the m best blocks.
+OTR_INLINE CandidateBound candidates_bound(const SampleDraw& d, bool noisy, const float* x, const float* maxima, int32_t n, float reach, int m) {
+  constexpr float kNone = -__builtin_inff();
+  const int32_t blocks = (n + kSampleMaxBlock - 1) / kSampleMaxBlock;
+  CandidateBound bound{.of_best = kNone, .top = kNone, .reach = reach};
+  if (blocks < m) return bound;
+  Candidates highest;  // blocks
+  highest.count = 0;
+  for (int32_t b = 0; b < blocks; ++b) candidates_show(b, maxima[b], m, &highest);
+  bound.of_best = __builtin_inff();
+  for (int i = 0; i < m; ++i) {
+    int32_t v = highest.tokens[i] * kSampleMaxBlock;
+    while (x[v] != maxima[highest.tokens[i]]) ++v;
+    const float score = noisy ? x[v] + gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position)) : x[v];
+    bound.of_best = score < bound.of_best ? score : bound.of_best;
+    bound.top = score > bound.top ? score : bound.top;
+  }
+  return bound;
+}
+
 template <typename Ops>
 OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c, const SampleWorkspace& w, Candidates* out) {
   const int32_t n = p.vocab_size;
@@ -31,27 +64,31 @@ OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c,
   float max;
   if (!Ops::finite_max(x, n, w.maxima, &max) || !sample_scale<Ops>(d, n, w, &x, &max)) return;
 
-  // Scores of the tokens that the filters keep, in `scaled`: all of them in their places, or the survivors by ascending id.
+  // Scores of the tokens that count, in `scaled`, by ascending id.
   float* const scaled = w.scaled;
   int32_t* const order = w.order;
-  int32_t count = n;
+  int32_t count = 0;
   const bool noisy = d.temperature != 0.0f && !c.without_noise;
-  const bool filtered = d.temperature != 0.0f && sample_has_filter(d, n);
-  if (filtered) {
+  if (d.temperature != 0.0f && sample_has_filter(d, n)) {
     const double sum = sample_needs_sum(d, n) ? Ops::sum_exp(x, max, n, x) : 0.0;
     count = sample_filter<Ops>(d, x, max, sum, n, w);
     sample_survivor_scores(d, c.without_noise, x, count, order, scaled);
-  } else if (noisy) {
-    Ops::add_noise(d, x, n, scaled);
-  } else if (x != scaled) {
-    __builtin_memcpy(scaled, x, sizeof(float) * static_cast<size_t>(n));
+  } else {
+    const float reach = log32(kLeftOut * static_cast<float>(n)) / c.inv_beta;
+    const CandidateBound bound = candidates_bound(d, noisy, x, w.maxima, n, reach, p.m);
+    if (noisy) {
+      count = Ops::collect_with_noise(d, x, bound, w.maxima, n, scaled, order);
+    } else {
+      count = Ops::collect(x, bound.least(), w.maxima, n, order);
+      for (int32_t i = 0; i < count; ++i) scaled[i] = x[order[i]];
+    }
   }
 
   constexpr int32_t kBlock = 64;
   for (int32_t begin = 0; begin < count; begin += kBlock) {
     const int32_t size = count - begin < kBlock ? count - begin : kBlock;
     if (!Ops::any_above(scaled + begin, size, candidates_floor(*out, p.m))) continue;
-    for (int32_t i = begin; i < begin + size; ++i) candidates_show(filtered ? order[i] : i, scaled[i], p.m, out);
+    for (int32_t i = begin; i < begin + size; ++i) candidates_show(order[i], scaled[i], p.m, out);
   }
   const float top = out->score[0];
   float total, mean;

@@ -12,7 +12,8 @@
 //
 // and for candidates also
 //
-//   void    add_noise(draw, x, n, out)      x_v + G_v; out may be x
+//   int32_t collect_with_noise(draw, x, bound, maxima, n, scores, ids)   the tokens with x_v + G_v >= bound.least(), ascending, and these
+//                                           scores, which may lie in x; returns how many. [sample_row_stride(n)]
 //   void    weigh(x, max, inv_beta, n, &total, &mean)   sum of w_v = exp((x_v - max) inv_beta), and of w_v (x_v - max)
 #pragma once
 

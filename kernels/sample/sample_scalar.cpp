@@ -64,11 +64,20 @@ struct ScalarOps {
     return count;
   }
 
-  static void add_noise(const SampleDraw& d, const float* x, int32_t n, float* out) {
+  static int32_t collect_with_noise(const SampleDraw& d, const float* x, CandidateBound bound, const float*, int32_t n, float* scores,
+                                    int32_t* ids) {
+    int32_t count = 0;
     for (int32_t v = 0; v < n; v += 4) {
       const PhiloxBlock words = noise_words(d.noise, static_cast<uint32_t>(v) / 4, static_cast<uint32_t>(d.position));
-      for (int32_t i = v; i < n && i < v + 4; ++i) out[i] = x[i] + gumbel_from_word(words.w[i - v]);
+      for (int32_t i = v; i < n && i < v + 4; ++i) {
+        const float score = x[i] + gumbel_from_word(words.w[i - v]);
+        if (score < bound.least()) continue;
+        bound.top = score > bound.top ? score : bound.top;
+        ids[count] = i;
+        scores[count++] = score;
+      }
     }
+    return count;
   }
 
   static bool any_above(const float* x, int32_t n, float floor) {

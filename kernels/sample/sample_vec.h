@@ -16,6 +16,7 @@ struct VecSampleOps {
   using U = typename V::Uint;
   using Noise = VecNoiseWords<U>;
 
+  static constexpr uint32_t kRareWord = 0xff000000u;  // a word of 128 is as likely below it as not
   alignas(64) static constexpr uint32_t kLaneIndex[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
   // x[v … v + 15], -inf (of weight 0, never chosen) beyond n.
@@ -140,20 +141,42 @@ struct VecSampleOps {
     return count;
   }
 
-  OTR_INLINE void add_noise(const SampleDraw& d, const float* x, int32_t n, float* out) {
+  OTR_INLINE int32_t collect_with_noise(const SampleDraw& d, const float* x, CandidateBound bound, const float* maxima, int32_t n, float* scores,
+                                        int32_t* ids) {
     const PhiloxKeys keys = noise_keys(d.noise);
-    for (int32_t v = 0; v < n; v += 64) {
-      U words[4];
-      Noise::in_token_order(Noise::block(d, keys, v), words);
-      for (int j = 0; j < 4 && v + 16 * j < n; ++j) {
-        const int32_t at = v + 16 * j, left = n - at;
-        const V score = load_or_minus_inf(x, at, n) + gumbel_from_words<V>(words[j]);
-        if (left >= 16)
-          store(out + at, score);
-        else
-          store_first(out + at, left, score);
+    const U lane_index = U::load(kLaneIndex);
+    uint32_t* const out = reinterpret_cast<uint32_t*>(ids);
+    int32_t count = 0;
+    float floor = bound.least();
+    for (int32_t begin = 0; begin < n; begin += kSampleMaxBlock) {
+      const float highest = maxima[begin / kSampleMaxBlock];
+      if (highest + kGumbelBound < floor) continue;
+      uint32_t least = least_word(highest, floor);
+      for (int32_t v = begin; v < begin + kSampleMaxBlock && v < n; v += 64) {
+        if (least >= kRareWord && v % 128 == 0 && !Noise::any_at_least_of_pair(d, keys, v, least)) {
+          v += 64;
+          continue;
+        }
+        const auto block = Noise::block(d, keys, v);
+        if (!any_at_least(block.w, least)) continue;
+        U words[4];
+        Noise::in_token_order(block, words);
+        for (int j = 0; j < 4 && v + 16 * j < n; ++j) {
+          if (!any_at_least(words[j], least)) continue;
+          const int32_t at = v + 16 * j, left = n - at;
+          const V score = load_or_minus_inf(x, at, n) + gumbel_from_words<V>(words[j]);
+          const uint32_t inside = left >= 16 ? 0xffffu : (1u << left) - 1u;
+          const uint32_t kept = ~mask_less(score, V::broadcast(floor)) & inside;
+          store_selected(scores + count, kept, score);
+          count += store_selected(out + count, kept, lane_index + U::broadcast(static_cast<uint32_t>(at)));
+          if (mask_less(V::broadcast(bound.top), score) == 0) continue;
+          bound.top = reduce_max(score);
+          floor = bound.least();
+          least = least_word(highest, floor);
+        }
       }
     }
+    return count;
   }
 
   OTR_INLINE bool any_above(const float* x, int32_t n, float floor) {

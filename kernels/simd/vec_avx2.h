@@ -140,9 +140,10 @@ OTR_INLINE void store(uint32_t* p, UintAvx2 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
 }
-OTR_INLINE int store_selected(uint32_t* p, uint32_t mask, UintAvx2 a) {
+template <typename T, typename V>
+OTR_INLINE int store_selected(T* p, uint32_t mask, V a) {
   if (mask == 0) return 0;
-  uint32_t lanes[16];
+  T lanes[16];
   store(lanes, a);
   int count = 0;
   for (; mask != 0; mask &= mask - 1) p[count++] = lanes[__builtin_ctz(mask)];

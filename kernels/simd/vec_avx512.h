@@ -117,6 +117,10 @@ OTR_INLINE int store_selected(uint32_t* p, uint32_t mask, UintAvx512 a) {
   _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), a.v));
   return __builtin_popcount(mask);
 }
+OTR_INLINE int store_selected(float* p, uint32_t mask, VecAvx512 a) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(static_cast<__mmask16>(mask), a.v));
+  return __builtin_popcount(mask);
+}
 
 // Rounds to bf16 as bf16_from_float does, each result in the low half of its 32-bit lane. By integers: VCVTNEPS2BF16 would
 // flush denormals to zero.
