@@ -36,6 +36,9 @@ constexpr double kWellKnown = 4;     // such tokens: with fewer it is looked at 
 constexpr double kCheapLook = 0.1;   // of a plain tick
 constexpr double kGoesWell = 0.5;    // trust in one that is not known yet
 constexpr double kLookShare = 0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
+constexpr float kHope = 0.1f;        // more of a token is kept, it is hoped of a drafter that has rested
+constexpr int32_t kFirstWait = 4;    // ticks that it rests for at first
+constexpr int32_t kMostWait = 64;
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
 }  // namespace
@@ -46,7 +49,8 @@ AutoChooser::AutoChooser(const ChooserOptions& options)
     : options_(options),
       tuner_(!options.policy.untuned),
       draft_correction_(options.drafters.size()),
-      looks_(options.drafters.size()) {
+      looks_(options.drafters.size()),
+      turns_(options.drafters.size(), Turn{.wait = kFirstWait}) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;
@@ -134,7 +138,7 @@ double AutoChooser::lapse_ms(const TickView& view) const {
 
 // The newest draft that was kept is always one of the tokens that the drafter does not know yet. More are there where it begins, and that
 // is spread over the tokens that the sample is expected to have still to come: also those of a batch that is smaller by then and gains more.
-void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
+void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least, float hope) {
   odds_.clear();
   double all = 0;
   for (const TickRow& row : view.rows) all += row.behind[static_cast<size_t>(drafter)];
@@ -144,7 +148,8 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least) {
     const int32_t unknown = row.behind[static_cast<size_t>(drafter)];
     double tokens = std::min(unknown, 1);
     if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated));
-    odds_.push_back({.p = std::max(at_least, acceptance_.p(drafter, row.slot, row.sequence)), .max_depth = room(row, drafter),
+    const float known_p = acceptance_.p(drafter, row.slot, row.sequence), hoped_p = std::max(known_p, std::min(kHoped, known_p + hope));
+    odds_.push_back({.p = std::max(at_least, hoped_p), .max_depth = room(row, drafter),
                      .known = known.tokens, .known_nodes = known.nodes, .once_ms = static_cast<float>(tokens * token),
                      .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
   }
@@ -230,6 +235,20 @@ bool AutoChooser::may_look(int drafter, double extra_ms) const {
   return goes_well || !looked_ || extra_ms <= kLookShare * all_ms_ + ahead_ms_;
 }
 
+// What is kept of drafts changes along a response, and only drafting shows it: one that was not worth while is tried again when it would be
+// with a little more, each time after a longer rest.
+float AutoChooser::hope_of(const TickView& view, int drafter) const {
+  if (options_.policy.untuned || view.rows[0].rung > 0 || is_unknown(view, drafter)) return 0;
+  const Turn& turn = turns_[static_cast<size_t>(drafter)];
+  return ticks_ - turn.last > turn.wait ? kHope : 0;
+}
+
+void AutoChooser::note_turn(const Candidate& candidate) {
+  Turn& turn = turns_[static_cast<size_t>(drafter_)];
+  turn.last = ticks_;
+  turn.wait = candidate.is_hope ? std::min(2 * turn.wait, kMostWait) : std::max(turn.wait / 2, kFirstWait);
+}
+
 // The best of what no model, and each of them, would draft; sets arm_, drafter_, times_ and depth_.
 DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain) {
   const int32_t most = options_.policy.depth;
@@ -254,10 +273,12 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     if (std::all_of(view.rows.begin(), view.rows.end(), [&](const TickRow& row) { return room(row, models_[m]) == 0; })) continue;
     DraftDepth hoped;
     if (may_explore) {
-      fill_odds(view, models_[m], kHoped);
+      fill_odds(view, models_[m], kHoped, 0);
       hoped = optimiser_.best_depth(t, odds_, most, candidate.found.value());
     }
-    fill_odds(view, models_[m], 0);
+    const float hope = hope_of(view, models_[m]);
+    candidate.is_hope = hope > 0;
+    fill_odds(view, models_[m], 0, hope);
     candidate.found = optimiser_.best_depth(t, odds_, most, candidate.found.value());
     candidate.row_depth = optimiser_.row_depth();
     candidate.once_ms = 0;
@@ -280,6 +301,7 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   drafter_ = models_[static_cast<size_t>(arm_) - 1];
   times_ = times(view, drafter_);
   set_depths(view, candidate);
+  if (!probe_) note_turn(candidate);
   const bool forecast = !probe_ && (candidate.found.value() > best.value() || view.rows[0].rung > 0);
   return forecast ? candidate.found : best;
 }
@@ -469,8 +491,12 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
   const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context, times_.silent);
   (nodes > 0 ? verify_correction_ : plain_correction_).learn(times_.rows + nodes, modelled, outcome.verify_ms);
-  if (nodes == 0) last_plain_[bucket_of(view)] = ticks_;
-  else last_verified_ = ticks_;
+  if (nodes == 0) {
+    last_plain_[bucket_of(view)] = ticks_;
+    verify_correction_.hint(times_.rows, modelled, outcome.verify_ms);
+  } else {
+    last_verified_ = ticks_;
+  }
   note_use(view, nodes > 0 || outcome.work.passes > 0);
   // A machine that is slower or faster than the model says is so for both kinds of pass.
   if (ticks_ - last_verified_ > kLongAgo) verify_correction_.learn(times_.rows, modelled, outcome.verify_ms);

@@ -65,6 +65,12 @@ class AutoChooser final : public Chooser, private DraftGate {
     DraftDepth found;
     std::vector<int32_t> row_depth;
     double once_ms = 0;  // of the rows that would draft: see RowOdds
+    bool is_hope = false;  // it goes by more than what was seen
+  };
+  // A drafter's last draft, and how many ticks without one it then waits.
+  struct Turn {
+    int64_t last = 0;
+    int32_t wait = 0;
   };
 
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
@@ -90,7 +96,9 @@ class AutoChooser final : public Chooser, private DraftGate {
   double lapse_ms(const TickView& view) const;
   double token_ms(const TickTimes& times, double rows, double tokens) const;
   double drafting_ms(const DraftWork& work) const;
-  void fill_odds(const TickView& view, int drafter, float at_least);
+  void fill_odds(const TickView& view, int drafter, float at_least, float hope);
+  float hope_of(const TickView& view, int drafter) const;
+  void note_turn(const Candidate& candidate);
   void weigh(Forest* forest, uint32_t models) const;
 
   const ChooserOptions options_;
@@ -103,6 +111,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
   std::vector<int32_t> looks_;      // likewise: at it, since it was known
+  std::vector<Turn> turns_;         // likewise
   // By power of two of the rows: what a tick takes beside its passes: one that looks for drafts, and one that does not.
   std::array<Mean, 18> fixed_, plain_fixed_;
   std::array<Gain, 18> gain_;       // likewise

@@ -19,10 +19,12 @@ double CostCorrection::factor(double rows) const {
   return std::exp((1 - share) * log_factor_[below] + share * log_factor_[above]);
 }
 
-void CostCorrection::learn(double rows, double modelled_ms, double ms) {
+void CostCorrection::learn(double rows, double modelled_ms, double ms, bool own) {
   if (!(rows >= 1 && modelled_ms > 0 && ms > 0)) return;
   const double nearest = std::clamp(std::round(std::log2(rows)), 0.0, static_cast<double>(kBuckets - 1));
   Bucket& bucket = buckets_[static_cast<size_t>(nearest)];
+  if (bucket.own && !own) return;
+  if (own && !bucket.own) bucket = {.own = true};
   const double most = std::log(kMost), seen = std::clamp(std::log(ms / modelled_ms), -most, most);
   bucket.weight = std::min(bucket.weight + 1, kMemory);
   const double step = bucket.weight == 1 ? 2 * most : std::max(1 / bucket.weight, kLeastStep) * 0.5;

@@ -1,7 +1,7 @@
 // CostCorrection: what the cost model gets wrong of one kind of pass, learnt from the passes of a rollout.
 //
 // A factor on the modelled time, by powers of two of the rows and interpolated between them; beyond the rows that were seen it is that of the
-// nearest. It follows the median of observed / modelled: passes that the machine interrupted take several times as long, and say
+// nearest. A pass of another kind that takes about as long may stand in, as a hint, where no pass of this kind was seen. It follows the median of observed / modelled: passes that the machine interrupted take several times as long, and say
 // nothing of the others.
 //
 // Thread safety: single-threaded. Never allocates.
@@ -18,14 +18,17 @@ class CostCorrection {
 
   // 1 before anything is learnt.
   double factor(double rows) const;
-  void learn(double rows, double modelled_ms, double ms);
+  void learn(double rows, double modelled_ms, double ms) { learn(rows, modelled_ms, ms, true); }
+  void hint(double rows, double modelled_ms, double ms) { learn(rows, modelled_ms, ms, false); }
 
  private:
+  void learn(double rows, double modelled_ms, double ms, bool own);
   void fill_gaps();
 
   static constexpr size_t kBuckets = 17;
   struct Bucket {
     double log_ratio = 0, weight = 0;
+    bool own = false;  // of passes of this kind, not hints
   };
   std::array<Bucket, kBuckets> buckets_;  // by log2 of the rows
   std::array<double, kBuckets> log_factor_ = {};  // likewise, with what was not seen between what was

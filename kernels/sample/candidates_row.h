@@ -10,12 +10,24 @@ namespace otr {
 
 inline constexpr float kLeftOut = 10000;
 
-// What scores count.
+// What scores count: the best m, and those within `reach` of the best one. As far as is known: both bounds only rise.
 struct CandidateBound {
   float of_best;  // no more than any of the best m
   float top;      // no more than the best one
-  float reach;    // below the best one
+  float reach;
+  int m;
+  float best[kMaxCandidates];  // [m] shown so far, falling
+
   float least() const { return of_best < top - reach ? of_best : top - reach; }
+  // Every token once.
+  void show(float score) {
+    top = score > top ? score : top;
+    if (!(score > best[m - 1])) return;
+    int at = m - 1;
+    for (; at > 0 && score > best[at - 1]; --at) best[at] = best[at - 1];
+    best[at] = score;
+    of_best = best[m - 1] > of_best ? best[m - 1] : of_best;
+  }
 };
 
 // The score that a token must exceed to be among the best `m`.
@@ -39,7 +51,8 @@ OTR_INLINE void candidates_show(int32_t token, float score, int m, Candidates* b
 OTR_INLINE CandidateBound candidates_bound(const SampleDraw& d, bool noisy, const float* x, const float* maxima, int32_t n, float reach, int m) {
   constexpr float kNone = -__builtin_inff();
   const int32_t blocks = (n + kSampleMaxBlock - 1) / kSampleMaxBlock;
-  CandidateBound bound{.of_best = kNone, .top = kNone, .reach = reach};
+  CandidateBound bound{.of_best = kNone, .top = kNone, .reach = reach, .m = m, .best = {}};
+  for (int i = 0; i < m; ++i) bound.best[i] = kNone;
   if (blocks < m) return bound;
   Candidates highest;  // blocks
   highest.count = 0;

@@ -72,7 +72,7 @@ struct ScalarOps {
       for (int32_t i = v; i < n && i < v + 4; ++i) {
         const float score = x[i] + gumbel_from_word(words.w[i - v]);
         if (score < bound.least()) continue;
-        bound.top = score > bound.top ? score : bound.top;
+        bound.show(score);
         ids[count] = i;
         scores[count++] = score;
       }

@@ -169,8 +169,11 @@ struct VecSampleOps {
           const uint32_t kept = ~mask_less(score, V::broadcast(floor)) & inside;
           store_selected(scores + count, kept, score);
           count += store_selected(out + count, kept, lane_index + U::broadcast(static_cast<uint32_t>(at)));
-          if (mask_less(V::broadcast(bound.top), score) == 0) continue;
-          bound.top = reduce_max(score);
+          uint32_t better = mask_less(V::broadcast(bound.of_best), score) & inside;
+          if (better == 0) continue;
+          float lanes[16];
+          store(lanes, score);
+          for (; better != 0; better &= better - 1) bound.show(lanes[__builtin_ctz(better)]);
           floor = bound.least();
           least = least_word(highest, floor);
         }
