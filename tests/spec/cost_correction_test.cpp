@@ -40,6 +40,19 @@ TEST(CostCorrection, FollowsTheMedian) {
   EXPECT_NEAR(correction.factor(8), 1, 0.05);  // and what has changed is followed
 }
 
+// A hint holds where nothing else was seen, and there alone.
+TEST(CostCorrection, HintsGiveWayToWhatWasSeen) {
+  CostCorrection correction;
+  for (int i = 0; i < 100; ++i) correction.learn(256, 10, 20), correction.hint(64, 10, 10);
+  EXPECT_NEAR(correction.factor(256), 2, 0.1);
+  EXPECT_NEAR(correction.factor(64), 1, 0.02);
+  EXPECT_NEAR(correction.factor(128), std::sqrt(2.0), 0.1);
+  for (int i = 0; i < 100; ++i) correction.hint(256, 10, 10);
+  EXPECT_NEAR(correction.factor(256), 2, 0.1);
+  for (int i = 0; i < 3; ++i) correction.learn(64, 10, 30);  // the hundred hints do not count any more
+  EXPECT_GT(correction.factor(64), 2.3);
+}
+
 TEST(CostCorrection, IsBounded) {
   CostCorrection correction;
   for (int i = 0; i < 100; ++i) correction.learn(1, 1e-6, 1e6), correction.learn(1024, 1e6, 1e-6);
