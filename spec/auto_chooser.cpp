@@ -34,7 +34,7 @@ constexpr double kKnown = 2;         // tokens foretold and verified: with fewer
 constexpr int32_t kMostLooks = 3;    // that may pass without any
 constexpr double kWellKnown = 4;     // such tokens: with fewer it is looked at while that costs little; later it may not
 constexpr double kCheapLook = 0.1;   // of a plain tick
-constexpr double kGoesWell = 0.5;    // trust in one that is not known yet
+constexpr double kGoesWell = 0.5;    // trust in one that is not known yet, or has rested
 constexpr double kLookShare = 0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
 constexpr float kHope = 0.1f;        // more of a token is kept, it is hoped of a drafter that has rested
 constexpr int32_t kFirstWait = 4;    // ticks that it rests for at first
@@ -235,12 +235,12 @@ bool AutoChooser::may_look(int drafter, double extra_ms) const {
   return goes_well || !looked_ || extra_ms <= kLookShare * all_ms_ + ahead_ms_;
 }
 
-// What is kept of drafts changes along a response, and only drafting shows it: one that was not worth while is tried again when it would be
-// with a little more, each time after a longer rest.
+// What is kept of drafts changes along a response, and only drafting shows it: a drafter whose word was good, but not worth while, is tried again
+// where it would be with a little more, each time after a longer rest.
 float AutoChooser::hope_of(const TickView& view, int drafter) const {
   if (options_.policy.untuned || view.rows[0].rung > 0 || is_unknown(view, drafter)) return 0;
   const Turn& turn = turns_[static_cast<size_t>(drafter)];
-  return ticks_ - turn.last > turn.wait ? kHope : 0;
+  return acceptance_.trust(drafter) >= kGoesWell && ticks_ - turn.last > turn.wait ? kHope : 0;
 }
 
 void AutoChooser::note_turn(const Candidate& candidate) {
