@@ -37,7 +37,7 @@ constexpr double kCheapLook = 0.1;   // of a plain tick
 constexpr double kGoesWell = 0.5;    // trust in one that is not known yet, or has rested
 constexpr double kLookShare = 0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
 constexpr float kHope = 0.1f;        // more of a token is kept, it is hoped of a drafter that has rested
-constexpr int32_t kFirstWait = 4;    // ticks that it rests for at first
+constexpr int32_t kFirstWait = 2;    // ticks that it rests for at first
 constexpr int32_t kMostWait = 64;
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
