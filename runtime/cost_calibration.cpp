@@ -10,6 +10,8 @@ namespace {
 constexpr int32_t kNear = 16, kFar = 2048;  // tokens of context
 constexpr size_t kMostRepeats = 20;
 constexpr int32_t kLeastLargest = 16;  // rows: without such a pass nobody knows what a row costs
+constexpr double kFirstPasses = 25;    // so many times what a pass of one row takes may all of them take, if that is longer than the time given,
+constexpr double kLongest = 10;        // and not so many times as long
 constexpr double kTargetsShare = 0.6;  // of the time: its passes are the longer ones
 
 struct Want {
@@ -20,10 +22,10 @@ struct Want {
 };
 
 constexpr CostRole kTarget = CostRole::kTarget, kVerify = CostRole::kVerify, kDraft = CostRole::kDraft;
-constexpr Want kTargetWants[] = {{kTarget, 1, 1, kNear},  {kVerify, 1, 4, kNear},  {kVerify, 1, 16, kNear},
-                                 {kTarget, 1, 1, kFar},   {kTarget, 4, 1, kNear},  {kTarget, 4, 1, kFar},
-                                 {kVerify, 1, 8, kFar},   {kVerify, 4, 4, kFar},   {kTarget, 16, 1, kFar},
-                                 {kTarget, 16, 1, kNear}, {kVerify, 16, 2, kNear}, {kVerify, 16, 4, kFar}};
+// A wide one early, before time is short: what rows cost that narrow passes hide behind the weights cannot be told from those.
+constexpr Want kTargetWants[] = {{kTarget, 1, 1, kNear}, {kVerify, 1, 4, kNear},  {kVerify, 1, 16, kNear}, {kVerify, 16, 4, kFar},
+                                 {kTarget, 1, 1, kFar},  {kTarget, 4, 1, kNear},  {kTarget, 4, 1, kFar},   {kVerify, 1, 8, kFar},
+                                 {kVerify, 4, 4, kFar},  {kTarget, 16, 1, kFar},  {kTarget, 16, 1, kNear}, {kVerify, 16, 2, kNear}};
 // Wide levels too: without them rows and samples could not be told apart.
 constexpr Want kDraftWants[] = {{kDraft, 1, 1, kNear},  {kDraft, 1, 1, kFar},  {kDraft, 4, 1, kNear}, {kDraft, 4, 1, kFar},
                                 {kDraft, 16, 1, kNear}, {kDraft, 4, 4, kNear}, {kDraft, 16, 1, kFar}, {kDraft, 16, 2, kFar}};
@@ -41,11 +43,15 @@ struct Planned {
 
 class CalibrationRun {
  public:
-  CalibrationRun(const CalibrationOptions& options, PassTimer* timer) : options_(options), timer_(timer) {}
+  CalibrationRun(const CalibrationOptions& options, PassTimer* timer) : options_(options), timer_(timer), seconds_(options.seconds) {}
 
-  // Runs each shape once, in `seconds` if it can be done.
-  Status run(const TimedProgram& timed, int32_t drafter, std::span<const Want> wants, double seconds) {
+  // Of the time for all, what is left.
+  double seconds_left() const { return seconds_ - time_.seconds(); }
+
+  // Runs each shape once, in a share of the time that is left if it can be done. The target's come first.
+  Status run(const TimedProgram& timed, int32_t drafter, std::span<const Want> wants, double share) {
     const Stopwatch time;
+    double seconds = share * seconds_left();
     double slowest_ms = 0;
     int32_t slowest_rows = 1;
     for (Want want : wants) {
@@ -63,14 +69,16 @@ class CalibrationRun {
         slowest_rows = want.rows();
       }
       planned_.push_back({timed, {drafter, {want.role, want.pass(), 0}}, {ms}});
+      if (planned_.size() > 1) continue;
+      seconds_ = std::clamp(kFirstPasses * ms / 1e3, options_.seconds, kLongest * options_.seconds);
+      seconds = share * seconds_left();
     }
     return {};
   }
 
   // Round after round, while there is time.
-  void repeat(double seconds) {
-    const Stopwatch time;
-    for (size_t i = 0; i < kMostRepeats && time.seconds() < seconds; ++i) {
+  void repeat() {
+    for (size_t i = 0; i < kMostRepeats && seconds_left() > 0; ++i) {
       Planned& p = planned_[i % planned_.size()];
       p.times.push_back(timer_->time_ms(p.timed, p.pass.point.role, p.pass.point.pass, 1));
     }
@@ -106,6 +114,8 @@ class CalibrationRun {
 
   const CalibrationOptions options_;
   PassTimer* const timer_;
+  const Stopwatch time_;
+  double seconds_;  // for all
   std::vector<Planned> planned_;
 };
 
@@ -162,19 +172,18 @@ Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t
 Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
                                                std::span<const std::optional<TimedProgram>> drafters,
                                                const CalibrationOptions& options, PassTimer* timer) {
-  const Stopwatch time;
   CalibrationRun calibration(options, timer);
   const auto has_model = [](const std::optional<TimedProgram>& drafter) { return drafter.has_value(); };
   const auto num_models = std::count_if(drafters.begin(), drafters.end(), has_model);
   OTR_RETURN_IF_ERROR(
-      calibration.run(target, TimedPass::kTarget, kTargetWants, (num_models == 0 ? 1 : kTargetsShare) * options.seconds));
+      calibration.run(target, TimedPass::kTarget, kTargetWants, num_models == 0 ? 1 : kTargetsShare));
   auto left = num_models;
   for (size_t d = 0; d < drafters.size(); ++d) {
     if (!drafters[d]) continue;
-    const double share = (options.seconds - time.seconds()) / static_cast<double>(left--);
+    const double share = 1 / static_cast<double>(left--);
     OTR_RETURN_IF_ERROR(calibration.run(*drafters[d], static_cast<int32_t>(d), kDraftWants, share));
   }
-  calibration.repeat(options.seconds - time.seconds());
+  calibration.repeat();
   OTR_ASSIGN_OR_RETURN(const std::vector<CostFit> fits, fit_costs(calibration.passes(), drafters.size()));
   std::vector<CostModel> models;
   for (size_t d = 0; d < fits.size(); ++d) {

@@ -33,6 +33,7 @@ constexpr float kProbeLeast = 0.2f;  // A of a node whose children it sees
 constexpr double kKnown = 2;         // tokens foretold and verified: with fewer a drafter is looked at before it is used
 constexpr int32_t kMostLooks = 3;    // that may pass without any
 constexpr double kWellKnown = 4;     // such tokens: with fewer it is looked at while that costs little; later it may not
+constexpr double kConvinced = 16;    // such tokens: fewer may have failed by bad luck, and it is looked at again as soon as that can be afforded
 constexpr double kCheapLook = 0.1;   // of a plain tick
 constexpr double kGoesWell = 0.5;    // trust in one that is not known yet, or has rested
 constexpr double kLookShare = 0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
@@ -232,7 +233,7 @@ bool AutoChooser::is_unknown(const TickView& view, int drafter) const {
 // The first look comes at once, and a drafter whose tokens were kept so far may go on. Else what drafts have brought may be spent, or little.
 bool AutoChooser::may_look(int drafter, double extra_ms) const {
   const bool goes_well = acceptance_.seen(drafter) > 0 && acceptance_.trust(drafter) >= kGoesWell;
-  return goes_well || !looked_ || extra_ms <= kLookShare * all_ms_ + ahead_ms_;
+  return goes_well || !looked_ || can_afford(extra_ms);
 }
 
 // What is kept of drafts changes along a response, and only drafting shows it: a drafter whose word was good, but not worth while, is tried again
@@ -248,6 +249,9 @@ void AutoChooser::note_turn(const Candidate& candidate) {
   turn.last = ticks_;
   turn.wait = candidate.is_hope ? std::min(2 * turn.wait, kMostWait) : std::max(turn.wait / 2, kFirstWait);
 }
+
+// Of what drafts have brought so far, or little.
+bool AutoChooser::can_afford(double extra_ms) const { return extra_ms <= kLookShare * all_ms_ + ahead_ms_; }
 
 // The best of what no model, and each of them, would draft; sets arm_, drafter_, times_ and depth_.
 DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain) {
@@ -284,10 +288,11 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     candidate.once_ms = 0;
     for (size_t r = 0; r < odds_.size(); ++r) candidate.once_ms += candidate.row_depth[r] > 0 ? static_cast<double>(odds_[r].once_ms) : 0;
     const bool unseen = acceptance_.seen(models_[m]) < kWellKnown;
+    const bool has_failed = acceptance_.seen(models_[m]) < kConvinced && acceptance_.trust(models_[m]) < kGoesWell;
     arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
                    .hoped = hoped.depth > 0 ? hoped.value() : 0,
-                   .extra_ms = unseen || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
-    arms[m + 1].curious = unseen && arms[m + 1].extra_ms <= kCheapLook * plain.ms;
+                   .extra_ms = unseen || has_failed || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
+    arms[m + 1].curious = (unseen && arms[m + 1].extra_ms <= kCheapLook * plain.ms) || (has_failed && can_afford(arms[m + 1].extra_ms));
     if (is_unknown(view, models_[m]) && !may_look(models_[m], arms[m + 1].extra_ms)) arms[m + 1] = {.extra_ms = std::numeric_limits<double>::infinity()};
   }
   // And a look goes without what the best arm would have brought.

@@ -84,6 +84,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   bool rests(const TickView& view);
   bool is_unknown(const TickView& view, int drafter) const;
   bool may_look(int drafter, double extra_ms) const;
+  bool can_afford(double extra_ms) const;
   bool plain_is_due(const TickView& view, const DraftDepth& plain) const;
   DraftDepth choose_arm(const TickView& view, const DraftDepth& plain);
   void set_depths(const TickView& view, const Candidate& candidate);
