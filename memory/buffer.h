@@ -101,7 +101,8 @@ class Buffer {
   Status sleep() { return internal::give_back(data_, size_ * sizeof(T), device_); }
   Status wake() { return internal::take_back(data_, device_); }
 
-  // Takes its pages from the system now, on the host. What the system refuses comes when it is touched.
+  // Takes its pages from the system now, on the host. What the system refuses comes when it is touched; but where it limits a group of
+  // processes and ends one that goes beyond, it may do so here.
   void populate() {
     if (device_ == nullptr && data_ != nullptr) internal::populate(data_, bytes());
   }

@@ -10,8 +10,9 @@ namespace {
 constexpr int32_t kNear = 16, kFar = 2048;  // tokens of context
 constexpr size_t kMostRepeats = 20;
 constexpr int32_t kLeastLargest = 16;  // rows: without such a pass nobody knows what a row costs
-constexpr double kFirstPasses = 25;    // so many times what a pass of one row takes may all of them take, if that is longer than the time given,
-constexpr double kLongest = 10;        // and not so many times as long
+// All passes may take so many times what a pass of one row takes, if that is longer than the time given, and at most so many
+// times as long.
+constexpr double kFirstPasses = 25, kLongest = 10;
 constexpr double kTargetsShare = 0.6;  // of the time: its passes are the longer ones
 
 struct Want {
@@ -43,7 +44,8 @@ struct Planned {
 
 class CalibrationRun {
  public:
-  CalibrationRun(const CalibrationOptions& options, PassTimer* timer) : options_(options), timer_(timer), seconds_(options.seconds) {}
+  CalibrationRun(const CalibrationOptions& options, PassTimer* timer)
+      : options_(options), timer_(timer), seconds_(options.seconds) {}
 
   // Of the time for all, what is left.
   double seconds_left() const { return seconds_ - time_.seconds(); }
@@ -70,8 +72,8 @@ class CalibrationRun {
       }
       planned_.push_back({timed, {drafter, {want.role, want.pass(), 0}}, {ms}});
       if (planned_.size() > 1) continue;
-      seconds_ = std::clamp(kFirstPasses * ms / 1e3, options_.seconds, kLongest * options_.seconds);
-      seconds = share * seconds_left();
+      seconds_ = calibration_seconds(options_, ms / 1e3);
+      seconds = share * seconds_;
     }
     return {};
   }
@@ -167,6 +169,10 @@ Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t
     fits.push_back(std::move(fit));
   }
   return fits;
+}
+
+double calibration_seconds(const CalibrationOptions& options, double row_seconds) {
+  return std::clamp(kFirstPasses * row_seconds, options.seconds, kLongest * options.seconds);
 }
 
 Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,

@@ -40,8 +40,12 @@ void set_logits_shares(double target, double drafter, CostModel* model);
 
 struct CalibrationOptions {
   int32_t max_batch = 1;
-  double seconds = 1;  // or as long as 25 passes of one row of the target, but at most ten times this; the first passes of very large models take longer
+  // Or as long as 25 passes of one row of the target, but at most ten times this; the first passes of very large models take longer.
+  double seconds = 1;
 };
+
+// What all passes may take, where one row of the target takes `row_seconds`.
+double calibration_seconds(const CalibrationOptions& options, double row_seconds);
 
 // As fit_costs; a drafter without a model has no program. Errors: kNeverFits where the target has no room for a pass of one
 // row. REQUIRES: no sequence has pages yet.

@@ -1,7 +1,7 @@
 // Profiler: the sweep behind a profile: times of the target, of verifications and of draft levels over batch, rows and context.
 //
 // Batches are the powers of two up to max_batch, contexts 64, 256, … up to max_context, verifications of chains of 1, 3, 7 and
-// 15 tokens, levels of one row a sample and, for trees, of four. A calibration of a second (runtime/cost_calibration.h)
+// 15 tokens, levels of one row a sample and, for trees, of four. A calibration of some seconds (runtime/cost_calibration.h)
 // foretells what that takes: the slowest shapes are left out where it would be more than the time given.
 //
 // Every shape is visited three times, in rounds, each in a random order of its own, and the median counts: a machine that is
@@ -60,7 +60,7 @@ class Profiler {
   size_t num_done() const { return next_; }
   size_t num_left_out() const { return num_left_out_; }  // shapes that there was no time for
   double seconds_left() const;                           // of the planned passes, as foretold
-  // How well the calibration, of a second, foretold what the sweep found; by drafter, as profile().fits.
+  // How well the calibration foretold what the sweep found; by drafter, as profile().fits.
   std::vector<std::array<Goodness, kNumCostRoles>> calibration_goodness() const;
 
  private:

@@ -33,12 +33,13 @@ constexpr float kProbeLeast = 0.2f;  // A of a node whose children it sees
 constexpr double kKnown = 2;         // tokens foretold and verified: with fewer a drafter is looked at before it is used
 constexpr int32_t kMostLooks = 3;    // that may pass without any
 constexpr double kWellKnown = 4;     // such tokens: with fewer it is looked at while that costs little; later it may not
-constexpr double kConvinced = 16;    // such tokens: fewer may have failed by bad luck, and it is looked at again as soon as that can be afforded
+constexpr double kConvinced = 16;    // such tokens: fewer may have failed by bad luck, and it is looked at again where that can be afforded
 constexpr double kCheapLook = 0.1;   // of a plain tick
 constexpr double kGoesWell = 0.5;    // trust in one that is not known yet, or has rested
 constexpr double kLookShare = 0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
 constexpr float kHope = 0.1f;        // more of a token is kept, it is hoped of a drafter that has rested
 constexpr int32_t kFirstWait = 2;    // ticks that it rests for at first
+constexpr int32_t kBriefWait = 8;    // after which it need not be asked what the try costs
 constexpr int32_t kMostWait = 64;
 constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
 
@@ -149,7 +150,8 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least, f
     const int32_t unknown = row.behind[static_cast<size_t>(drafter)];
     double tokens = std::min(unknown, 1);
     if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated));
-    const float known_p = acceptance_.p(drafter, row.slot, row.sequence), hoped_p = std::max(known_p, std::min(kHoped, known_p + hope));
+    const float known_p = acceptance_.p(drafter, row.slot, row.sequence);
+    const float hoped_p = std::max(known_p, std::min(kHoped, known_p + hope));
     odds_.push_back({.p = std::max(at_least, hoped_p), .max_depth = room(row, drafter),
                      .known = known.tokens, .known_nodes = known.nodes, .once_ms = static_cast<float>(tokens * token),
                      .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
@@ -236,18 +238,25 @@ bool AutoChooser::may_look(int drafter, double extra_ms) const {
   return goes_well || !looked_ || can_afford(extra_ms);
 }
 
-// What is kept of drafts changes along a response, and only drafting shows it: a drafter whose word was good, but not worth while, is tried again
-// where it would be with a little more, each time after a longer rest.
+// What is kept of drafts changes along a response, and only drafting shows it: a drafter whose word was good, but not worth while, is
+// tried again where it would be with a little more, each time after a longer rest, and soon only if there is time for what it then has to
+// catch up with.
 float AutoChooser::hope_of(const TickView& view, int drafter) const {
   if (options_.policy.untuned || view.rows[0].rung > 0 || is_unknown(view, drafter)) return 0;
   const Turn& turn = turns_[static_cast<size_t>(drafter)];
-  return acceptance_.trust(drafter) >= kGoesWell && ticks_ - turn.last > turn.wait ? kHope : 0;
+  if (acceptance_.trust(drafter) < kGoesWell || ticks_ - turn.last <= turn.wait) return 0;
+  double behind = 0;
+  for (const TickRow& row : view.rows) behind += row.behind[static_cast<size_t>(drafter)];
+  const double catch_up_ms = behind * token_ms(times(view, drafter), static_cast<double>(view.rows.size()), behind);
+  return turn.wait <= kBriefWait || can_afford(catch_up_ms) ? kHope : 0;
 }
 
-void AutoChooser::note_turn(const Candidate& candidate) {
+// It has drafted for all.
+void AutoChooser::note_turn() {
   Turn& turn = turns_[static_cast<size_t>(drafter_)];
   turn.last = ticks_;
-  turn.wait = candidate.is_hope ? std::min(2 * turn.wait, kMostWait) : std::max(turn.wait / 2, kFirstWait);
+  const bool hoped = arm_ > 0 && candidates_[static_cast<size_t>(arm_) - 1].is_hope;
+  turn.wait = hoped ? std::min(2 * turn.wait, kMostWait) : std::max(turn.wait / 2, kFirstWait);
 }
 
 // Of what drafts have brought so far, or little.
@@ -292,7 +301,8 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
                    .hoped = hoped.depth > 0 ? hoped.value() : 0,
                    .extra_ms = unseen || has_failed || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
-    arms[m + 1].curious = (unseen && arms[m + 1].extra_ms <= kCheapLook * plain.ms) || (has_failed && can_afford(arms[m + 1].extra_ms));
+    const double extra_ms = arms[m + 1].extra_ms;
+    arms[m + 1].curious = (unseen && extra_ms <= kCheapLook * plain.ms) || (has_failed && can_afford(extra_ms));
     if (is_unknown(view, models_[m]) && !may_look(models_[m], arms[m + 1].extra_ms)) arms[m + 1] = {.extra_ms = std::numeric_limits<double>::infinity()};
   }
   // And a look goes without what the best arm would have brought.
@@ -306,7 +316,6 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   drafter_ = models_[static_cast<size_t>(arm_) - 1];
   times_ = times(view, drafter_);
   set_depths(view, candidate);
-  if (!probe_) note_turn(candidate);
   const bool forecast = !probe_ && (candidate.found.value() > best.value() || view.rows[0].rung > 0);
   return forecast ? candidate.found : best;
 }
@@ -498,15 +507,15 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   (nodes > 0 ? verify_correction_ : plain_correction_).learn(times_.rows + nodes, modelled, outcome.verify_ms);
   if (nodes == 0) {
     last_plain_[bucket_of(view)] = ticks_;
-    verify_correction_.hint(times_.rows, modelled, outcome.verify_ms);
+    // A machine that is slower or faster than it was is so for both kinds of pass.
+    verify_correction_.hint(times_.rows, modelled, outcome.verify_ms, ticks_ - last_verified_ > kLongAgo);
   } else {
     last_verified_ = ticks_;
   }
   note_use(view, nodes > 0 || outcome.work.passes > 0);
-  // A machine that is slower or faster than the model says is so for both kinds of pass.
-  if (ticks_ - last_verified_ > kLongAgo) verify_correction_.learn(times_.rows, modelled, outcome.verify_ms);
   double model_ms = 0;
   if (drafter_ != kNone && outcome.work.passes > 0) {
+    if (!probe_) note_turn();
     const DraftWork& work = outcome.work;
     const double rows = static_cast<double>(work.rows - work.silent) / work.passes, level_ms = times_.cost->draft_ms(rows, times_.context);
     const double caught_up_ms = times_.cost->draft_ms(rows, times_.context, work.silent) - level_ms;

@@ -99,7 +99,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   double drafting_ms(const DraftWork& work) const;
   void fill_odds(const TickView& view, int drafter, float at_least, float hope);
   float hope_of(const TickView& view, int drafter) const;
-  void note_turn(const Candidate& candidate);
+  void note_turn();
   void weigh(Forest* forest, uint32_t models) const;
 
   const ChooserOptions options_;

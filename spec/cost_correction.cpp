@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kMemory = 16;      // passes; the first ones move the median by more
 constexpr double kLeastStep = 0.02;  // of the logarithm
-constexpr double kPrior = 0.5;      // passes that say the model is right
+constexpr double kPrior = 0.5;      // of what is seen beside, to the square of the passes
 
 }  // namespace
 
@@ -19,12 +19,24 @@ double CostCorrection::factor(double rows) const {
   return std::exp((1 - share) * log_factor_[below] + share * log_factor_[above]);
 }
 
-void CostCorrection::learn(double rows, double modelled_ms, double ms, bool own) {
+size_t CostCorrection::bucket_of(double rows) {
+  return static_cast<size_t>(std::clamp(std::round(std::log2(std::max(rows, 1.0))), 0.0, static_cast<double>(kBuckets - 1)));
+}
+
+void CostCorrection::learn(double rows, double modelled_ms, double ms) {
   if (!(rows >= 1 && modelled_ms > 0 && ms > 0)) return;
-  const double nearest = std::clamp(std::round(std::log2(rows)), 0.0, static_cast<double>(kBuckets - 1));
-  Bucket& bucket = buckets_[static_cast<size_t>(nearest)];
-  if (bucket.own && !own) return;
-  if (own && !bucket.own) bucket = {.own = true};
+  Bucket& bucket = buckets_[bucket_of(rows)];
+  if (!bucket.own) bucket = {.own = true};
+  follow(bucket_of(rows), modelled_ms, ms);
+}
+
+void CostCorrection::hint(double rows, double modelled_ms, double ms, bool for_long) {
+  if (!(rows >= 1 && modelled_ms > 0 && ms > 0)) return;
+  if (for_long || !buckets_[bucket_of(rows)].own) follow(bucket_of(rows), modelled_ms, ms);
+}
+
+void CostCorrection::follow(size_t b, double modelled_ms, double ms) {
+  Bucket& bucket = buckets_[b];
   const double most = std::log(kMost), seen = std::clamp(std::log(ms / modelled_ms), -most, most);
   bucket.weight = std::min(bucket.weight + 1, kMemory);
   const double step = bucket.weight == 1 ? 2 * most : std::max(1 / bucket.weight, kLeastStep) * 0.5;
@@ -32,22 +44,23 @@ void CostCorrection::learn(double rows, double modelled_ms, double ms, bool own)
   fill_gaps();
 }
 
-// Between two that were seen in a straight line; beyond them as the nearest.
+// What the nearest that were seen with fewer and with more rows say, in a straight line between them; 0 if there are none.
+double CostCorrection::beside(size_t bucket) const {
+  size_t below = bucket, above = bucket + 1;
+  while (below > 0 && buckets_[below - 1].weight == 0) --below;
+  while (above < kBuckets && buckets_[above].weight == 0) ++above;
+  if (below == 0 && above == kBuckets) return 0;
+  if (below == 0) return buckets_[above].log_ratio;
+  --below;
+  if (above == kBuckets) return buckets_[below].log_ratio;
+  const double share = static_cast<double>(bucket - below) / static_cast<double>(above - below);
+  return (1 - share) * buckets_[below].log_ratio + share * buckets_[above].log_ratio;
+}
+
 void CostCorrection::fill_gaps() {
-  const auto value = [this](size_t b) { return buckets_[b].log_ratio * buckets_[b].weight / (buckets_[b].weight + kPrior); };
-  size_t below = kBuckets;
   for (size_t b = 0; b < kBuckets; ++b) {
-    if (buckets_[b].weight == 0) {
-      log_factor_[b] = below == kBuckets ? 0 : value(below);
-      continue;
-    }
-    const size_t first = below == kBuckets ? 0 : below;
-    for (size_t gap = first; gap < b; ++gap) {
-      const double share = below == kBuckets ? 1 : static_cast<double>(gap - below) / static_cast<double>(b - below);
-      log_factor_[gap] = below == kBuckets ? value(b) : (1 - share) * value(below) + share * value(b);
-    }
-    log_factor_[b] = value(b);
-    below = b;
+    const double seen = buckets_[b].weight * buckets_[b].weight;
+    log_factor_[b] = (seen * buckets_[b].log_ratio + kPrior * beside(b)) / (seen + kPrior);
   }
 }
 

@@ -29,23 +29,15 @@ OTR_INLINE void amx_configure_rows(int upper, int lower) {
 }
 
 // kBoth: the block has more than 16 rows. kFetchAhead: bytes ahead of its use that the weight is fetched, where it comes from memory.
-// kAdd: to what `out` has. REQUIRES: tiles configured to its row counts.
-template <bool kBoth, int64_t kFetchAhead = 0, bool kAdd = false>
+// REQUIRES: tiles configured to its row counts.
+template <bool kBoth, int64_t kFetchAhead = 0>
 OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, const Element* w, int64_t steps, AmxBlock* out) {
   constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
   const int64_t row_bytes = x_stride * 2;
   const Element* lower = x + kTileRows * x_stride;
-  if constexpr (kAdd) {
-    tile_load<0>(&out->row[0][0], kStride);
-    tile_load<1>(&out->row[0][kTileColumns], kStride);
-  } else {
-    tile_zero<0>();
-    tile_zero<1>();
-  }
-  if constexpr (kBoth && kAdd) {
-    tile_load<2>(&out->row[kTileRows][0], kStride);
-    tile_load<3>(&out->row[kTileRows][kTileColumns], kStride);
-  } else if constexpr (kBoth) {
+  tile_zero<0>();
+  tile_zero<1>();
+  if constexpr (kBoth) {
     tile_zero<2>();
     tile_zero<3>();
   }

@@ -1,7 +1,7 @@
 // The phases of one drafter's draw, the same on every CPU path (sample.h, candidates). Ops as in sample_row.h.
 //
-// A noise's logarithms and a share's exponential are most of a draw's work, and nearly all tokens need none of them: what is neither among the
-// m best nor within `reach` of the best one is left out. All of these together would change the sum by one part in kLeftOut at most.
+// A noise's logarithms and a share's exponential are most of a draw's work, and nearly all tokens need none of them: what is neither among
+// the m best nor within `reach` of the best one is left out. All of these together have one part in kLeftOut of the sum at most.
 #pragma once
 
 #include "kernels/sample/sample_row.h"
@@ -17,18 +17,19 @@ struct CandidateBound {
   float reach;
   int m;
   float best[kMaxCandidates];  // [m] shown so far, falling
-
-  float least() const { return of_best < top - reach ? of_best : top - reach; }
-  // Every token once.
-  void show(float score) {
-    top = score > top ? score : top;
-    if (!(score > best[m - 1])) return;
-    int at = m - 1;
-    for (; at > 0 && score > best[at - 1]; --at) best[at] = best[at - 1];
-    best[at] = score;
-    of_best = best[m - 1] > of_best ? best[m - 1] : of_best;
-  }
 };
+
+OTR_INLINE float candidate_bound_least(const CandidateBound& b) { return b.of_best < b.top - b.reach ? b.of_best : b.top - b.reach; }
+
+// Every token once.
+OTR_INLINE void candidate_bound_show(CandidateBound* b, float score) {
+  b->top = score > b->top ? score : b->top;
+  if (!(score > b->best[b->m - 1])) return;
+  int at = b->m - 1;
+  for (; at > 0 && score > b->best[at - 1]; --at) b->best[at] = b->best[at - 1];
+  b->best[at] = score;
+  b->of_best = b->best[b->m - 1] > b->of_best ? b->best[b->m - 1] : b->of_best;
+}
 
 // The score that a token must exceed to be among the best `m`.
 OTR_INLINE float candidates_floor(const Candidates& best, int m) {
@@ -48,7 +49,8 @@ OTR_INLINE void candidates_show(int32_t token, float score, int m, Candidates* b
 }
 
 // A bound from below of the best m scores and of the best one: those of the first tokens of maximal logit in the m best blocks.
-OTR_INLINE CandidateBound candidates_bound(const SampleDraw& d, bool noisy, const float* x, const float* maxima, int32_t n, float reach, int m) {
+OTR_INLINE CandidateBound candidates_bound(const SampleDraw& d, bool noisy, const float* x, const float* maxima, int32_t n, float reach,
+                                           int m) {
   constexpr float kNone = -__builtin_inff();
   const int32_t blocks = (n + kSampleMaxBlock - 1) / kSampleMaxBlock;
   CandidateBound bound{.of_best = kNone, .top = kNone, .reach = reach, .m = m, .best = {}};
@@ -92,7 +94,7 @@ OTR_INLINE void candidates_row(const CandidateParams& p, const CandidateDraw& c,
     if (noisy) {
       count = Ops::collect_with_noise(d, x, bound, w.maxima, n, scaled, order);
     } else {
-      count = Ops::collect(x, bound.least(), w.maxima, n, order);
+      count = Ops::collect(x, candidate_bound_least(bound), w.maxima, n, order);
       for (int32_t i = 0; i < count; ++i) scaled[i] = x[order[i]];
     }
   }

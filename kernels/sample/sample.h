@@ -83,7 +83,8 @@ void sample_avx512(const SampleParams& params, ThreadPool& pool);
 //
 // the probability that v is the target's choice; beta is fitted by whoever drafts. The first candidate is what `sample` draws.
 // `without_noise`: s_v = logit_v / T alone, so that pi_v is the drafter's own q_v at beta 1.
-// Sums run in the path's own order and may leave out tokens that together change them by a part in 10,000 at most: candidates decide no result.
+// Sums run in the path's own order, and over the path's own choice of tokens: what it leaves out has one part in 10,000 of all pi at most.
+// Candidates decide no result.
 inline constexpr int kMaxCandidates = 16;
 
 struct CandidateDraw {

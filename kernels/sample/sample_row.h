@@ -12,8 +12,9 @@
 //
 // and for candidates also
 //
-//   int32_t collect_with_noise(draw, x, bound, maxima, n, scores, ids)   the tokens with x_v + G_v >= bound.least(), ascending, and these
-//                                           scores, which may lie in x; returns how many. [sample_row_stride(n)]
+//   int32_t collect_with_noise(draw, x, bound, maxima, n, scores, ids)   tokens, ascending, with x_v + G_v, which may lie in x; among them
+//                                           all that reach the bound as it is in the end, and which others is the path's own affair;
+//                                           returns how many. [sample_row_stride(n)]
 //   void    weigh(x, max, inv_beta, n, &total, &mean)   sum of w_v = exp((x_v - max) inv_beta), and of w_v (x_v - max)
 #pragma once
 

@@ -71,8 +71,8 @@ struct ScalarOps {
       const PhiloxBlock words = noise_words(d.noise, static_cast<uint32_t>(v) / 4, static_cast<uint32_t>(d.position));
       for (int32_t i = v; i < n && i < v + 4; ++i) {
         const float score = x[i] + gumbel_from_word(words.w[i - v]);
-        if (score < bound.least()) continue;
-        bound.show(score);
+        if (score < candidate_bound_least(bound)) continue;
+        candidate_bound_show(&bound, score);
         ids[count] = i;
         scores[count++] = score;
       }

@@ -1,4 +1,5 @@
-// The vector form of sample's passes over the vocabulary, bit-equal to sample_scalar.cpp. V is a float type of kernels/simd.
+// The vector form of sample's passes over the vocabulary, bit-equal to sample_scalar.cpp; of candidates the m best are. V is a float type of
+// kernels/simd.
 //
 // Noise: token ids are taken in blocks of 64 (noise_words_vec.h). The rest is avoided, exactly (least_word of base/noise.h): with
 // `floor` the best score seen so far, first that of a token of maximal logit, and the maximum of a token's block of 256, a word
@@ -147,7 +148,7 @@ struct VecSampleOps {
     const U lane_index = U::load(kLaneIndex);
     uint32_t* const out = reinterpret_cast<uint32_t*>(ids);
     int32_t count = 0;
-    float floor = bound.least();
+    float floor = candidate_bound_least(bound);
     for (int32_t begin = 0; begin < n; begin += kSampleMaxBlock) {
       const float highest = maxima[begin / kSampleMaxBlock];
       if (highest + kGumbelBound < floor) continue;
@@ -173,8 +174,8 @@ struct VecSampleOps {
           if (better == 0) continue;
           float lanes[16];
           store(lanes, score);
-          for (; better != 0; better &= better - 1) bound.show(lanes[__builtin_ctz(better)]);
-          floor = bound.least();
+          for (; better != 0; better &= better - 1) candidate_bound_show(&bound, lanes[__builtin_ctz(better)]);
+          floor = candidate_bound_least(bound);
           least = least_word(highest, floor);
         }
       }

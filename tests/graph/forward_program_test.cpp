@@ -16,6 +16,7 @@
 
 #include "graph/row_batch_builder.h"
 #include "kernels/base/thread_pool.h"
+#include "tests/memory/resident.h"
 #include "tests/runtime/every_path.h"
 #include "tests/runtime/rollouts.h"
 #include "tests/runtime/tiny_model.h"
@@ -282,6 +283,22 @@ TEST_P(ForwardProgramTest, AnOddHeadDimIsRefused) {
 }
 
 // A program that has too few rows lends neither its buffers nor its logits.
+// No pass waits for the system: logits are there before the first one, and again after a sleep.
+TEST_P(ForwardProgramTest, ItsMemoryIsThereBeforeItsFirstPass) {
+  const TinyModel model;
+  Program others(GetParam(), model, 1);
+  Result<ForwardProgram> made = others.another({kMaxRows, kMaxRows}, {});
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  ForwardProgram& program = made.value();
+  const size_t bytes = sizeof(float) * kMaxRows * static_cast<size_t>(model.shape().vocab_size);
+  if (!system_populates(program.logits())) GTEST_SKIP() << "the system does not populate";
+  EXPECT_TRUE(is_resident(program.logits(), bytes));
+  ASSERT_TRUE(program.sleep().ok());
+  EXPECT_FALSE(is_resident(program.logits(), bytes));
+  ASSERT_TRUE(program.wake().ok());
+  EXPECT_TRUE(is_resident(program.logits(), bytes));
+}
+
 TEST_P(ForwardProgramTest, ATooSmallProgramLendsNothing) {
   const TinyModel model;
   Program program(GetParam(), model, 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/sample/sample_filter.h"
 #include "tests/kernels/sample_test_util.h"
@@ -152,6 +153,27 @@ TEST_P(CandidatesTest, EqualScoresGoByTokenId) {
   const std::vector<Candidates> found = run({1, 3, 3, 0, 3, 3}, 6, {{d, 1.0f}}, 3);
   EXPECT_EQ(std::vector<int32_t>(found[0].tokens, found[0].tokens + 3), (std::vector<int32_t>{1, 2, 4}));
   EXPECT_NEAR(found[0].pi[2], 1.0 / (4.0 + std::exp(-2.0) + std::exp(-3.0)), 1e-6);
+}
+
+// Most of a large vocabulary has one of a few logits: wherever the bound of the best m stands, equal ones go by token id.
+TEST_P(CandidatesTest, EqualScoresGoByTokenIdInALargeVocabulary) {
+  constexpr int32_t kVocab = 20000, kM = kMaxCandidates;
+  for (const int levels : {2, 40, 2000}) {
+    std::vector<float> logits = random_normal(2 * kVocab, 1.0f, static_cast<uint32_t>(levels));
+    for (float& l : logits) l = std::round(l * static_cast<float>(levels) / 8.0f);
+    SampleDraw greedy = plain_draw(0.0f), drawn = plain_draw(0.7f);
+    drawn.logits_row = 1;
+    const std::vector<Candidates> found = run(logits, kVocab, {{greedy, 10.0f}, {drawn, 10.0f, true}}, kM);
+    for (size_t row = 0; row < 2; ++row) {
+      const float* const l = logits.data() + row * kVocab;
+      std::vector<int32_t> best(kVocab);
+      std::iota(best.begin(), best.end(), 0);
+      std::stable_sort(best.begin(), best.end(), [&](int32_t a, int32_t b) { return l[a] > l[b]; });
+      best.resize(kM);
+      ASSERT_EQ(found[row].count, kM);
+      EXPECT_EQ(std::vector<int32_t>(found[row].tokens, found[row].tokens + kM), best) << levels << " levels, row " << row;
+    }
+  }
 }
 
 TEST_P(CandidatesTest, LogitsThatAreNotFiniteGiveNone) {

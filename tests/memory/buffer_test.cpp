@@ -1,16 +1,13 @@
 #include "memory/buffer.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "tests/memory/fake_accelerator.h"
+#include "tests/memory/resident.h"
 
 namespace otr {
 namespace {
@@ -29,25 +26,15 @@ TEST(Buffer, IsZeroedAlignedAndWritable) {
   }
 }
 
-// Whether the system has given it all its pages.
-bool is_resident(const Buffer<int32_t>& b) {
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), pages = (b.bytes() + page - 1) / page;
-  std::vector<unsigned char> there(pages);
-  EXPECT_EQ(mincore(const_cast<int32_t*>(b.data()), b.bytes(), there.data()), 0);
-  return std::all_of(there.begin(), there.end(), [](unsigned char flags) { return (flags & 1) != 0; });
-}
-
 TEST(Buffer, WhatIsPopulatedIsThere) {
   auto buffer = Buffer<int32_t>::create(int64_t{3} << 20, "test");
   ASSERT_TRUE(buffer.ok());
   Buffer<int32_t>& b = buffer.value();
-  EXPECT_FALSE(is_resident(b));
+  EXPECT_FALSE(is_resident(b.data(), b.bytes()));
   b.populate();
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(b.data(), 1, MADV_POPULATE_WRITE) == 0) {  // else the system is older
-    EXPECT_TRUE(is_resident(b));
+  if (system_populates(b.data())) {
+    EXPECT_TRUE(is_resident(b.data(), b.bytes()));
   }
-#endif
   EXPECT_EQ(b.data()[b.size() - 1], 0);
   Buffer<int32_t>().populate();  // nothing
 }

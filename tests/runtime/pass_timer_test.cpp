@@ -146,6 +146,15 @@ TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
   expect_all_pages_free(*device);
 }
 
+TEST(CostCalibration, SlowModelsGetMoreTime) {
+  const CalibrationOptions options = {.max_batch = 1, .seconds = 2};
+  EXPECT_DOUBLE_EQ(calibration_seconds(options, 0.001), 2);
+  EXPECT_DOUBLE_EQ(calibration_seconds(options, 0.08), 2);
+  EXPECT_DOUBLE_EQ(calibration_seconds(options, 0.4), 10) << "25 rows";
+  EXPECT_DOUBLE_EQ(calibration_seconds(options, 3), 20) << "ten times what was asked";
+  EXPECT_DOUBLE_EQ(calibration_seconds({.max_batch = 1, .seconds = 0}, 3), 0);
+}
+
 TEST(CostCalibration, MediansOfEveryShape) {
   const auto pass = [](int32_t drafter, double rows, double ms) {
     return TimedPass{drafter, {CostRole::kDraft, {1, rows, 0}, ms}};

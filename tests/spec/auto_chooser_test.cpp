@@ -259,6 +259,15 @@ TEST(AutoChooser, LooksInVainCostLittleInTheLongRun) {
   }
 }
 
+// What it goes on spending on tries of a drafter that keeps its word and is never worth its time.
+TEST(AutoChooser, TriesInVainCostLittleInTheLongRun) {
+  for (const double p : {0.25, 0.3, 0.35}) {
+    const World w{.truth = made_costs(40, 0.1), .p = p, .lengths = std::vector<int32_t>(20, 2000)};
+    const double off = time_of([] { return std::make_unique<PlainChooser>(); }, w);
+    EXPECT_LE(time_of([&w] { return make_auto(w.truth); }, w), 1.03 * off) << p;  // 1.04 where tries need not be afforded
+  }
+}
+
 // What few of many samples show is enough to draft for all of them, however little it gains by itself.
 TEST(AutoChooser, WhatItHasLookedAtItUses) {
   World w{.truth = made_costs(4000, 0.08), .lengths = std::vector<int32_t>(256, 80)};

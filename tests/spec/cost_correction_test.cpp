@@ -53,6 +53,31 @@ TEST(CostCorrection, HintsGiveWayToWhatWasSeen) {
   EXPECT_GT(correction.factor(64), 2.3);
 }
 
+// Where no pass of this kind was seen for long, as at first.
+TEST(CostCorrection, HintsCountAgainAfterALongTime) {
+  CostCorrection correction;
+  for (int i = 0; i < 10; ++i) correction.learn(64, 10, 10);
+  for (int i = 0; i < 8; ++i) correction.hint(64, 10, 20, true);
+  EXPECT_GT(correction.factor(64), 1.15);
+  EXPECT_LT(correction.factor(64), 1.6);  // no more than as many passes
+  const double before = correction.factor(64);
+  correction.hint(64, 10, 40);
+  EXPECT_EQ(correction.factor(64), before);
+}
+
+// What is wrong of few and of many rows is so of those between, until enough of them were seen.
+TEST(CostCorrection, ItsNeighboursCountWhereLittleWasSeen) {
+  CostCorrection correction;
+  for (int i = 0; i < 20; ++i) correction.learn(64, 10, 20), correction.learn(256, 10, 20);
+  EXPECT_NEAR(correction.factor(128), 2, 0.01);
+  correction.learn(128, 10, 10);
+  EXPECT_NEAR(correction.factor(128), std::pow(2, 1 / 3.0), 0.01);
+  correction.learn(128, 10, 10);
+  EXPECT_NEAR(correction.factor(128), 1, 0.1);
+  correction.learn(4096, 10, 10);
+  EXPECT_NEAR(correction.factor(4096), std::pow(2, 1 / 3.0), 0.01);
+}
+
 TEST(CostCorrection, IsBounded) {
   CostCorrection correction;
   for (int i = 0; i < 100; ++i) correction.learn(1, 1e-6, 1e6), correction.learn(1024, 1e6, 1e-6);

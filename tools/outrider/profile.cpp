@@ -163,7 +163,7 @@ void print_tables(const Profiler& profiler) {
   const Profile& p = profiler.profile();
   const auto calibrated = profiler.calibration_goodness();
   std::printf(
-      "| role | drafter | shapes | R2 | median error | worst error | of a calibration of 1 s: median | worst |\n"
+      "| role | drafter | shapes | R2 | median error | worst error | of the calibration: median | worst |\n"
       "|---|---|---|---|---|---|---|---|\n");
   for_each_role(p, [&](size_t d, CostRole role) {
     const size_t r = static_cast<size_t>(role);

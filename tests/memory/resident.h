@@ -1,0 +1,30 @@
+// What the system has really given of a range of memory.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace otr {
+
+// Whether all pages of `data`, which begins on one, are there.
+inline bool is_resident(const void* data, size_t bytes) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> there((bytes + page - 1) / page);
+  if (mincore(const_cast<void*>(data), bytes, there.data()) != 0) return false;
+  return std::all_of(there.begin(), there.end(), [](unsigned char flags) { return (flags & 1) != 0; });
+}
+
+// Whether this system populates when it is asked to: Linux does since 5.14. `data` as above; its first page may come.
+inline bool system_populates(void* data) {
+#ifdef MADV_POPULATE_WRITE
+  return madvise(data, 1, MADV_POPULATE_WRITE) == 0;
+#else
+  return static_cast<void>(data), false;
+#endif
+}
+
+}  // namespace otr
