@@ -1,6 +1,6 @@
-// attention: decoding (a row of each sequence), the same for a group of samples that share their prompt, verification (8 drafted rows of
-// one) and prefill (512 rows of one, or all its 4096), at the end of contexts of 128 … 32768 keys. Flops are of the keys that a row sees.
-// Layers and sequences are rotated: keys and values come from memory.
+// attention: decoding (a row of each sequence), the same for a group of samples that share their prompt, verification (8
+// drafted rows of one) and prefill (512 rows of one, or all its 4096), at the end of contexts of 128 … 32768 keys. Flops are of
+// the keys that a row sees. Layers and sequences are rotated: keys and values come from memory.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,12 +22,11 @@ struct AttentionShape {
   int sequences, rows, context;  // `rows` of each sequence, the last of them at position context - 1
   int shared = 0;                // keys that the sequences have in common; whole pages
 };
-constexpr AttentionShape kShapes[] = {{"decode", 1, 1, 128},     {"decode", 1, 1, 1024},    {"decode", 1, 1, 8192},
-                                      {"decode", 1, 1, 32768},   {"decode", 16, 1, 128},    {"decode", 16, 1, 1024},
-                                      {"decode", 16, 1, 8192},   {"decode", 1, 1, 4160},    {"group", 8, 1, 4160, 4096},
-                                      {"verify", 1, 8, 1024},    {"verify", 1, 8, 8192},    {"prefill", 1, 512, 512},
-                                      {"prefill", 1, 512, 2048}, {"prefill", 1, 512, 8192}, {"prefill", 1, 512, 32768},
-                                      {"prefill", 1, 4096, 4096}};
+constexpr AttentionShape kShapes[] = {
+    {"decode", 1, 1, 128},       {"decode", 1, 1, 1024},    {"decode", 1, 1, 8192},     {"decode", 1, 1, 32768},
+    {"decode", 16, 1, 128},      {"decode", 16, 1, 1024},   {"decode", 16, 1, 8192},    {"decode", 1, 1, 4160},
+    {"group", 8, 1, 4160, 4096}, {"verify", 1, 8, 1024},    {"verify", 1, 8, 8192},     {"prefill", 1, 512, 512},
+    {"prefill", 1, 512, 2048},   {"prefill", 1, 512, 8192}, {"prefill", 1, 512, 32768}, {"prefill", 1, 4096, 4096}};
 
 class AttentionOperands {
  public:

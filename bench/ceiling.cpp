@@ -179,17 +179,10 @@ void Ceiling::run(Bound bound, int tasks) {
   pool_.parallel_for(tasks, [&](int task, int) {
     const int64_t at = (first + task) % kPieces * kPieceBytes;
     switch (bound) {
-      case Bound::kRead:
-        sink_.fetch_xor(read_(from + at), std::memory_order_relaxed);
-        break;
-      case Bound::kCopy:
-        std::memcpy(to + at, from + at, kPieceBytes);
-        break;
-      case Bound::kWrite:
-        std::memset(to + at, task & 1, kPieceBytes);
-        break;
-      case Bound::kMatrix:
-        matrix_(reinterpret_cast<const Element*>(from), kRounds);
+      case Bound::kRead: sink_.fetch_xor(read_(from + at), std::memory_order_relaxed); break;
+      case Bound::kCopy: std::memcpy(to + at, from + at, kPieceBytes); break;
+      case Bound::kWrite: std::memset(to + at, task & 1, kPieceBytes); break;
+      case Bound::kMatrix: matrix_(reinterpret_cast<const Element*>(from), kRounds);
     }
   });
 }

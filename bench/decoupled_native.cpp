@@ -1,12 +1,13 @@
-// Is decoupled drafting on this machine as fast as the model says? One core that drafts and one that verifies, against two cores that draft
-// and verify in turns, with equal windows: interleaved pairs of rollouts of the same requests.
+// Is decoupled drafting on this machine as fast as the model says? One core that drafts and one that verifies, against two
+// cores that draft and verify in turns, with equal windows: interleaved pairs of rollouts of the same requests.
 //
 //     decoupled_native MODEL DRAFTER PROMPTS.jsonl [WINDOW [REQUESTS [NEW_TOKENS [PAIRS]]]]
 //
-// The model is spec/window_speed.h. What it is given was measured in the rollouts themselves: milliseconds of a level of the draft and
-// of a verification in either arrangement, and the chance that a drafted token is kept. So the comparison judges what the model says of
-// windows, queues and waiting, and not how well costs are calibrated. Printed: the median of the pairs' ratios, the model's, their
-// difference, and what `auto` and `specactor` choose. Exit code 1: they differ by more than 15 %, or samples differ.
+// The model is spec/window_speed.h. What it is given was measured in the rollouts themselves: milliseconds of a level of the
+// draft and of a verification in either arrangement, and the chance that a drafted token is kept. So the comparison judges what
+// the model says of windows, queues and waiting, and not how well costs are calibrated. Printed: the median of the pairs'
+// ratios, the model's, their difference, and what `auto` and `specactor` choose. Exit code 1: they differ by more than 15 %, or
+// samples differ.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -74,9 +75,12 @@ Measured measure(const Question& q, const nlohmann::json (&coupled)[2], const nl
   const auto both = [&](const char* key) { return grown(coupled[0], coupled[1], std::string("/") + key); };
   const double busy = both("busy_seconds"), drafting = both("draft_seconds"), ticks = both("ticks");
   m.coupled = {.draft_ms = 1e3 * drafting / ticks / q.window, .verify_ms = 1e3 * (busy - drafting) / ticks};
-  const auto drafter = [&](const char* key) { return grown(decoupled[0], decoupled[1], std::string("/workers/0/drafting/") + key); };
+  const auto drafter = [&](const char* key) {
+    return grown(decoupled[0], decoupled[1], std::string("/workers/0/drafting/") + key);
+  };
   m.decoupled = {.draft_ms = 1e3 * drafter("busy_seconds") / drafter("ticks"),
-                 .verify_ms = 1e3 * grown(decoupled[0], decoupled[1], "/workers/1/busy_seconds") / grown(decoupled[0], decoupled[1], "/workers/1/ticks")};
+                 .verify_ms = 1e3 * grown(decoupled[0], decoupled[1], "/workers/1/busy_seconds") /
+                              grown(decoupled[0], decoupled[1], "/workers/1/ticks")};
   m.p = drafter("kept_tokens") / (drafter("kept_tokens") + drafter("rollbacks"));
   return m;
 }
@@ -92,7 +96,8 @@ int run(const Question& q) {
   const std::string policy = "fixed:small:" + std::to_string(q.window);
   const std::unique_ptr<Engine> two = make_engine(q, policy, 0), split = make_engine(q, policy + ":decoupled", 1);
   bool same = roll(q, two.get()).step.samples == roll(q, split.get()).step.samples;  // and whatever is done once is done
-  const nlohmann::json two_before = nlohmann::json::parse(two->stats_json()), split_before = nlohmann::json::parse(split->stats_json());
+  const nlohmann::json two_before = nlohmann::json::parse(two->stats_json()),
+                       split_before = nlohmann::json::parse(split->stats_json());
   nlohmann::json two_after, split_after;
   std::vector<double> ratios;
   for (int32_t i = 0; i < q.pairs; ++i) {
@@ -109,11 +114,13 @@ int run(const Question& q) {
   const double coupled_speed = window_speed(WindowForm::kCoupled, m.p, q.window, m.coupled);
   const double decoupled_speed = window_speed(form_in(WindowForm::kDecoupled, batch), m.p, q.window, m.decoupled);
   const double predicted = decoupled_speed / coupled_speed, measured = median(ratios), off = measured / predicted - 1;
-  std::printf("%s: %zu requests of %d tokens, windows of %d, p %.3f\n", q.model.c_str(), q.prompts.size(), q.new_tokens, q.window, m.p);
-  std::printf("coupled on 2 cores: a level %.3f ms, a verification %.3f ms; decoupled on 1 + 1: %.3f ms, %.3f ms\n", m.coupled.draft_ms,
-              m.coupled.verify_ms, m.decoupled.draft_ms, m.decoupled.verify_ms);
-  std::printf("decoupled against coupled: measured %.3f (%d pairs, %.3f to %.3f), predicted %.3f: %+.1f %%\n", measured, q.pairs,
-              *std::min_element(ratios.begin(), ratios.end()), *std::max_element(ratios.begin(), ratios.end()), predicted, 100 * off);
+  std::printf("%s: %zu requests of %d tokens, windows of %d, p %.3f\n", q.model.c_str(), q.prompts.size(), q.new_tokens,
+              q.window, m.p);
+  std::printf("coupled on 2 cores: a level %.3f ms, a verification %.3f ms; decoupled on 1 + 1: %.3f ms, %.3f ms\n",
+              m.coupled.draft_ms, m.coupled.verify_ms, m.decoupled.draft_ms, m.decoupled.verify_ms);
+  std::printf("decoupled against coupled: measured %.3f (%d pairs, %.3f to %.3f), predicted %.3f: %+.1f %%\n", measured,
+              q.pairs, *std::min_element(ratios.begin(), ratios.end()), *std::max_element(ratios.begin(), ratios.end()),
+              predicted, 100 * off);
   for (const char* chooser : {"auto", "specactor"}) print_choice(q, chooser);
   std::printf("samples bit-equal: %s\n", same ? "yes" : "NO");
   return same && std::abs(off) <= kMostOff ? 0 : 1;

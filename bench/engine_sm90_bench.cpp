@@ -6,7 +6,8 @@
 //                                                             weights into L2, against the default; outputs compared
 //   engine_sm90_bench memory MODEL                             "self" made again; sleep and wake, in seconds and bytes
 //
-// Prints Markdown. Both engines of a price are in memory at once and take turns, three rounds; medians. Exit code 1: it could not run.
+// Prints Markdown. Both engines of a price are in memory at once and take turns, three rounds; medians. Exit code 1: it could
+// not run.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,8 +30,8 @@ namespace {
 
 constexpr int kRounds = 3, kPromptTokens = 64;
 
-// As many splits as fill the device with two clusters' worth of blocks a multiprocessor for up to 64 rows, with one for up to 256, and
-// none beyond.
+// As many splits as fill the device with two clusters' worth of blocks a multiprocessor for up to 64 rows, with one for up to
+// 256, and none beyond.
 void linear_by_rows(const LinearParams& p, const LaunchContext& on) {
   if (p.gated != nullptr) return cuda_kernels().linear(p, on);
   CudaDevice& device = static_cast<CudaDevice&>(*on.accelerator);
@@ -52,15 +53,19 @@ void linear_prefetching(const LinearParams& p, const LaunchContext& on) {
   CudaDevice& device = static_cast<CudaDevice&>(*on.accelerator);
   const cudaStream_t stream = device.stream();
   static const DeviceLimits limits = device_limits_sm90().value();
-  LinearSm90Config config = choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, p.gated != nullptr}, limits);
+  LinearSm90Config config =
+      choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, p.gated != nullptr}, limits);
   config.prefetch = true;
-  device.keep(p.gated == nullptr ? linear_sm90(p, config, stream)
-                                 : linear_silu_mul_sm90({p.num_rows, p.weight, p.x, p.x_stride, p.gated, p.gated_stride}, config, stream));
+  device.keep(p.gated == nullptr
+                  ? linear_sm90(p, config, stream)
+                  : linear_silu_mul_sm90({p.num_rows, p.weight, p.x, p.x_stride, p.gated, p.gated_stride}, config, stream));
 }
 
-std::unique_ptr<Engine> make_engine(const std::string& model, const KernelTable* kernels, const std::string& policy, int32_t batch, int32_t num_pages) {
+std::unique_ptr<Engine> make_engine(const std::string& model, const KernelTable* kernels, const std::string& policy,
+                                    int32_t batch, int32_t num_pages) {
   EngineOptions o;
-  o.device = {.isa = kCudaPath, .kernels = kernels, .num_threads = 1, .target = {.path = model, .num_pages = num_pages, .bucket = {}}};
+  o.device = {
+      .isa = kCudaPath, .kernels = kernels, .num_threads = 1, .target = {.path = model, .num_pages = num_pages, .bucket = {}}};
   o.gpus = {0};
   o.policy = policy;
   o.max_batch = batch;
@@ -108,12 +113,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void compare(const std::string& model, const std::vector<int32_t>& batches, int32_t tokens, decltype(KernelTable::linear) linear, const char* name) {
+void compare(const std::string& model, const std::vector<int32_t>& batches, int32_t tokens,
+             decltype(KernelTable::linear) linear, const char* name) {
   KernelTable changed = cuda_kernels();
   changed.linear = linear;
   const int32_t most = *std::max_element(batches.begin(), batches.end());
   const int32_t num_pages = most * ((kPromptTokens + tokens) / kPageTokens + 1);
-  const std::unique_ptr<Engine> exact = make_engine(model, nullptr, "off", most, num_pages), other = make_engine(model, &changed, "off", most, num_pages);
+  const std::unique_ptr<Engine> exact = make_engine(model, nullptr, "off", most, num_pages),
+                                other = make_engine(model, &changed, "off", most, num_pages);
   const int32_t vocab = exact->limits().vocab_size;
   std::printf("| batch | default tok/s | %s tok/s | faster by | same bits |\n|---|---|---|---|---|\n", name);
   for (const int32_t batch : batches) {

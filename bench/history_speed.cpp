@@ -2,9 +2,9 @@
 //
 //   history_speed EPOCH_1.jsonl EPOCH_2.jsonl      two outputs of `outrider rollout` for the same prompts, with different --step
 //
-// Builds the histories of the first file on one thread, with and without log-probs, and replays the second: before every token that its
-// samples say, a chain of at most 32 tokens is proposed, and what comes true of it is taken at once. Sequences take turns, 32 at a
-// time, so that a proposal finds its history as cold as it would in an engine.
+// Builds the histories of the first file on one thread, with and without log-probs, and replays the second: before every token
+// that its samples say, a chain of at most 32 tokens is proposed, and what comes true of it is taken at once. Sequences take
+// turns, 32 at a time, so that a proposal finds its history as cold as it would in an engine.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -125,9 +125,10 @@ int main(int argc, char** argv) {
       const std::vector<double> times = replay(second, index);
       if (times.empty() || index->num_tokens() == 0) throw std::runtime_error("a file holds no tokens");
       const double tokens = static_cast<double>(index->num_tokens());
-      std::printf("%s log-probs: built %.0f tokens, %.1f M tokens/s, %.1f bytes a token; %zu proposals: p50 %.2f us, p99 %.2f us\n",
-                  logprobs ? "with" : "without", tokens, tokens / seconds * 1e-6, static_cast<double>(index->bytes()) / tokens, times.size(),
-                  times[times.size() / 2], times[times.size() * 99 / 100]);
+      std::printf(
+          "%s log-probs: built %.0f tokens, %.1f M tokens/s, %.1f bytes a token; %zu proposals: p50 %.2f us, p99 %.2f us\n",
+          logprobs ? "with" : "without", tokens, tokens / seconds * 1e-6, static_cast<double>(index->bytes()) / tokens,
+          times.size(), times[times.size() / 2], times[times.size() * 99 / 100]);
     }
   } catch (const std::exception& e) {
     return std::fprintf(stderr, "history_speed: %s\n", e.what()), 1;

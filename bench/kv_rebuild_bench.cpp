@@ -1,11 +1,12 @@
-// What it costs to go on with a long request at another worker, by the rate of the link between the two: computing its keys and values
-// anew, copying them, or both from both ends until they meet, the last pages within the pass that needs them or whole; and how long an
-// idle worker takes from an order to its first tick's result.
+// What it costs to go on with a long request at another worker, by the rate of the link between the two: computing its keys and
+// values anew, copying them, or both from both ends until they meet, the last pages within the pass that needs them or whole;
+// and how long an idle worker takes from an order to its first tick's result.
 //
 //     kv_rebuild_bench MODEL [TOKENS]
 //
-// A request of so many prompt tokens runs at worker 0 and moves to worker 1, one thread each, after its first tokens; the cost is the
-// time to its end less that of a run without the move, the best of 3 of either. Samples are compared bit for bit: a difference ends the program with 1.
+// A request of so many prompt tokens runs at worker 0 and moves to worker 1, one thread each, after its first tokens; the cost
+// is the time to its end less that of a run without the move, the best of 3 of either. Samples are compared bit for bit: a
+// difference ends the program with 1.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -53,7 +54,8 @@ class Bench {
     return roll(engine({.migrate_at_tick = at_tick, .rebuild = rebuild}).get(), num_tokens_, kNewTokens);
   }
 
-  // The quickest of some runs with the move less the quickest of as many without it, in turns: the machine may be busy with something else.
+  // The quickest of some runs with the move less the quickest of as many without it, in turns: the machine may be busy with
+  // something else.
   double cost_ms(const RebuildOptions& rebuild) {
     double moves_ms = std::numeric_limits<double>::max(), stays_ms = moves_ms;
     for (int32_t i = 0; i < kRepeats; ++i) {
@@ -71,12 +73,16 @@ class Bench {
     const double page_bytes = static_cast<double>(layout.page_bytes());
     const double recompute = cost_ms({.mode = RebuildMode::kRecompute});
     const double computed = num_tokens_ / recompute * 1e3;  // tokens per second
-    std::printf("%s, a request of %d tokens: computed anew in %.1f ms (%.0f tokens a second)\n\n", model_.c_str(), num_tokens_, recompute, computed);
-    std::printf("| link, MB/s | of the compute rate | recompute, ms | transfer, ms | both ends, whole pages, ms | both ends, ms | both against the better one |\n|---|---|---|---|---|---|---|\n");
+    std::printf("%s, a request of %d tokens: computed anew in %.1f ms (%.0f tokens a second)\n\n", model_.c_str(), num_tokens_,
+                recompute, computed);
+    std::printf(
+        "| link, MB/s | of the compute rate | recompute, ms | transfer, ms | both ends, whole pages, ms | both ends, ms | both "
+        "against the better one |\n|---|---|---|---|---|---|---|\n");
     for (const double share : {0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0}) {
       const double rate = share * computed * page_bytes / kPageTokens;
       const double transfer = cost_ms({.mode = RebuildMode::kTransfer, .link_bytes_per_second = rate});
-      const double whole = cost_ms({.link_bytes_per_second = rate, .whole_pages = true}), both = cost_ms({.link_bytes_per_second = rate});
+      const double whole = cost_ms({.link_bytes_per_second = rate, .whole_pages = true}),
+                   both = cost_ms({.link_bytes_per_second = rate});
       std::printf("| %.2f | %.2f | %.1f | %.1f | %.1f | %.1f | %.2f |\n", rate / 1e6, share, recompute, transfer, whole, both,
                   both / std::min(transfer, recompute));
     }
@@ -96,8 +102,8 @@ class Bench {
       ms.push_back(roll(e.get(), 1, 1).ms);
     }
     std::sort(ms.begin(), ms.end());
-    std::printf("an order to an idle worker, its first tick and the result of that: median %.3f ms, slowest of %zu %.3f ms\n", ms[ms.size() / 2],
-                ms.size(), ms.back());
+    std::printf("an order to an idle worker, its first tick and the result of that: median %.3f ms, slowest of %zu %.3f ms\n",
+                ms[ms.size() / 2], ms.size(), ms.back());
   }
 
   const std::string model_;

@@ -1,12 +1,13 @@
-// Is `auto` ever slower than plain decoding? Steps of one batch size under either, in interleaved pairs, with drafters as good as they are and
-// with an acceptance dial (spec/acceptance_dial.h) that spoils what all of them propose, down to everything.
+// Is `auto` ever slower than plain decoding? Steps of one batch size under either, in interleaved pairs, with drafters as good
+// as they are and with an acceptance dial (spec/acceptance_dial.h) that spoils what all of them propose, down to everything.
 //
 //     never_slower MODEL DRAFTER PROMPTS.jsonl [NEW_TOKENS [PAIRS [BATCH,… [KEEP,…]]]]
 //
-// DRAFTER runs in 4 bits; `ngram` and `self` are there too. KEEP: the share of drafted tokens that the dial leaves alone. An engine of
-// `auto` is made for every batch and KEEP, so its first step, which is counted, begins with what costs were measured at create and
-// nothing else. Printed: milliseconds a token of a sample, plain; (plain seconds / auto's), the geometric mean of the pairs with a two-sided 90 %
-// interval, whose sides are one-sided 95 % bounds; the first pair's; the share of time in decisions and drafts. Exit code 1: samples differ.
+// DRAFTER runs in 4 bits; `ngram` and `self` are there too. KEEP: the share of drafted tokens that the dial leaves alone. An
+// engine of `auto` is made for every batch and KEEP, so its first step, which is counted, begins with what costs were measured
+// at create and nothing else. Printed: milliseconds a token of a sample, plain; (plain seconds / auto's), the geometric mean of
+// the pairs with a two-sided 90 % interval, whose sides are one-sided 95 % bounds; the first pair's; the share of time in
+// decisions and drafts. Exit code 1: samples differ.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -77,16 +78,20 @@ bool compare(const Question& q, int32_t batch, double keep) {
   const nlohmann::json stats = nlohmann::json::parse(chosen->stats_json());
   const double busy = stats["busy_seconds"];
   const Interval r = interval_of(ratios);
-  std::printf("| %d | %.2f | %.1f | %.3f (%.3f to %.3f) | %.3f | %.2f %% | %.1f %% | %s |\n", batch, keep, 1e3 * seconds[seconds.size() / 2] / q.new_tokens,
-              r.mean, r.low, r.high, ratios[0], 100 * stats["decide_seconds"].get<double>() / busy, 100 * stats["draft_seconds"].get<double>() / busy,
+  std::printf("| %d | %.2f | %.1f | %.3f (%.3f to %.3f) | %.3f | %.2f %% | %.1f %% | %s |\n", batch, keep,
+              1e3 * seconds[seconds.size() / 2] / q.new_tokens, r.mean, r.low, r.high, ratios[0],
+              100 * stats["decide_seconds"].get<double>() / busy, 100 * stats["draft_seconds"].get<double>() / busy,
               same ? "yes" : "NO");
   std::fflush(stdout);
   return same;
 }
 
 int run(const Question& q) {
-  std::printf("%s: %d tokens a sample, %d pairs\n\n| samples | drafts kept by the dial | plain, ms a token | auto is faster by (90 %%) | first pair | deciding | drafting | "
-              "equal |\n|---|---|---|---|---|---|---|---|\n", q.model.c_str(), q.new_tokens, q.pairs);
+  std::printf(
+      "%s: %d tokens a sample, %d pairs\n\n| samples | drafts kept by the dial | plain, ms a token | auto is faster by (90 %%) "
+      "| first pair | deciding | drafting | "
+      "equal |\n|---|---|---|---|---|---|---|---|\n",
+      q.model.c_str(), q.new_tokens, q.pairs);
   bool same = true;
   for (const int32_t batch : q.batches) {
     for (const double keep : q.keeps) same = compare(q, batch, keep) && same;
@@ -101,7 +106,8 @@ std::vector<T> numbers(const char* text, T least, T most) {
   for (std::string part; std::getline(parts, part, ',');) {
     T number = 0;
     std::istringstream in(part);
-    if (!(in >> number) || !in.eof() || number < least || number > most) throw std::runtime_error("'" + part + "' in '" + text + "' is no such number");
+    if (!(in >> number) || !in.eof() || number < least || number > most)
+      throw std::runtime_error("'" + part + "' in '" + text + "' is no such number");
     found.push_back(number);
   }
   return found;

@@ -38,7 +38,8 @@ struct ProjectionOperands {
     }
     out = std::move(Buffer<float>::create(p.gated ? 0 : outputs, "outputs").value());
     const Element* from = arena.elements(inputs + 777) + 777;  // not the first weights
-    for (int64_t r = 0; r < rows; ++r) std::memcpy(x.data() + r * x_stride, from + r * p.in_features, p.in_features * sizeof(Element));
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(x.data() + r * x_stride, from + r * p.in_features, p.in_features * sizeof(Element));
     std::memset(static_cast<void*>(out.data()), 0, out.bytes());
     if (p.bias) biases.assign(arena.floats(p.out_features), arena.floats(p.out_features) + p.out_features);
     if (p.residual) residuals.assign(arena.floats(outputs), arena.floats(outputs) + outputs);
@@ -47,7 +48,8 @@ struct ProjectionOperands {
   const float* bias() const { return biases.empty() ? nullptr : biases.data(); }
   const float* residual() const { return residuals.empty() ? nullptr : residuals.data(); }
   double activation_bytes() const {
-    return static_cast<double>(int64_t{rows} * projection.in_features * sizeof(Element) + out.bytes() + gated.bytes() + (biases.size() + residuals.size()) * sizeof(float));
+    return static_cast<double>(int64_t{rows} * projection.in_features * sizeof(Element) + out.bytes() + gated.bytes() +
+                               (biases.size() + residuals.size()) * sizeof(float));
   }
   uint64_t hash() const { return projection.gated ? xxh64(gated.data(), gated.bytes()) : xxh64(out.data(), out.bytes()); }
 
@@ -58,7 +60,8 @@ struct ProjectionOperands {
     Comparison comparison;
     const int64_t width = projection.gated ? projection.out_features / 2 : projection.out_features;
     for (int i = 0; i < 64; ++i) {
-      const int64_t r = i == 63 ? rows - 1 : places.below(rows), n = i == 63 ? width - 1 : places.below(width), at = r * width + n;
+      const int64_t r = i == 63 ? rows - 1 : places.below(rows), n = i == 63 ? width - 1 : places.below(width),
+                    at = r * width + n;
       if (projection.gated) {
         const Sum g = sum(weight, r, n / 16 * 32 + n % 16), u = sum(weight, r, n / 16 * 32 + 16 + n % 16);
         const double silu = g.value / (1.0 + std::exp(-g.value)), expected = silu * u.value;
@@ -87,7 +90,8 @@ struct ProjectionOperands {
       squares += term * term;
     }
     double ends = std::fabs(sum);
-    for (const double extra : {bias() ? double{bias()[n]} : 0.0, residual() ? double{residual()[r * projection.out_features + n]} : 0.0}) {
+    for (const double extra :
+         {bias() ? double{bias()[n]} : 0.0, residual() ? double{residual()[r * projection.out_features + n]} : 0.0}) {
       sum += extra;
       ends += std::fabs(extra);
     }
@@ -95,8 +99,8 @@ struct ProjectionOperands {
   }
 };
 
-// A product by kOp of the kernel table. `copies` weights of `stride` entries each lie at `weights` and are rotated; activations are
-// resident, as they are in a forward pass. value(n, k): the first weight in float64.
+// A product by kOp of the kernel table. `copies` weights of `stride` entries each lie at `weights` and are rotated; activations
+// are resident, as they are in a forward pass. value(n, k): the first weight in float64.
 template <auto kOp, typename Params, typename Packed, typename Value>
 Work projection_work(Suite& suite, const Projection& p, int rows, const Packed* weights, int64_t stride, int64_t copies,
                      const Value& value) {

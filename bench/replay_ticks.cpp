@@ -351,12 +351,9 @@ int report(const Recording& recording, int orders, int rollouts) {
     for (size_t p = 0; p < names.size(); ++p) {
       std::unique_ptr<Player> player;
       const size_t arms = recording.arms.size();
-      if (p < 2)
-        player = std::make_unique<Forecasting>(recording.arms, p == 0);
-      else if (p == 2)
-        player = std::make_unique<BegMabPlayer>(arms, seed);
-      else
-        player = std::make_unique<Bandit>(arms, p == 3 ? 0 : kEpsilon, seed);
+      if (p < 2) player = std::make_unique<Forecasting>(recording.arms, p == 0);
+      else if (p == 2) player = std::make_unique<BegMabPlayer>(arms, seed);
+      else player = std::make_unique<Bandit>(arms, p == 3 ? 0 : kEpsilon, seed);
       const std::vector<double> times = play(recording, seed, rollouts, player.get());
       for (size_t h = 0; h < horizons.size(); ++h) {
         double mine = 0, reference = 0;
@@ -384,10 +381,8 @@ int report(const Recording& recording, int orders, int rollouts) {
       std::vector<double> difference = regret[p][h];
       for (size_t o = 0; o < difference.size(); ++o) difference[o] -= regret[0][h][o];
       const Estimate e = estimate(difference);
-      if (p == 0)
-        std::printf(" |");
-      else
-        std::printf(" %+.2f ± %.2f |", e.mean, e.half);
+      if (p == 0) std::printf(" |");
+      else std::printf(" %+.2f ± %.2f |", e.mean, e.half);
       if (p >= 2 && e.mean <= e.half) least = false;
     }
     std::printf("\n");
@@ -404,12 +399,9 @@ int run(int argc, char** argv) {
     const std::string flag = argv[i];
     const int value = std::atoi(argv[i + 1]);
     usage |= value < 2 || value > 10000;
-    if (flag == "--orders")
-      orders = value;
-    else if (flag == "--rollouts")
-      rollouts = value;
-    else
-      usage = true;
+    if (flag == "--orders") orders = value;
+    else if (flag == "--rollouts") rollouts = value;
+    else usage = true;
   }
   if (usage) {
     std::fputs("usage: replay_ticks FILE [--orders N] [--rollouts N]\n", stderr);

@@ -2,10 +2,11 @@
 //
 //     role_switch_bench MODEL DRAFTER [MOST_MS]
 //
-// Two workers, one thread each. The order to change comes when a step has ended; the time is from the next request's submit, which the
-// worker finds with that order, to the end of its first tick. As a verifier: to the result of a request of one token. As a drafter: to
-// its report after the first drafts, which ends a burst of them. Beside it the same request at a worker that keeps its role. The program ends
-// with 1 if one change in twenty or more takes longer than MOST_MS (5), or if any of them has moved a byte of weights.
+// Two workers, one thread each. The order to change comes when a step has ended; the time is from the next request's submit,
+// which the worker finds with that order, to the end of its first tick. As a verifier: to the result of a request of one token.
+// As a drafter: to its report after the first drafts, which ends a burst of them. Beside it the same request at a worker that
+// keeps its role. The program ends with 1 if one change in twenty or more takes longer than MOST_MS (5), or if any of them has
+// moved a byte of weights.
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -50,8 +51,8 @@ double roll(Engine* e, int32_t new_tokens) {
   return run_request(e, prompt, new_tokens).ms;
 }
 
-// From the submit to the drafting worker's report, of a request that it drafts for. Who looks for that sleeps in between, so that both workers
-// have a core to themselves: what it sees is up to 0.2 ms late.
+// From the submit to the drafting worker's report, of a request that it drafts for. Who looks for that sleeps in between, so
+// that both workers have a core to themselves: what it sees is up to 0.2 ms late.
 double first_drafts(Engine* e) {
   const int64_t before = draft_ticks(stats_of(*e));
   const Stopwatch time;
@@ -75,9 +76,7 @@ struct Times {
     std::sort(ms.begin(), ms.end());
     return ms[static_cast<size_t>(share * static_cast<double>(ms.size() - 1))];
   }
-  void print(const char* what) {
-    std::printf("| %s | %.3f | %.3f | %.3f |\n", what, at(0.5), at(0.95), at(1));
-  }
+  void print(const char* what) { std::printf("| %s | %.3f | %.3f | %.3f |\n", what, at(0.5), at(0.95), at(1)); }
 };
 
 int run(const std::string& model, const std::string& drafter, double most_ms) {
@@ -100,7 +99,10 @@ int run(const std::string& model, const std::string& drafter, double most_ms) {
     }
   }
   const nlohmann::json after = stats_of(*changing);
-  std::printf("| from the order to the end of the first tick, ms (%d changes each way) | median | 95 %% | slowest |\n|---|---|---|---|\n", kRounds);
+  std::printf(
+      "| from the order to the end of the first tick, ms (%d changes each way) | median | 95 %% | slowest "
+      "|\n|---|---|---|---|\n",
+      kRounds);
   to_verify.print("a drafting worker verifies");
   verifies.print("a worker that has always verified");
   to_draft.print("a verifying worker drafts (to the report of its first burst)");

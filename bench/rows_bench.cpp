@@ -33,8 +33,13 @@ Work make_embed(Suite& suite, const ModelShape& m, int rows) {
   work.bytes = static_cast<double>(out_size) * (sizeof(float) + sizeof(Element));
   work.run = [=, &suite](int64_t call) {
     const int64_t i = call % copies;
-    suite.kernels().embed({.num_rows = rows, .hidden_size = m.hidden_size, .token_ids = ids->data() + i * rows, .table = table, .packed = nullptr,
-                           .out = out + i * out_size}, suite.pool());
+    suite.kernels().embed({.num_rows = rows,
+                           .hidden_size = m.hidden_size,
+                           .token_ids = ids->data() + i * rows,
+                           .table = table,
+                           .packed = nullptr,
+                           .out = out + i * out_size},
+                          suite.pool());
   };
   work.verify = [=] {
     Comparison comparison;
@@ -279,10 +284,8 @@ void add_row_cases(Suite& suite) {
     const char* name;
     Work (*make)(Suite&, const ModelShape&, int rows);
   };
-  constexpr Op kOps[] = {{"embed", make_embed},
-                         {"rmsnorm", make_rmsnorm},
-                         {"rope_table", make_rope_table},
-                         {"rope_append", make_rope_append}};
+  constexpr Op kOps[] = {
+      {"embed", make_embed}, {"rmsnorm", make_rmsnorm}, {"rope_table", make_rope_table}, {"rope_append", make_rope_append}};
   for (const Op& op : kOps) {
     for (const ModelShape& m : kModels) {
       for (const int rows : kElementwiseRows) {

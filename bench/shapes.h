@@ -31,16 +31,11 @@ inline constexpr int kNumProjections = 5;
 
 constexpr Projection projection(const ModelShape& m, int i) {
   switch (i) {
-    case 0:
-      return {"qkv", m.qkv_features(), m.hidden_size, m.qkv_bias, false};
-    case 1:
-      return {"o", m.hidden_size, m.num_heads * m.head_dim, false, true};
-    case 2:
-      return {"gate_up", 2 * m.intermediate_size, m.hidden_size, false, false, true};
-    case 3:
-      return {"down", m.hidden_size, m.intermediate_size, false, true};
-    default:
-      return {"lm_head", m.vocab_size, m.hidden_size, false, false};
+    case 0: return {"qkv", m.qkv_features(), m.hidden_size, m.qkv_bias, false};
+    case 1: return {"o", m.hidden_size, m.num_heads * m.head_dim, false, true};
+    case 2: return {"gate_up", 2 * m.intermediate_size, m.hidden_size, false, false, true};
+    case 3: return {"down", m.hidden_size, m.intermediate_size, false, true};
+    default: return {"lm_head", m.vocab_size, m.hidden_size, false, false};
   }
 }
 

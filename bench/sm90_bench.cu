@@ -125,7 +125,8 @@ bool bench_linear(const Arena& arena, const ModelShape& model) {
   }
   for (const auto& ratios : against) {
     if (ratios.count > 0)
-      std::printf("\nagainst cuBLAS, %s: geometric mean %.3f, least %.3f\n", ratios.name, std::exp(ratios.log / ratios.count), ratios.least);
+      std::printf("\nagainst cuBLAS, %s: geometric mean %.3f, least %.3f\n", ratios.name, std::exp(ratios.log / ratios.count),
+                  ratios.least);
   }
   std::printf("\n");
   return right;
@@ -204,7 +205,10 @@ bool bench_attention(const Arena& arena, const ModelShape& m) {
     int batch, context, rows;
   } kCases[] = {{"decode", 1, 8192, 1},  {"decode", 16, 8192, 1},    {"decode", 64, 2048, 1},   {"verify", 1, 8192, 8},
                 {"verify", 16, 8192, 8}, {"prefill", 1, 2048, 2048}, {"prefill", 1, 8192, 8192}};
-  std::printf("| %s | batch | context | us | over its bytes' floor, us | of decode | GB/s | of copy | TFLOP/s |\n|---|---|---|---|---|---|---|---|---|\n", m.name);
+  std::printf(
+      "| %s | batch | context | us | over its bytes' floor, us | of decode | GB/s | of copy | TFLOP/s "
+      "|\n|---|---|---|---|---|---|---|---|---|\n",
+      m.name);
   bool right = true;
   std::map<std::pair<int, int>, double> decode_us;  // by batch and context
   const KvLayout layout = {1, m.num_kv_heads, m.head_dim};
@@ -252,9 +256,9 @@ bool bench_attention(const Arena& arena, const ModelShape& m) {
     for (const int32_t position : work.positions) pairs += position + 1;
     if (c.rows == 1) decode_us[{c.batch, c.context}] = us;
     const auto decode = decode_us.find({c.batch, c.context});
-    std::printf("| %s | %d | %d | %.1f | %.1f | %.2f | %.0f | %.0f %% | %.0f |\n", c.name, c.batch, c.context, us, us - bytes / arena.copy_rate,
-                c.rows <= 64 && decode != decode_us.end() ? us / decode->second : 0.0, bytes / us / 1e3, 100.0 * bytes / us / arena.copy_rate,
-                4.0 * m.head_dim * m.num_heads * pairs / us / 1e6);
+    std::printf("| %s | %d | %d | %.1f | %.1f | %.2f | %.0f | %.0f %% | %.0f |\n", c.name, c.batch, c.context, us,
+                us - bytes / arena.copy_rate, c.rows <= 64 && decode != decode_us.end() ? us / decode->second : 0.0,
+                bytes / us / 1e3, 100.0 * bytes / us / arena.copy_rate, 4.0 * m.head_dim * m.num_heads * pairs / us / 1e6);
   }
   std::printf("\n");
   return right;

@@ -96,7 +96,8 @@ bool linear_w4_is_right(const std::vector<float>& out, const std::vector<Element
 // linear_w4's form for these rows, and around the change from one to the other both: "narrow, wide".
 bool bench_linear_w4(const Arena& arena, const Projection& w, int rows, const DeviceBuffer<uint8_t>& packed, int places) {
   const int32_t width = w.gated ? w.out_features / 2 : w.out_features;
-  const int64_t x_at = kArena - int64_t{256} * w.in_features, packed_bytes = w4_sm90_packed_bytes(w.out_features, w.in_features);
+  const int64_t x_at = kArena - int64_t{256} * w.in_features,
+                packed_bytes = w4_sm90_packed_bytes(w.out_features, w.in_features);
   const size_t outputs = static_cast<size_t>(rows) * static_cast<size_t>(width);
   const DeviceBuffer<float> out(w.gated ? 0 : outputs);
   const DeviceBuffer<Element> gated(w.gated ? outputs : 0);
@@ -105,8 +106,8 @@ bool bench_linear_w4(const Arena& arena, const Projection& w, int rows, const De
     if (wide ? rows < 16 : rows > 64) continue;
     const auto run = [&](int i) {
       const LinearW4Weight weight = {w.in_features, w.out_features, packed.data() + i * packed_bytes, nullptr};
-      const LinearW4Params p = {rows, weight, arena.elements.data() + x_at, w.in_features, nullptr, out.data(), width,
-                                w.gated ? gated.data() : nullptr, width};
+      const LinearW4Params p = {rows,       weight, arena.elements.data() + x_at,     w.in_features, nullptr,
+                                out.data(), width,  w.gated ? gated.data() : nullptr, width};
       check_status(wide ? linear_w4_wide_sm90(p, nullptr) : linear_w4_narrow_sm90(p, nullptr));
     };
     run(0);
@@ -200,8 +201,9 @@ bool bench_sample(const Arena& arena, const ModelShape& m) {
       const std::vector<SampleDraw> draws = random_draws(rows, top_p);
       const DeviceBuffer<SampleDraw> device_draws(draws);
       const auto run = [&](int) {
-        check_status(sample_sm90({rows, vocab, on_device.data(), vocab, device_draws.data(), results.data(), scaled.data(), order.data()},
-                                 {chunks.data(), spare.data()}, nullptr));
+        check_status(sample_sm90(
+            {rows, vocab, on_device.data(), vocab, device_draws.data(), results.data(), scaled.data(), order.data()},
+            {chunks.data(), spare.data()}, nullptr));
       };
       run(0);
       const int compared = std::min(rows, 8);
@@ -210,13 +212,15 @@ bool bench_sample(const Arena& arena, const ModelShape& m) {
       std::vector<float> host_scaled(static_cast<size_t>(sample_workspace_stride(vocab)));
       std::vector<int32_t> host_order(host_scaled.size());
       ThreadPool pool(1);
-      sample_scalar({compared, vocab, logits.data(), vocab, draws.data(), expected.data(), host_scaled.data(), host_order.data()}, pool);
+      sample_scalar(
+          {compared, vocab, logits.data(), vocab, draws.data(), expected.data(), host_scaled.data(), host_order.data()}, pool);
       bool same = true;
-      for (size_t i = 0; i < expected.size(); ++i) same = same && found[i].token == expected[i].token && found[i].logprob == expected[i].logprob;
+      for (size_t i = 0; i < expected.size(); ++i)
+        same = same && found[i].token == expected[i].token && found[i].logprob == expected[i].logprob;
       right = right && same;
       const double us = time_us(4, run), bytes = 4.0 * static_cast<double>(logits.size());
-      std::printf("| %s | %d | %s%.1f | %.0f | %.0f %% |\n", top_p == 1.0f ? "no filter" : "top-p 0.95", rows, same ? "" : "WRONG ", us,
-                  bytes / us / 1e3, 100.0 * bytes / us / arena.copy_rate);
+      std::printf("| %s | %d | %s%.1f | %.0f | %.0f %% |\n", top_p == 1.0f ? "no filter" : "top-p 0.95", rows,
+                  same ? "" : "WRONG ", us, bytes / us / 1e3, 100.0 * bytes / us / arena.copy_rate);
     }
   }
   std::printf("\n");

@@ -8,7 +8,8 @@
 //   4. Is there more freedom: the same bits from registers as from shared memory, with the operands' roles exchanged? Nothing needs it.
 //   5. Does a weight of few tiles (Qwen2.5-7B's qkv, o and down: 56 to 72) reach memory's speed without splits?
 //
-// Prints a table. Exit codes: 0, 1 one of the first three answers is no: the kernels' results would depend on the batch; or there is no GPU.
+// Prints a table. Exit codes: 0, 1 one of the first three answers is no: the kernels' results would depend on the batch; or
+// there is no GPU.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -31,7 +32,8 @@ constexpr int kRows = 64, kColumns = 256, kInputs = 1024;
 
 // Register `r` of wgmma's A at a step of 16 inputs.
 __device__ uint32_t fragment_of(const Element* a, int thread, int step, int r) {
-  return *reinterpret_cast<const uint32_t*>(a + operand_a_row(thread, r) * kInputs + step * kWgmmaK + operand_a_k(thread, r, 0));
+  return *reinterpret_cast<const uint32_t*>(a + operand_a_row(thread, r) * kInputs + step * kWgmmaK +
+                                            operand_a_k(thread, r, 0));
 }
 
 // One warpgroup: d[64][N] = a[64][inputs] b[N][inputs]^T, plainly: operands are laid down by ordinary stores, one piece of 64
@@ -154,7 +156,8 @@ int probe_attention(const std::vector<Element>& a, const std::vector<Element>& b
   int broken = error < 1e-2 ? 0 : kRows * kColumns;
   for (const int by : {1, 8, 16, 33}) {
     const DeviceBuffer<Element> moved(rolled(a, by));
-    broken += report(name + ", rows moved by " + std::to_string(by), differing(base, product<kN, kFragments>(moved, device_b), by, 0));
+    broken += report(name + ", rows moved by " + std::to_string(by),
+                     differing(base, product<kN, kFragments>(moved, device_b), by, 0));
   }
   // Weights of 0 from a key inside a step on, and values there that are as large as those of others seldom are.
   constexpr int kVisible = 520, kWhole = 576;  // and in whole pieces
@@ -167,8 +170,10 @@ int probe_attention(const std::vector<Element>& a, const std::vector<Element>& b
   }
   const DeviceBuffer<Element> device_masked(masked), device_other(other);
   const Matrix sums = product<kN, kFragments>(device_masked, device_b);
-  broken += report(name + ", zeros times other values", differing(sums, product<kN, kFragments>(device_masked, device_other), 0, 0));
-  broken += report(name + ", steps of zeros left out", differing(sums, product<kN, kFragments>(device_masked, device_b, kWhole), 0, 0));
+  broken +=
+      report(name + ", zeros times other values", differing(sums, product<kN, kFragments>(device_masked, device_other), 0, 0));
+  broken += report(name + ", steps of zeros left out",
+                   differing(sums, product<kN, kFragments>(device_masked, device_b, kWhole), 0, 0));
   return broken;
 }
 
@@ -201,12 +206,13 @@ int probe_bits() {
   int freedom = report("A in registers, n64, against n8", differing(base, product<64, true>(device_a, device_b), 0, 0));
   DeviceBuffer<float> swapped(kRows * kColumns);
   for (int n = 0; n < kColumns; n += kRows) {  // 64 columns become the 64 rows
-    product_kernel<64, false><<<1, 128>>>(device_b.data() + n * kInputs, device_a.data(), kInputs, swapped.data() + n, 1, kColumns);
+    product_kernel<64, false>
+        <<<1, 128>>>(device_b.data() + n * kInputs, device_a.data(), kInputs, swapped.data() + n, 1, kColumns);
     check_cuda(cudaGetLastError(), "product");
   }
   freedom += report("roles exchanged: the columns as rows, n64", differing(base, swapped.read(), 0, 0));
-  std::printf("\nRow invariance over n, places and masked keys: %s. Registers and roles: %s.\n\n", broken == 0 ? "holds" : "DOES NOT HOLD",
-              freedom == 0 ? "free" : "part of the bits");
+  std::printf("\nRow invariance over n, places and masked keys: %s. Registers and roles: %s.\n\n",
+              broken == 0 ? "holds" : "DOES NOT HOLD", freedom == 0 ? "free" : "part of the bits");
   return broken;
 }
 

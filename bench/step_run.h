@@ -33,8 +33,8 @@ struct StepRun {
   std::map<uint64_t, std::vector<int32_t>> samples;  // by the prompt's number: all of its tokens
 };
 
-// A step of a sample a prompt, each of so many new tokens: the batch is the same from beginning to end. Equal `streams`, equal samples.
-// REQUIRES: nothing is outstanding.
+// A step of a sample a prompt, each of so many new tokens: the batch is the same from beginning to end. Equal `streams`, equal
+// samples. REQUIRES: nothing is outstanding.
 inline StepRun run_step(Engine* e, std::span<const std::vector<int32_t>> prompts, int32_t new_tokens, uint64_t streams = 0) {
   if (const Status paused = e->pause(); !paused.ok()) throw std::runtime_error(paused.message());
   otr_sampling_params sampling;

@@ -8,7 +8,8 @@
 
 namespace otr {
 
-Result<AttachedWeights> AttachedWeights::attach(const ModelConfig& config, const WeightFiles& files, int64_t converted_tensors) {
+Result<AttachedWeights> AttachedWeights::attach(const ModelConfig& config, const WeightFiles& files,
+                                                int64_t converted_tensors) {
   OTR_ASSIGN_OR_RETURN(ModelWeights weights, ModelWeights::attach(config, files));
   return AttachedWeights(std::move(weights), converted_tensors);
 }

@@ -1,7 +1,8 @@
 // AttachedWeights: another process' weights in shared memory, as a source to load a device from.
 //
-// Pieces lie there as a checkpoint's are packed, so that each is a copy. They may be read again whenever their owner has changed them, and
-// not while it does. Errors: attach() as ModelWeights::attach. Thread safety: read() by one thread at a time; it uses the pool itself.
+// Pieces lie there as a checkpoint's are packed, so that each is a copy. They may be read again whenever their owner has
+// changed them, and not while it does. Errors: attach() as ModelWeights::attach. Thread safety: read() by one thread at a time;
+// it uses the pool itself.
 #pragma once
 
 #include "graph/model_weights.h"
@@ -18,7 +19,8 @@ class AttachedWeights final : public WeightSource {
   int64_t converted_tensors() const override { return converted_tensors_; }
 
  private:
-  AttachedWeights(ModelWeights weights, int64_t converted_tensors) : weights_(std::move(weights)), converted_tensors_(converted_tensors) {}
+  AttachedWeights(ModelWeights weights, int64_t converted_tensors)
+      : weights_(std::move(weights)), converted_tensors_(converted_tensors) {}
 
   ModelWeights weights_;
   int64_t converted_tensors_;

@@ -36,10 +36,12 @@ Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const 
 
 Status ForwardProgram::allocate(const Parts& parts, const ProgramOptions& options) {
   const ForwardProgram* share = options.share;
-  const bool shares = share != nullptr && share->buffers_->max_rows >= bucket_.max_rows && share->bucket_.max_logit_rows >= bucket_.max_logit_rows;
+  const bool shares = share != nullptr && share->buffers_->max_rows >= bucket_.max_rows &&
+                      share->bucket_.max_logit_rows >= bucket_.max_logit_rows;
   const ForwardProgram* lender = options.logits_of != nullptr ? options.logits_of : shares ? share : nullptr;
   if (lender != nullptr && lender->bucket_.max_logit_rows < bucket_.max_logit_rows) {
-    return Status(StatusCode::kInternal, "logits for " + std::to_string(bucket_.max_logit_rows) + " rows, of a program that has room for " +
+    return Status(StatusCode::kInternal, "logits for " + std::to_string(bucket_.max_logit_rows) +
+                                             " rows, of a program that has room for " +
                                              std::to_string(lender->bucket_.max_logit_rows));
   }
   if (shares) {
@@ -79,20 +81,24 @@ Status ForwardProgram::allocate_activations(const Parts& parts) {
   OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * row_stride(c.intermediate_size), "activations", a));
   OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
   OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
-  OTR_ASSIGN_OR_RETURN(b.logit_normed, Buffer<Element>::create(bucket_.max_logit_rows * row_stride(c.hidden_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.logit_normed,
+                       Buffer<Element>::create(bucket_.max_logit_rows * row_stride(c.hidden_size), "activations", a));
   if (a == nullptr) {
     OTR_ASSIGN_OR_RETURN(b.fault, Buffer<uint8_t>::create(rows, "fault flags"));
     return {};
   }
   OTR_ASSIGN_OR_RETURN(b.fault_mirror, Mirror::create(rows, "fault flags", a));
-  const int64_t workspace = parts.kernels.device->attention_workspace(parts.layout, c.num_heads, static_cast<int>(context_limit(c)));
+  const int64_t workspace =
+      parts.kernels.device->attention_workspace(parts.layout, c.num_heads, static_cast<int>(context_limit(c)));
   OTR_ASSIGN_OR_RETURN(b.workspace, Buffer<float>::create(workspace, "attention", a));
   return {};
 }
 
 // The layers, in every bucket. `lists` stays where it is when the program moves.
 Status ForwardProgram::capture(const Parts& parts, const ProgramOptions& options) {
-  const DeviceRowLimits limits{.max_rows = bucket_.max_rows, .max_logit_rows = bucket_.max_logit_rows, .max_copies = bucket_.max_copies,
+  const DeviceRowLimits limits{.max_rows = bucket_.max_rows,
+                               .max_logit_rows = bucket_.max_logit_rows,
+                               .max_copies = bucket_.max_copies,
                                .max_page_entries = int64_t{bucket_.max_rows} * options.max_pages_per_sequence,
                                .max_under_way = options.role == ProgramRole::kDraft ? kMaxDraftPasses : 1};
   OTR_ASSIGN_OR_RETURN(lists_->rows, DeviceRows::create(limits, parts.on.accelerator));
@@ -117,8 +123,13 @@ void ForwardProgram::build(const Parts& parts) {
     clear(fault, static_cast<size_t>(rows.num_rows), on);
     op({rows.num_rows, hidden, rows.token_ids, table, packed, out}, on);
   });
-  const RopeTableParams rope{.num_rows = 0, .half_dim = c.head_dim / 2, .positions = nullptr, .inv_freq = w.inv_freq(), .scale = w.rope_scale(),
-                             .cos = b.cos.data(), .sin = b.sin.data()};
+  const RopeTableParams rope{.num_rows = 0,
+                             .half_dim = c.head_dim / 2,
+                             .positions = nullptr,
+                             .inv_freq = w.inv_freq(),
+                             .scale = w.rope_scale(),
+                             .cos = b.cos.data(),
+                             .sin = b.sin.data()};
   layers.push_back([=, op = k.rope_table](const RowBatch& rows) {
     RopeTableParams p = rope;
     p.num_rows = rows.num_rows;
@@ -134,8 +145,13 @@ void ForwardProgram::build_head(const Parts& parts) {
   const ModelWeights& w = parts.weights;
   const ModelConfig& c = w.config();
   Buffers& b = *buffers_;
-  const RmsNormParams norm{.num_rows = 0, .hidden_size = c.hidden_size, .eps = static_cast<float>(c.rms_norm_eps), .x = b.residual.data(),
-                           .row_index = nullptr, .weight = w.final_norm(), .out = b.logit_normed.data(),
+  const RmsNormParams norm{.num_rows = 0,
+                           .hidden_size = c.hidden_size,
+                           .eps = static_cast<float>(c.rms_norm_eps),
+                           .x = b.residual.data(),
+                           .row_index = nullptr,
+                           .weight = w.final_norm(),
+                           .out = b.logit_normed.data(),
                            .out_stride = row_stride(c.hidden_size)};
   lists_->head.push_back([norm, on = parts.on, op = parts.kernels.rmsnorm](const RowBatch& rows) {
     RmsNormParams p = norm;
@@ -150,8 +166,8 @@ void ForwardProgram::build_head(const Parts& parts) {
 
 // Rows: how many the launch has of those in the batch.
 template <typename Rows>
-void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x,
-                                const Output& out, const Rows& num_rows, std::vector<Launch>* launches) {
+void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized,
+                                const Element* x, const Output& out, const Rows& num_rows, std::vector<Launch>* launches) {
   const auto launch = [&](const auto& base, auto op) {
     launches->push_back([base, op, num_rows, on = parts.on](const RowBatch& rows) {
       auto p = base;
@@ -162,12 +178,26 @@ void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, 
   const int64_t x_stride = row_stride(weight.in_features);
   const float* residual = out.add_residual ? out.sums : nullptr;
   if (quantized != nullptr) {
-    launch(LinearW4Params{.num_rows = 0, .weight = *quantized, .x = x, .x_stride = x_stride, .residual = residual,
-                          .out = out.sums, .out_stride = weight.out_features, .gated = out.gated, .gated_stride = out.gated_stride},
+    launch(LinearW4Params{.num_rows = 0,
+                          .weight = *quantized,
+                          .x = x,
+                          .x_stride = x_stride,
+                          .residual = residual,
+                          .out = out.sums,
+                          .out_stride = weight.out_features,
+                          .gated = out.gated,
+                          .gated_stride = out.gated_stride},
            parts.kernels.linear_w4);
   } else {
-    launch(LinearParams{.num_rows = 0, .weight = weight, .x = x, .x_stride = x_stride, .residual = residual,
-                        .out = out.sums, .out_stride = weight.out_features, .gated = out.gated, .gated_stride = out.gated_stride},
+    launch(LinearParams{.num_rows = 0,
+                        .weight = weight,
+                        .x = x,
+                        .x_stride = x_stride,
+                        .residual = residual,
+                        .out = out.sums,
+                        .out_stride = weight.out_features,
+                        .gated = out.gated,
+                        .gated_stride = out.gated_stride},
            parts.kernels.linear);
   }
 }
@@ -176,7 +206,8 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   const KernelTable& k = parts.kernels;
   const ModelConfig& c = parts.weights.config();
   const LayerWeights& lw = parts.weights.layers()[static_cast<size_t>(layer)];
-  const QuantizedWeights::Layer* quantized = parts.quantized != nullptr ? &parts.quantized->layers()[static_cast<size_t>(layer)] : nullptr;
+  const QuantizedWeights::Layer* quantized =
+      parts.quantized != nullptr ? &parts.quantized->layers()[static_cast<size_t>(layer)] : nullptr;
   const KvLayout& layout = parts.layout;
   Element* pages = parts.pages;
   const LaunchContext on = parts.on;
@@ -186,8 +217,14 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   const int64_t q_size = int64_t{c.num_heads} * c.head_dim;
 
   const auto rmsnorm = [&](const float* weight) {
-    const RmsNormParams base{.num_rows = 0, .hidden_size = c.hidden_size, .eps = eps, .x = b.residual.data(), .row_index = nullptr,
-                             .weight = weight, .out = b.normed.data(), .out_stride = row_stride(c.hidden_size)};
+    const RmsNormParams base{.num_rows = 0,
+                             .hidden_size = c.hidden_size,
+                             .eps = eps,
+                             .x = b.residual.data(),
+                             .row_index = nullptr,
+                             .weight = weight,
+                             .out = b.normed.data(),
+                             .out_stride = row_stride(c.hidden_size)};
     launches->push_back([base, op = k.rmsnorm, on](const RowBatch& rows) {
       RmsNormParams p = base;
       p.num_rows = rows.num_rows;
@@ -195,26 +232,43 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
     });
   };
   const auto all_rows = [](const RowBatch& rows) { return rows.num_rows; };
-  const auto linear = [&](LinearWeight LayerWeights::*weight, LinearW4Weight QuantizedWeights::Layer::*weight_w4, const Element* x,
-                          const Output& out) {
+  const auto linear = [&](LinearWeight LayerWeights::*weight, LinearW4Weight QuantizedWeights::Layer::*weight_w4,
+                          const Element* x, const Output& out) {
     add_linear(parts, lw.*weight, quantized != nullptr ? &(quantized->*weight_w4) : nullptr, x, out, all_rows, launches);
   };
 
   rmsnorm(lw.input_norm);
   linear(&LayerWeights::qkv, &QuantizedWeights::Layer::qkv, b.normed.data(), {.sums = b.qkv.data()});
-  const RopeAppendParams append{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout, .qkv = b.qkv.data(),
-                                .q_norm = lw.q_norm, .k_norm = lw.k_norm, .norm_eps = eps, .cos = b.cos.data(), .sin = b.sin.data(),
-                                .q = b.q.data(), .pages = pages, .fault = device_fault_};
+  const RopeAppendParams append{.rows = nullptr,
+                                .layer = layer,
+                                .num_heads = c.num_heads,
+                                .layout = layout,
+                                .qkv = b.qkv.data(),
+                                .q_norm = lw.q_norm,
+                                .k_norm = lw.k_norm,
+                                .norm_eps = eps,
+                                .cos = b.cos.data(),
+                                .sin = b.sin.data(),
+                                .q = b.q.data(),
+                                .pages = pages,
+                                .fault = device_fault_};
   lists_->gates.push_back(launches->size());
   launches->push_back([append, op = k.rope_append, on](const RowBatch& rows) {
     RopeAppendParams p = append;
     p.rows = &rows;
     op(p, on);
   });
-  const AttentionParams attend{.rows = nullptr, .layer = layer, .num_heads = c.num_heads, .layout = layout,
-                               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)), .q = b.q.data(), .pages = pages,
-                               .out = b.attended.data(), .out_stride = row_stride(q_size),
-                               .max_keys = static_cast<int32_t>(context_limit(c)), .workspace = b.workspace.data(),
+  const AttentionParams attend{.rows = nullptr,
+                               .layer = layer,
+                               .num_heads = c.num_heads,
+                               .layout = layout,
+                               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+                               .q = b.q.data(),
+                               .pages = pages,
+                               .out = b.attended.data(),
+                               .out_stride = row_stride(q_size),
+                               .max_keys = static_cast<int32_t>(context_limit(c)),
+                               .workspace = b.workspace.data(),
                                .workspace_size = static_cast<int64_t>(b.workspace.size())};
   launches->push_back([attend, op = k.attention, on](const RowBatch& rows) {
     AttentionParams p = attend;
@@ -287,8 +341,8 @@ int64_t ForwardProgram::buffer_bytes() const {
   if (!owns_buffers_) return 0;
   const Buffers& b = *buffers_;
   return static_cast<int64_t>(b.residual.bytes() + b.normed.bytes() + b.qkv.bytes() + b.q.bytes() + b.attended.bytes() +
-                              b.activated.bytes() + b.cos.bytes() + b.sin.bytes() + b.logit_normed.bytes() +
-                              b.logits.bytes() + b.fault.bytes() + b.workspace.bytes()) +
+                              b.activated.bytes() + b.cos.bytes() + b.sin.bytes() + b.logit_normed.bytes() + b.logits.bytes() +
+                              b.fault.bytes() + b.workspace.bytes()) +
          b.fault_mirror.bytes();
 }
 

@@ -26,7 +26,8 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   w.accelerator_ = on.accelerator;
   const WeightPlan& plan = w.plan_;
   const auto make = [&]<typename T>(Buffer<T>* buffer, int64_t size, const char* what) -> Status {
-    OTR_ASSIGN_OR_RETURN(*buffer, shared ? Buffer<T>::create_shared(size, what) : Buffer<T>::create(size, what, on.accelerator));
+    OTR_ASSIGN_OR_RETURN(*buffer,
+                         shared ? Buffer<T>::create_shared(size, what) : Buffer<T>::create(size, what, on.accelerator));
     return {};
   };
   OTR_RETURN_IF_ERROR(make(&w.packed_, plan.packed_elements, "weights"));
@@ -76,8 +77,8 @@ Result<uint64_t> ModelWeights::digest() const {
                             std::bit_cast<uint64_t>(c.rms_norm_eps),
                             bits_from_float(rope_scale_),
                             static_cast<uint64_t>(c.architecture)};
-  const int32_t sizes[] = {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size,
-                           c.qkv_bias,    c.qk_norm};
+  const int32_t sizes[] = {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads,
+                           c.head_dim,    c.vocab_size,        c.qkv_bias,   c.qk_norm};
   const uint64_t both[] = {xxh64(parts, sizeof parts), xxh64(sizes, sizeof sizes)};
   return xxh64(both, sizeof both);
 }
@@ -105,18 +106,24 @@ Status ModelWeights::load_to_device(WeightSource& source, const LaunchContext& o
   int64_t most = 0;
   for (const WeightPiece& piece : plan_.pieces) {
     if (piece.kind != PieceKind::kVector && piece.in_features % kRowStep != 0) {
-      return unsupported(piece.name + ": " + std::to_string(piece.in_features) + " inputs are not a multiple of 8, as the device asks");
+      return unsupported(piece.name + ": " + std::to_string(piece.in_features) +
+                         " inputs are not a multiple of 8, as the device asks");
     }
-    most = std::max(most, piece.elements() * static_cast<int64_t>(piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element)));
+    most = std::max(
+        most, piece.elements() * static_cast<int64_t>(piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element)));
   }
   OTR_ASSIGN_OR_RETURN(Mirror staging, Mirror::create(most, "loading weights", on.accelerator));
   for (const WeightPiece& piece : plan_.pieces) {
     OTR_RETURN_IF_ERROR(staging.begin());
     OTR_RETURN_IF_ERROR(source.read(piece, staging.host<std::byte>(), on.pool));
-    const int64_t bytes = piece.elements() * static_cast<int64_t>(piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
+    const int64_t bytes =
+        piece.elements() * static_cast<int64_t>(piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
     staging.down(0, bytes);
     if (piece.kind == PieceKind::kLinear) {
-      device.rows_from_tiles({.in_features = piece.in_features, .out_features = piece.out_features, .packed = staging.device<Element>(), .bias = nullptr},
+      device.rows_from_tiles({.in_features = piece.in_features,
+                              .out_features = piece.out_features,
+                              .packed = staging.device<Element>(),
+                              .bias = nullptr},
                              piece.in_turns, static_cast<Element*>(address(piece)), on);
     } else {
       on.accelerator->copy(address(piece), staging.device<std::byte>(), static_cast<size_t>(bytes));
@@ -155,8 +162,10 @@ Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   const int64_t rows = at.part->out_features, width = piece.in_features;
   std::vector<int64_t> shape = {rows};
   if (piece.kind != PieceKind::kVector) shape.push_back(width);
-  if (!std::ranges::equal(tensor.shape, shape)) return wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
-  if (!dtype_is_loadable(tensor.dtype)) return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
+  if (!std::ranges::equal(tensor.shape, shape))
+    return wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
+  if (!dtype_is_loadable(tensor.dtype))
+    return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
   OTR_RETURN_IF_ERROR(accelerator_ != nullptr ? put_on_device(tensor, at) : put_on_host(tensor, at, pool));
   if (const auto found = missing_.find(tensor.name); found != missing_.end()) missing_.erase(found);
   return {};
@@ -171,8 +180,10 @@ Status ModelWeights::put_on_host(const HostTensor& tensor, const WeightPlan::Pla
   }
   // Tasks meet between blocks. What has to be converted first fits a core's second-level cache.
   constexpr int64_t kTaskBytes = 256 << 10;
-  const int64_t task_rows = std::max<int64_t>(1, kTaskBytes / (width * static_cast<int64_t>(sizeof(Element)) * kLinearBlockN)) * kLinearBlockN;
-  const int64_t start = piece.in_turns ? 0 : at.first_row;  // rows of a tensor that has blocks to itself are split by their own count
+  const int64_t task_rows =
+      std::max<int64_t>(1, kTaskBytes / (width * static_cast<int64_t>(sizeof(Element)) * kLinearBlockN)) * kLinearBlockN;
+  const int64_t start =
+      piece.in_turns ? 0 : at.first_row;  // rows of a tensor that has blocks to itself are split by their own count
   const int64_t first_task = start / task_rows, num_tasks = (start + rows + task_rows - 1) / task_rows - first_task;
   constexpr Dtype kOwn = std::is_same_v<Element, float> ? Dtype::kF32 : Dtype::kBf16;
   const bool as_it_is = tensor.dtype == kOwn && reinterpret_cast<uintptr_t>(tensor.data) % alignof(Element) == 0;
@@ -192,8 +203,8 @@ Status ModelWeights::put_on_host(const HostTensor& tensor, const WeightPlan::Pla
   return {};
 }
 
-// bf16 matrices go as they are, wherever they come from. The rest is converted on the host: norms and biases are small, and float32 weights
-// are a trainer's exception.
+// bf16 matrices go as they are, wherever they come from. The rest is converted on the host: norms and biases are small, and
+// float32 weights are a trainer's exception.
 Status ModelWeights::put_on_device(const HostTensor& tensor, const WeightPlan::Place& at) {
   const WeightPiece& piece = *at.piece;
   const int64_t rows = at.part->out_features, width = piece.in_features, size = rows * width;
@@ -207,7 +218,8 @@ Status ModelWeights::put_on_device(const HostTensor& tensor, const WeightPlan::P
   }
   constexpr int64_t kPiece = 1 << 20;  // elements
   const size_t stored = static_cast<size_t>(dtype_size(tensor.dtype));
-  std::vector<std::byte> from(static_cast<size_t>(std::min(size, kPiece)) * stored), converted(static_cast<size_t>(std::min(size, kPiece)) * element);
+  std::vector<std::byte> from(static_cast<size_t>(std::min(size, kPiece)) * stored),
+      converted(static_cast<size_t>(std::min(size, kPiece)) * element);
   for (int64_t begin = 0; begin < size; begin += kPiece) {
     const size_t count = static_cast<size_t>(std::min(kPiece, size - begin));
     accelerator_->copy(from.data(), tensor.data + static_cast<size_t>(begin) * stored, count * stored);
@@ -228,10 +240,11 @@ void ModelWeights::put_rows(const WeightPlan::Place& at, int32_t first, int32_t 
     std::copy_n(rows, num_rows * width, embedding_.data() + piece.offset + (at.first_row + first) * width);
     return;
   }
-  const int32_t run = piece.in_turns ? kLinearTileN : num_rows;  // rows that lie together; of a tensor in turns `first` begins one
+  const int32_t run =
+      piece.in_turns ? kLinearTileN : num_rows;  // rows that lie together; of a tensor in turns `first` begins one
   for (int32_t row = 0; row < num_rows; row += run) {
-    linear_pack_rows(rows + row * width, piece.row_of(at.first_row, first + row), std::min(run, num_rows - row), piece.out_features,
-                     piece.in_features, packed_.data() + piece.offset);
+    linear_pack_rows(rows + row * width, piece.row_of(at.first_row, first + row), std::min(run, num_rows - row),
+                     piece.out_features, piece.in_features, packed_.data() + piece.offset);
   }
 }
 
@@ -240,7 +253,8 @@ void ModelWeights::bind() {
   const auto vector = [&](const std::string& name) -> const float* { return vectors_.data() + plan_.piece(name).offset; };
   const auto linear = [&](const std::string& name, const float* bias) {
     const WeightPiece& p = plan_.piece(name);
-    return LinearWeight{.in_features = p.in_features, .out_features = p.out_features, .packed = packed_.data() + p.offset, .bias = bias};
+    return LinearWeight{
+        .in_features = p.in_features, .out_features = p.out_features, .packed = packed_.data() + p.offset, .bias = bias};
   };
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const std::string prefix = "layers." + std::to_string(i) + ".";

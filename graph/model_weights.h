@@ -3,11 +3,11 @@
 // q, k and v are one weight of (num_heads + 2 num_kv_heads) * head_dim outputs, gate and up one of 2 * intermediate_size. Norm
 // weights and biases are float32. An untied embedding stays row-major for lookups; a tied one is the lm_head alone.
 //
-// On a device linear weights lie row by row, gates before ups, where the plan has their tiles. They are packed on the host as for the CPU
-// and unpacked there: one piece at a time, so load() takes the largest one's memory more than the model's.
+// On a device linear weights lie row by row, gates before ups, where the plan has their tiles. They are packed on the host as
+// for the CPU and unpacked there: one piece at a time, so load() takes the largest one's memory more than the model's.
 //
-// Errors: load() passes on what the source says, or kOutOfMemory; kUnsupported for a shape that the device's kernels do not take.
-// Thread safety: read only but for put().
+// Errors: load() passes on what the source says, or kOutOfMemory; kUnsupported for a shape that the device's kernels do not
+// take. Thread safety: read only but for put().
 #pragma once
 
 #include <cstddef>
@@ -57,35 +57,38 @@ struct WeightFiles {
 
 class ModelWeights {
  public:
-  // `device`: of the accelerator's kernels; null on the host. The accelerator outlives the weights. `shared`: other processes will attach()
-  // them; on the host alone.
+  // `device`: of the accelerator's kernels; null on the host. The accelerator outlives the weights. `shared`: other processes
+  // will attach() them; on the host alone.
   static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, const LaunchContext& on,
                                    const DeviceLayouts* device = nullptr, bool shared = false);
   // Weights of this config that another process has loaded. Takes the files; never to be put().
   static Result<ModelWeights> attach(const ModelConfig& config, const WeightFiles& files);
 
-  // Their memory goes back, its addresses stay; norms, biases and frequencies, a thousandth of it, are kept. After wake() every tensor of the
-  // checkpoint is missing until it was put(). Errors: as Buffer::sleep and wake. REQUIRES: neither shared nor attached.
+  // Their memory goes back, its addresses stay; norms, biases and frequencies, a thousandth of it, are kept. After wake() every
+  // tensor of the checkpoint is missing until it was put(). Errors: as Buffer::sleep and wake. REQUIRES: neither shared nor
+  // attached.
   Status sleep();
   Status wake();
   // Checkpoint names of those that are missing.
   const std::set<std::string, std::less<>>& missing() const { return missing_; }
 
   // All of it once more, in place, from a source of the same model. Errors: as load(). REQUIRES: on a device.
-  Status reload(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device) { return load_to_device(source, on, device); }
+  Status reload(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device) {
+    return load_to_device(source, on, device);
+  }
 
-  // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument: the model has
-  // no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
+  // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument:
+  // the model has no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
   Status put(const HostTensor& tensor, ThreadPool& pool);
 
   const ModelConfig& config() const { return config_; }
   WeightFiles files() const { return {packed_.fd(), embedding_.fd(), vectors_.fd()}; }  // of shared weights
   const Element* embedding() const { return embedding_.data(); }  // [vocab_size][hidden_size]; null if tied
   const std::vector<LayerWeights>& layers() const { return layers_; }
-  const float* final_norm() const { return final_norm_; }         // [hidden_size]
-  const LinearWeight& lm_head() const { return lm_head_; }        // [vocab_size][hidden_size]
-  const float* inv_freq() const { return inv_freq_; }             // [head_dim / 2]
-  float rope_scale() const { return rope_scale_; }                // of cosine and sine
+  const float* final_norm() const { return final_norm_; }   // [hidden_size]
+  const LinearWeight& lm_head() const { return lm_head_; }  // [vocab_size][hidden_size]
+  const float* inv_freq() const { return inv_freq_; }       // [head_dim / 2]
+  float rope_scale() const { return rope_scale_; }          // of cosine and sine
   // A checksum of everything that a forward pass reads, in this path's layout, and of the config: equal digests, equal results.
   // From a device all of it comes up, a piece at a time. Errors: as Accelerator::wait.
   Result<uint64_t> digest() const;

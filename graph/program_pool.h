@@ -1,9 +1,10 @@
 // ProgramPool: a device's captured programs, by role and bucket of rows.
 //
-// A program is a launch list over buffers and descriptors of fixed address; which rows there are is data (device_rows.h). So each is
-// captured once a bucket and serves every strategy, batch and mix of depths that fits it, and new weights as well, which lie where
-// the old ones did. Programs are captured one by one as they are made, the largest bucket first, before anything ticks; all run over
-// the buffers that their owners gave them, of the largest bucket's size, so a capture costs its launches' arguments alone.
+// A program is a launch list over buffers and descriptors of fixed address; which rows there are is data (device_rows.h). So
+// each is captured once a bucket and serves every strategy, batch and mix of depths that fits it, and new weights as well,
+// which lie where the old ones did. Programs are captured one by one as they are made, the largest bucket first, before
+// anything ticks; all run over the buffers that their owners gave them, of the largest bucket's size, so a capture costs its
+// launches' arguments alone.
 //
 // release() gives the device what captures cost; capture() makes them again. Single-threaded. Entries go before their pool.
 #pragma once
@@ -59,16 +60,16 @@ class ProgramPool {
   int64_t bytes(ProgramRole role) const;
   double capture_seconds() const { return capture_seconds_; }  // of all captures so far
 
-  // 1, 2, 4 … 256, then every 256 rows more; the last one is max_rows itself. A bucket is as wide as a tile of linear from 8 rows on,
-  // so what pads it costs no further pass over the weights.
+  // 1, 2, 4 … 256, then every 256 rows more; the last one is max_rows itself. A bucket is as wide as a tile of linear from 8
+  // rows on, so what pads it costs no further pass over the weights.
   static std::vector<int32_t> buckets(int32_t max_rows);
 
  private:
   struct Program {
     ProgramRole role = ProgramRole::kTarget;
-    Launches launches;               // null: removed
-    std::vector<int32_t> buckets;    // ascending
-    std::vector<Capture> captures;   // by bucket; empty while nothing is captured
+    Launches launches;              // null: removed
+    std::vector<int32_t> buckets;   // ascending
+    std::vector<Capture> captures;  // by bucket; empty while nothing is captured
   };
   Status capture(Program* program);
   void release(Program* program);

@@ -17,7 +17,8 @@ void QuantizedWeights::for_each(const Visit& visit) {
 
 namespace {
 
-int64_t packed_bytes(const KernelTable& kernels, const LinearWeight& w) {  // each weight begins on a cache line, or where the copy engine can
+int64_t packed_bytes(const KernelTable& kernels,
+                     const LinearWeight& w) {  // each weight begins on a cache line, or where the copy engine can
   return (kernels.w4_packed_bytes(w.out_features, w.in_features) + 127) / 128 * 128;
 }
 
@@ -40,13 +41,14 @@ void QuantizedWeights::bind(const KernelTable& kernels) {
   });
 }
 
-Result<QuantizedWeights> QuantizedWeights::create(const ModelWeights& source, const KernelTable& kernels, Accelerator* accelerator,
-                                                  bool shared) {
+Result<QuantizedWeights> QuantizedWeights::create(const ModelWeights& source, const KernelTable& kernels,
+                                                  Accelerator* accelerator, bool shared) {
   if (shared && accelerator != nullptr) return unsupported("weights in shared memory on a device");
   QuantizedWeights q;
   const int64_t bytes = q.plan(source, kernels);
   constexpr const char* kWhat = "quantised weights";
-  OTR_ASSIGN_OR_RETURN(q.packed_, shared ? Buffer<uint8_t>::create_shared(bytes, kWhat) : Buffer<uint8_t>::create(bytes, kWhat, accelerator));
+  OTR_ASSIGN_OR_RETURN(
+      q.packed_, shared ? Buffer<uint8_t>::create_shared(bytes, kWhat) : Buffer<uint8_t>::create(bytes, kWhat, accelerator));
   q.bind(kernels);
   return q;
 }

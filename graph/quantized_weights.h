@@ -1,5 +1,5 @@
-// QuantizedWeights: a model's linear weights in 4 bits, lm_head included, for a drafter that is the model itself. Everything else
-// (embedding, norms, biases) it shares with the model.
+// QuantizedWeights: a model's linear weights in 4 bits, lm_head included, for a drafter that is the model itself. Everything
+// else (embedding, norms, biases) it shares with the model.
 //
 // Memory is allocated once; quantize() may be called again whenever the model's weights have changed.
 // Errors: create() gives kOutOfMemory. Thread safety: read only but for quantize().
@@ -17,8 +17,8 @@ class QuantizedWeights {
  public:
   // `source` outlives the object. The content is undefined until quantize().
   // `kernels`: those that read them. `shared`: other processes will attach() them; on the host alone.
-  static Result<QuantizedWeights> create(const ModelWeights& source, const KernelTable& kernels, Accelerator* accelerator = nullptr,
-                                         bool shared = false);
+  static Result<QuantizedWeights> create(const ModelWeights& source, const KernelTable& kernels,
+                                         Accelerator* accelerator = nullptr, bool shared = false);
   // What another process makes of its weights, which `source` is attached to: never to be quantised here. Takes `fd`.
   static Result<QuantizedWeights> attach(const ModelWeights& source, const KernelTable& kernels, int fd);
 

@@ -40,8 +40,8 @@ void RowBatchBuilder::add_segment(int32_t first_row, int32_t num_rows, int32_t f
   }
 }
 
-// Bundles the last tile with those before it where it has room and the keys to read become fewer, but no task gets longer than the
-// longest tile alone by more than a quarter: on a machine of many threads they would otherwise wait for it.
+// Bundles the last tile with those before it where it has room and the keys to read become fewer, but no task gets longer than
+// the longest tile alone by more than a quarter: on a machine of many threads they would otherwise wait for it.
 void RowBatchBuilder::bundle_last_tile() {
   const int32_t index = static_cast<int32_t>(tiles_.size()) - 1;
   const RowTile& tile = tiles_.back();
@@ -72,7 +72,9 @@ int32_t RowBatchBuilder::shared_keys(const TileBundle& bundle, const RowTile& ti
     return std::span<const PageId>(begin, begin + (num_keys(t) + kPageTokens - 1) / kPageTokens);
   };
   std::span<const PageId> mine = pages(tile), theirs = pages(first);
-  if (bundle.num_tiles > 1) theirs = theirs.first(static_cast<size_t>(std::min<int32_t>(bundle.shared_keys / kPageTokens, static_cast<int32_t>(theirs.size()))));
+  if (bundle.num_tiles > 1)
+    theirs = theirs.first(
+        static_cast<size_t>(std::min<int32_t>(bundle.shared_keys / kPageTokens, static_cast<int32_t>(theirs.size()))));
   const auto common = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end()).first - mine.begin();
   return static_cast<int32_t>(common) * kPageTokens / kAttentionSplit * kAttentionSplit;
 }

@@ -80,8 +80,8 @@ constexpr KernelTable kAvx512 = {
     .w4_packed_bytes = w4_cpu_packed_bytes,
 };
 
-// Every AMX machine has AVX-512: only the three matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the same
-// algorithm on TDPBF16PS computed by AVX-512, to the bit of its definition (kernels/amx/tile_soft.h).
+// Every AMX machine has AVX-512: only the three matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the
+// same algorithm on TDPBF16PS computed by AVX-512, to the bit of its definition (kernels/amx/tile_soft.h).
 constexpr KernelTable kAmx = {
     .path = "cpu-amx",
     .embed = OnThreads<embed>::launch,
@@ -109,7 +109,8 @@ struct Path {
   bool (*available)(std::string* why);
 };
 
-constexpr Path kPaths[] = {  // best first
+constexpr Path kPaths[] = {
+    // best first
 #if !defined(OUTRIDER_ELEMENT_F32)
 #if defined(OUTRIDER_SOFT_TILES)
     {&kAmx, cpu_has_avx512},

@@ -1,8 +1,8 @@
 // The dispatch table: which function computes each op on each instruction-set path. Built once, from what the machine has; a
 // path is never mixed with another inside an engine, and a forced path that is missing is an error.
 //
-// The table of cuda-sm90a is cuda/cuda_kernels.h's: there operands are on the device, launches are queued, and what fails is said by
-// Accelerator::wait().
+// The table of cuda-sm90a is cuda/cuda_kernels.h's: there operands are on the device, launches are queued, and what fails is
+// said by Accelerator::wait().
 //
 // Thread safety: the tables are constants.
 #pragma once
@@ -30,7 +30,7 @@ namespace otr {
 struct DeviceLayouts {
   // Writes rows [weight.out_features][weight.in_features] from linear.h's tiles; `in_turns`: of gate and up.
   void (*rows_from_tiles)(const LinearWeight& weight, bool in_turns, Element* rows, const LaunchContext&);
-  int64_t (*max_pages)(const KvLayout& layout);  // that attention can address
+  int64_t (*max_pages)(const KvLayout& layout);                                         // that attention can address
   int64_t (*attention_workspace)(const KvLayout& layout, int num_heads, int max_keys);  // floats that are worth having
   int64_t (*sample_scratch_bytes)(int32_t vocab_size, int32_t num_draws);
   void (*take_tokens)(const TakeTokensParams&, const LaunchContext&);
@@ -55,14 +55,14 @@ struct KernelTable {
   void (*clear)(void* data, size_t bytes, const LaunchContext&);
 
   // What the path wants of its operands.
-  int (*attention_tile_rows)(int num_heads, int num_kv_heads);               // rows of a RowTile
-  int64_t (*w4_packed_bytes)(int64_t out_features, int64_t in_features);     // of linear_w4's weight
+  int (*attention_tile_rows)(int num_heads, int num_kv_heads);            // rows of a RowTile
+  int64_t (*w4_packed_bytes)(int64_t out_features, int64_t in_features);  // of linear_w4's weight
   // Of a device's path alone; null on the CPU's.
   const DeviceLayouts* device = nullptr;
 };
 
-// Of the CPU's paths. `name`: "auto" for the best one this machine has, or a path's name. Unknown name: kInvalidArgument. A path that the build,
-// the processor or the operating system does not offer: kUnsupported, with the reason.
+// Of the CPU's paths. `name`: "auto" for the best one this machine has, or a path's name. Unknown name: kInvalidArgument. A
+// path that the build, the processor or the operating system does not offer: kUnsupported, with the reason.
 Result<const KernelTable*> select_kernels(std::string_view name);
 
 // Every CPU path of this build, best first, with whether it runs here and, if not, why.

@@ -10,8 +10,8 @@
 
 #include "loader/file.h"
 #include "loader/item_status.h"
-#include "loader/tensor_data.h"
 #include "loader/json_document.h"
+#include "loader/tensor_data.h"
 
 namespace otr {
 namespace {

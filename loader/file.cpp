@@ -103,9 +103,7 @@ Status NewFile::append(std::span<const std::byte> bytes) {
   return {};
 }
 
-Status NewFile::finish() {
-  return ::fsync(fd_) == 0 ? Status() : system_error(path_, "cannot make durable");
-}
+Status NewFile::finish() { return ::fsync(fd_) == 0 ? Status() : system_error(path_, "cannot make durable"); }
 
 ReplacedFile::ReplacedFile(const std::string& path) : path_(path), fd_(open_beside(path, &name_)) {}
 

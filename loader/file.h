@@ -57,8 +57,9 @@ class NewFile {
   int fd_ = -1;
 };
 
-// A file that takes the place of another, or none, at once, when it is complete: a temporary one beside it that is unlinked unless it is
-// renamed. It has the permissions of the regular file that it replaces, from before it holds anything; else what the umask leaves.
+// A file that takes the place of another, or none, at once, when it is complete: a temporary one beside it that is unlinked
+// unless it is renamed. It has the permissions of the regular file that it replaces, from before it holds anything; else what
+// the umask leaves.
 class ReplacedFile {
  public:
   explicit ReplacedFile(const std::string& path);
@@ -66,9 +67,9 @@ class ReplacedFile {
   ReplacedFile(const ReplacedFile&) = delete;
   ReplacedFile& operator=(const ReplacedFile&) = delete;
 
-  Status created() const;  // to be asked first
+  Status created() const;                            // to be asked first
   const std::string& name() const { return name_; }  // of the temporary one
-  Status write(const void* data, size_t size);  // behind what write() has written before
+  Status write(const void* data, size_t size);       // behind what write() has written before
   Status write_at(uint64_t offset, const void* data, size_t size) const;
   Status rename();  // everything is on disk when it succeeds
 
@@ -85,8 +86,8 @@ class ReplacedFile {
 // The whole contents. A file larger than `max_bytes` is kBadInput.
 Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes);
 
-// Has something made under a name beside `path` that is not taken: path.xxxxxx. `make(name)` returns -1 and errno where it fails, of
-// which EEXIST and EINTR are tried again with other names; its result is returned.
+// Has something made under a name beside `path` that is not taken: path.xxxxxx. `make(name)` returns -1 and errno where it
+// fails, of which EEXIST and EINTR are tried again with other names; its result is returned.
 int make_beside(const std::string& path, std::string* name, const std::function<int(const char*)>& make);
 
 // True if `path` names something, a dangling symbolic link included.

@@ -6,8 +6,8 @@
 //     x = d[i] ^ k[i];  s[i] += d[i ^ 1] + (x mod 2^32) (x div 2^32);  k[i] += 0x9E3779B97F4A7C15          all i, modulo 2^64
 //   sum = XXH64 of s[0 … 7], the up to 63 bytes left over, and the size as a u64
 //
-// A change of one word changes its neighbour's sum by the difference, so it is not lost there; the keys move, so that stripes which
-// change places count differently. It finds accidents, not adversaries.
+// A change of one word changes its neighbour's sum by the difference, so it is not lost there; the keys move, so that stripes
+// which change places count differently. It finds accidents, not adversaries.
 //
 // Thread safety: a pure function.
 #pragma once

@@ -10,7 +10,8 @@
 //   MLP               gate and up noise, down's columns 0
 //   added layers      v and up are 0 and everything else noise: they add exactly 0
 //   padded tokens     noise, and -B on C, which only the final norm lets through: below -3e7 / rms in the logits
-// Inputs that are 0 anyway have noise for weights, but from a group of 128 that holds live ones on, so that 4 bits suit the live.
+// Inputs that are 0 anyway have noise for weights, but from a group of 128 that holds live ones on, so that 4 bits suit the
+// live.
 //
 // Rounding: none where H' / H and d' / d are powers of 4; else each norm weight (or q weight) is rounded once, by 2^-9 at most.
 // Noise is a function of the tensor's name and the position. Thread safety: values and pure functions.

@@ -22,18 +22,21 @@ Result<std::string> read_source(const std::string& folder) {
   OTR_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxRecipeBytes));
   OTR_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(path, text));
   const JsonValue source = document.root().find("source");
-  if (!source || !source.is(JsonKind::kString) || source.as_string().empty()) return bad_recipe(path, "\"source\" must be a folder");
+  if (!source || !source.is(JsonKind::kString) || source.as_string().empty())
+    return bad_recipe(path, "\"source\" must be a folder");
   const std::string name(source.as_string());
   return name.front() == '/' ? name : join_path(folder, name);
 }
 
 // Why `wide` is not what inflating `narrow` to its sizes gives; empty: it is.
 std::string mismatch(const ModelConfig& narrow, const ModelConfig& wide) {
-  const Result<ModelConfig> made = inflated_config(narrow, {wide.hidden_size, wide.intermediate_size, wide.num_layers, wide.num_heads, wide.num_kv_heads,
-                                                            wide.head_dim, wide.vocab_size, wide.tie_word_embeddings});
+  const Result<ModelConfig> made =
+      inflated_config(narrow, {wide.hidden_size, wide.intermediate_size, wide.num_layers, wide.num_heads, wide.num_kv_heads,
+                               wide.head_dim, wide.vocab_size, wide.tie_word_embeddings});
   if (!made.ok()) return made.status().message();
   if (made.value().rms_norm_eps != wide.rms_norm_eps) return "rms_norm_eps is not that of this source and shape";
-  if (made.value().architecture != wide.architecture || made.value().rope_theta != wide.rope_theta) return "the source is of another family";
+  if (made.value().architecture != wide.architecture || made.value().rope_theta != wide.rope_theta)
+    return "the source is of another family";
   if (made.value().yarn != wide.yarn) return "its YaRN scaling is not the source's";
   return "";
 }
@@ -76,12 +79,14 @@ Result<InflatedTensors> InflatedTensors::open(const std::string& folder, const M
   return made;
 }
 
-Status InflatedTensors::read_rows(std::string_view name, std::span<const int64_t, 2>, int64_t first_row, int64_t num_rows, Element* out) const {
+Status InflatedTensors::read_rows(std::string_view name, std::span<const int64_t, 2>, int64_t first_row, int64_t num_rows,
+                                  Element* out) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) return {StatusCode::kBadInput, "an inflated model has no tensor " + std::string(name)};
   const Tensor& tensor = found->second;
   const Element* source = tensor.source != nullptr ? tensor.source->data() : nullptr;
-  for (int64_t row = 0; row < num_rows; ++row) fill_row(tensor.plan, source, first_row + row, out + row * tensor.plan.num_columns());
+  for (int64_t row = 0; row < num_rows; ++row)
+    fill_row(tensor.plan, source, first_row + row, out + row * tensor.plan.num_columns());
   return {};
 }
 

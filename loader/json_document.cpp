@@ -155,21 +155,14 @@ const Node& node_at(const JsonNodes* nodes, uint32_t index) { return nodes->node
 
 std::string_view json_kind_name(JsonKind kind) {
   switch (kind) {
-    case JsonKind::kNull:
-      return "null";
-    case JsonKind::kBool:
-      return "a boolean";
+    case JsonKind::kNull: return "null";
+    case JsonKind::kBool: return "a boolean";
     case JsonKind::kInt:
-    case JsonKind::kUint:
-      return "an integer";
-    case JsonKind::kDouble:
-      return "a fraction";
-    case JsonKind::kString:
-      return "a string";
-    case JsonKind::kArray:
-      return "an array";
-    case JsonKind::kObject:
-      return "an object";
+    case JsonKind::kUint: return "an integer";
+    case JsonKind::kDouble: return "a fraction";
+    case JsonKind::kString: return "a string";
+    case JsonKind::kArray: return "an array";
+    case JsonKind::kObject: return "an object";
   }
   return "";
 }

@@ -149,8 +149,9 @@ YarnScaling read_yarn(KeyReader& rope, const ModelConfig& config) {
   if (yarn.beta_slow > yarn.beta_fast) rope.fail("beta_slow", "is above beta_fast");
   yarn.truncate = rope.flag("truncate", true);
   const double mscale = rope.real("mscale", 0, 0, 1e3), mscale_all_dim = rope.real("mscale_all_dim", 0, 0, 1e3);
-  const double recommended = mscale > 0 && mscale_all_dim > 0 ? yarn_mscale(yarn.factor, mscale) / yarn_mscale(yarn.factor, mscale_all_dim)
-                                                              : yarn_mscale(yarn.factor, 1);
+  const double recommended = mscale > 0 && mscale_all_dim > 0
+                                 ? yarn_mscale(yarn.factor, mscale) / yarn_mscale(yarn.factor, mscale_all_dim)
+                                 : yarn_mscale(yarn.factor, 1);
   yarn.attention_factor = rope.real("attention_factor", recommended, 1e-3, 1e3);
   return yarn;
 }
@@ -262,7 +263,8 @@ Result<ModelConfig> load_model_config(const std::string& folder) {
   return config;
 }
 
-Result<ModelConfig> parse_model_config(const std::string& label, std::string_view config_text, std::string_view generation_text) {
+Result<ModelConfig> parse_model_config(const std::string& label, std::string_view config_text,
+                                       std::string_view generation_text) {
   ModelConfig config;
   const std::string file = label + ": config.json", generation_file = label + ": generation_config.json";
   OTR_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(file, config_text));

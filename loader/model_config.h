@@ -1,8 +1,9 @@
 // ModelConfig: the shape of a model, read from a Hugging Face folder's config.json and generation_config.json.
 //
 // Known: Qwen2 and Qwen2.5 (model_type qwen2) and Qwen3 dense (qwen3). A missing key has transformers' default. Everything a
-// forward pass would have to treat differently (rope types other than default and yarn, active sliding windows, other activations, quantised
-// weights, other model types) is refused by name. From generation_config.json only the end-of-sequence ids are read.
+// forward pass would have to treat differently (rope types other than default and yarn, active sliding windows, other
+// activations, quantised weights, other model types) is refused by name. From generation_config.json only the end-of-sequence
+// ids are read.
 //
 // Errors: kBadInput "<file>: <key>: <reason>" for wrong contents, kUnsupported likewise for what this build does not do,
 // kIoError where a file cannot be read. Thread safety: values, no shared state.
@@ -35,8 +36,9 @@ struct YarnScaling {
 };
 
 // Invariants of a loaded config: every size is positive and at most kMax* below; num_heads % num_kv_heads == 0; head_dim is
-// even; 0 < rms_norm_eps < 1; rope_theta and YaRN's numbers are in their ranges below, rope_theta above 1 with YaRN (whose blend divides by
-// its logarithm), so that all rotary frequencies are finite; every eos id is in [0, vocab_size), ascending, no duplicates.
+// even; 0 < rms_norm_eps < 1; rope_theta and YaRN's numbers are in their ranges below, rope_theta above 1 with YaRN (whose
+// blend divides by its logarithm), so that all rotary frequencies are finite; every eos id is in [0, vocab_size), ascending, no
+// duplicates.
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen2;
   int32_t hidden_size = 0;
@@ -73,7 +75,8 @@ inline constexpr RealRange kRopeThetaRange{1, 1e15}, kYarnFactorRange{1, 1e6}, k
 Result<ModelConfig> load_model_config(const std::string& folder);
 
 // The same from the files' contents, `generation_text` empty if there is none. `label` names their container in errors.
-Result<ModelConfig> parse_model_config(const std::string& label, std::string_view config_text, std::string_view generation_text);
+Result<ModelConfig> parse_model_config(const std::string& label, std::string_view config_text,
+                                       std::string_view generation_text);
 
 // Positions a sequence (prompt + response) may occupy: a prompt of this many tokens or more is refused. With YaRN the larger of
 // max_position_embeddings and factor * original context.

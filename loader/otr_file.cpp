@@ -35,7 +35,8 @@ struct Preamble {
 static_assert(sizeof(Preamble) == kOtrPreambleBytes);
 
 // A zstd frame's window is at most as large as what the writer compresses at once. ZSTD_getFrameContentSize has checked the
-// header: magic (4 bytes), descriptor (its bit 5: no window is given, it is the content), window (exponent above 2^10, eighths).
+// header: magic (4 bytes), descriptor (its bit 5: no window is given, it is the content), window (exponent above 2^10,
+// eighths).
 bool window_fits(const uint8_t* stored) {
   if ((stored[4] & 0x20) != 0) return true;
   const uint64_t base = uint64_t{1} << (10 + (stored[5] >> 3));
@@ -116,7 +117,8 @@ bool looks_like_otr(const std::string& path) {
   const auto file = File::open(path);
   char magic[8];
   return file.ok() && file.value().size() >= sizeof magic &&
-         file.value().read_exact(0, std::as_writable_bytes(std::span(magic))).ok() && std::memcmp(magic, kMagic, sizeof magic) == 0;
+         file.value().read_exact(0, std::as_writable_bytes(std::span(magic))).ok() &&
+         std::memcmp(magic, kMagic, sizeof magic) == 0;
 }
 
 Result<OtrFile> OtrFile::open(const std::string& path) {
@@ -133,20 +135,22 @@ Status OtrFile::read_header() {
   if (std::memcmp(p.magic, kMagic, sizeof kMagic) != 0) return bad_input(path() + ": not an .otr file");
   if (xxh64(&p, offsetof(Preamble, preamble_hash)) != p.preamble_hash) return bad_item(path(), "preamble", "checksum mismatch");
   if (p.version != kOtrVersion) {
-    return unsupported(path() + ": .otr version " + std::to_string(p.version) + "; this build reads " + std::to_string(kOtrVersion));
+    return unsupported(path() + ": .otr version " + std::to_string(p.version) + "; this build reads " +
+                       std::to_string(kOtrVersion));
   }
   if (p.flags != 0 || p.zero != 0) return bad_item(path(), "preamble", "reserved bytes are not zero");
   if (p.header_offset < sizeof p || p.header_offset > file_.size() || p.header_stored != file_.size() - p.header_offset ||
       p.header_stored > kOtrMaxHeaderBytes || p.header_raw > kOtrMaxHeaderBytes) {
-    return bad_item(path(), "header", "its place or size is impossible in a file of " + std::to_string(file_.size()) + " bytes");
+    return bad_item(path(), "header",
+                    "its place or size is impossible in a file of " + std::to_string(file_.size()) + " bytes");
   }
   std::string stored(p.header_stored, '\0'), text(p.header_raw, '\0');
   OTR_RETURN_IF_ERROR(file_.read_exact(p.header_offset, std::as_writable_bytes(std::span(stored.data(), stored.size()))));
   if (xxh64(stored.data(), stored.size()) != p.header_hash) return bad_item(path(), "header", "checksum mismatch");
   const Context context(ZSTD_createDCtx());
   if (context == nullptr) return Status(StatusCode::kOutOfMemory, path() + ": out of memory");
-  if (!decompress(context.get(), reinterpret_cast<const uint8_t*>(stored.data()), stored.size(), reinterpret_cast<uint8_t*>(text.data()),
-                  text.size())) {
+  if (!decompress(context.get(), reinterpret_cast<const uint8_t*>(stored.data()), stored.size(),
+                  reinterpret_cast<uint8_t*>(text.data()), text.size())) {
     return bad_item(path(), "header", "does not decompress");
   }
   return parse_header(text, p.header_offset);
@@ -156,7 +160,8 @@ Status OtrFile::parse_header(std::string_view text, uint64_t data_end) {
   OTR_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(path() + ": header", text));
   const JsonValue layout = document.root().find("layout");
   if (!layout || !layout.is(JsonKind::kString)) return bad_item(path(), "header", "no layout");
-  if (layout.as_string() != kOtrLayout) return unsupported_item(path(), "layout", std::string(layout.as_string()) + " is not known");
+  if (layout.as_string() != kOtrLayout)
+    return unsupported_item(path(), "layout", std::string(layout.as_string()) + " is not known");
   std::vector<OtrFrame> all;
   for (const auto& [section, items] : {std::pair{"files", &files_}, std::pair{"weights", &weights_}}) {
     const JsonValue object = document.root().find(section);
@@ -174,7 +179,9 @@ Status OtrFile::parse_header(std::string_view text, uint64_t data_end) {
     if (f.offset != at) return bad_item(path(), "frames", "overlap or leave a hole at byte " + std::to_string(at));
     at += f.stored;  // both bounded by the header's size: no overflow
   }
-  if (at != data_end) return bad_item(path(), "frames", "end at byte " + std::to_string(at) + ", the header begins at " + std::to_string(data_end));
+  if (at != data_end)
+    return bad_item(path(), "frames",
+                    "end at byte " + std::to_string(at) + ", the header begins at " + std::to_string(data_end));
   return {};
 }
 
@@ -252,7 +259,8 @@ Status OtrFile::read(std::span<const OtrRead> reads, ThreadPool& pool) const {
     const size_t first = static_cast<size_t>(task) * a_task;
     for (size_t i = first; i < std::min(first + a_task, places.size()); ++i) {
       const Place& p = places[i];
-      OTR_RETURN_IF_ERROR(read_frame(*p.frame, p.read->item->coding, p.read->what, p.out, &scratch[static_cast<size_t>(thread)]));
+      OTR_RETURN_IF_ERROR(
+          read_frame(*p.frame, p.read->item->coding, p.read->what, p.out, &scratch[static_cast<size_t>(thread)]));
     }
     return {};
   });

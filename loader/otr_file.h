@@ -9,14 +9,15 @@
 //   {"bytes": raw size, "planes": false | true | "nibbles", "frames": [[offset, stored size, raw size, "frame_sum of the stored bytes"], …]}
 // "files" holds config.json, generation_config.json and tokenizer.json as they were; "weights" the pieces of the weight plan.
 //
-// A frame is up to 4 MiB of raw bytes; 256 KiB are written, so that a frame and what it becomes stay in a core's cache. Where coding
-// does not help, it is stored: stored size == raw size. Else "planes" says how it is coded:
+// A frame is up to 4 MiB of raw bytes; 256 KiB are written, so that a frame and what it becomes stay in a core's cache. Where
+// coding does not help, it is stored: stored size == raw size. Else "planes" says how it is coded:
 //   false      zstd
 //   true       16-bit weights, small: all high bytes, then all low bytes (also where stored), then zstd. High bytes are sign and
 //              exponent, and compress to a third; low bytes are noise. Two thirds of the size, decoded at 2.5 GB/s a core.
 //   "nibbles"  16-bit weights, quick: otr_nibbles.h. Three quarters of the size, decoded at the speed of a copy.
-// A zstd window is at most 4 MiB, the raw header at most kOtrMaxHeaderBytes of at most kMaxJsonValues values (json_document.h): frames of
-// 256 KiB take about 50 bytes and 5 values each, so that 200 GB of weights fit. Every byte of the file is under one of the checksums or has one correct value.
+// A zstd window is at most 4 MiB, the raw header at most kOtrMaxHeaderBytes of at most kMaxJsonValues values (json_document.h):
+// frames of 256 KiB take about 50 bytes and 5 values each, so that 200 GB of weights fit. Every byte of the file is under one
+// of the checksums or has one correct value.
 //
 // Little-endian. Thread safety: immutable after open.
 #pragma once
@@ -39,7 +40,7 @@ class ThreadPool;
 
 inline constexpr uint32_t kOtrVersion = 3;
 inline constexpr std::string_view kOtrLayout = "vnni32";
-inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;         // the most a frame may hold
+inline constexpr uint64_t kOtrFrameBytes = uint64_t{4} << 20;           // the most a frame may hold
 inline constexpr uint64_t kOtrWrittenFrameBytes = uint64_t{256} << 10;  // what the writer puts in one
 inline constexpr uint64_t kOtrPreambleBytes = 64;
 inline constexpr uint64_t kOtrMaxHeaderBytes = uint64_t{40} << 20;  // raw, and compressed
@@ -110,12 +111,12 @@ struct OtrHeaderSize {
 };
 OtrHeaderSize otr_header_size(std::span<const OtrPlanned> items);
 
-// Writes an .otr file: to a temporary name beside it, made durable and renamed over `path` by finish(); until then what was at `path`
-// stays, and the temporary goes away with an unfinished writer.
+// Writes an .otr file: to a temporary name beside it, made durable and renamed over `path` by finish(); until then what was at
+// `path` stays, and the temporary goes away with an unfinished writer.
 class OtrWriter {
  public:
-  // `items`: all that will be added. Of a file whose header OtrFile would refuse nothing is written (kUnsupported). Without `compress`
-  // all is stored.
+  // `items`: all that will be added. Of a file whose header OtrFile would refuse nothing is written (kUnsupported). Without
+  // `compress` all is stored.
   static Result<OtrWriter> create(const std::string& path, std::span<const OtrPlanned> items, bool compress);
   OtrWriter(OtrWriter&&) noexcept;
   OtrWriter& operator=(OtrWriter&&) noexcept;

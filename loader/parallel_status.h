@@ -14,8 +14,9 @@
 
 namespace otr {
 
-// `body(task, thread)` gives a Status. Returns the error of the lowest task that fails, whatever the threads do: tasks after a failed
-// one may be left out, those before it are not. Running out of memory is an error like others: an exception must not meet the pool.
+// `body(task, thread)` gives a Status. Returns the error of the lowest task that fails, whatever the threads do: tasks after a
+// failed one may be left out, those before it are not. Running out of memory is an error like others: an exception must not
+// meet the pool.
 template <typename Body>
 Status parallel_status(ThreadPool& pool, int num_tasks, const Body& body) {
   std::atomic<int> first_failed{num_tasks};

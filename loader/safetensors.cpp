@@ -127,10 +127,8 @@ class HeaderReader {
     uint64_t bytes = static_cast<uint64_t>(dtype_size(info.dtype));
     bool is_empty = false;
     for (const int64_t dim : info.shape) {
-      if (dim == 0)
-        is_empty = true;
-      else if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes))
-        return std::nullopt;
+      if (dim == 0) is_empty = true;
+      else if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) return std::nullopt;
     }
     return is_empty ? 0 : bytes;
   }

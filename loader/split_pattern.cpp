@@ -28,18 +28,12 @@ class Translator {
   Result<std::string> run() {
     while (pos_ < in_.size()) {
       const char c = in_[pos_];
-      if (c == '\\')
-        OTR_RETURN_IF_ERROR(escape(false));
-      else if (c == '[')
-        OTR_RETURN_IF_ERROR(char_class());
-      else if (c == '(')
-        OTR_RETURN_IF_ERROR(group());
-      else if (c == '^' || c == '$')
-        return refuse(1);  // Ruby's match at every line
-      else if (c == '}' && pos_ + 1 < in_.size() && in_[pos_ + 1] == '+')
-        return refuse(2);  // possessive in one of the two
-      else
-        copy(1);
+      if (c == '\\') OTR_RETURN_IF_ERROR(escape(false));
+      else if (c == '[') OTR_RETURN_IF_ERROR(char_class());
+      else if (c == '(') OTR_RETURN_IF_ERROR(group());
+      else if (c == '^' || c == '$') return refuse(1);                                       // Ruby's match at every line
+      else if (c == '}' && pos_ + 1 < in_.size() && in_[pos_ + 1] == '+') return refuse(2);  // possessive in one of the two
+      else copy(1);
     }
     return std::move(out_);
   }
@@ -89,10 +83,8 @@ class Translator {
     if (pos_ < in_.size() && in_[pos_] == ']') return refuse(1);
     while (pos_ < in_.size() && in_[pos_] != ']') {
       if (in_[pos_] == '[' || in_.substr(pos_, 2) == "&&") return refuse(2);  // Oniguruma's nested sets
-      if (in_[pos_] == '\\')
-        OTR_RETURN_IF_ERROR(escape(true));
-      else
-        copy(1);
+      if (in_[pos_] == '\\') OTR_RETURN_IF_ERROR(escape(true));
+      else copy(1);
     }
     if (pos_ < in_.size()) copy(1);
     return {};

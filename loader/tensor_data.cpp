@@ -23,10 +23,8 @@ void convert_values(const std::byte* stored, size_t count, Widen widen, Out* out
   for (size_t i = 0; i < count; ++i) {
     Stored value;
     std::memcpy(&value, stored + i * sizeof value, sizeof value);
-    if constexpr (std::is_same_v<Out, float>)
-      out[i] = widen(value);
-    else
-      out[i] = bf16_from_float(widen(value));
+    if constexpr (std::is_same_v<Out, float>) out[i] = widen(value);
+    else out[i] = bf16_from_float(widen(value));
   }
 }
 
@@ -41,8 +39,7 @@ void convert(Dtype dtype, const std::byte* stored, size_t count, Out* out) {
         return convert_values<uint16_t>(
             stored, count, [](uint16_t b) { return to_float(Bf16{b}); }, out);
       }
-    case Dtype::kF16:
-      return convert_values<uint16_t>(stored, count, float_from_f16, out);
+    case Dtype::kF16: return convert_values<uint16_t>(stored, count, float_from_f16, out);
     default:
       return convert_values<float>(
           stored, count, [](float f) { return f; }, out);

@@ -1,5 +1,5 @@
-// Tensor data in one of the loadable dtypes, converted to what the engine computes with: f16 and bf16 widen exactly, narrowing to bf16 rounds
-// to nearest even.
+// Tensor data in one of the loadable dtypes, converted to what the engine computes with: f16 and bf16 widen exactly, narrowing
+// to bf16 rounds to nearest even.
 //
 // Thread safety: pure functions.
 #pragma once

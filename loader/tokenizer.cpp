@@ -137,10 +137,8 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8) const {
     }
     const std::string text = impl_->normalize_nfc ? to_nfc(outer.text) : std::string(outer.text);
     for (const AddedTokenMatcher::Part& inner : impl_->added_after.split(text)) {
-      if (inner.id >= 0)
-        ids.push_back(inner.id);
-      else
-        OTR_RETURN_IF_ERROR(impl_->encode_plain(inner.text, workspace, ids));
+      if (inner.id >= 0) ids.push_back(inner.id);
+      else OTR_RETURN_IF_ERROR(impl_->encode_plain(inner.text, workspace, ids));
     }
   }
   return ids;

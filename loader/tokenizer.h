@@ -3,9 +3,9 @@
 // encode: added tokens are cut out first (special ones too), the text between is NFC-normalised, cut by the file's own regular
 // expression, and every piece is merged byte pair by byte pair. No token is ever added (no BOS, no template): the file's
 // post-processor, truncation and padding play no role. decode: the tokens' bytes, as valid UTF-8.
-// The result equals that of the `tokenizers` package (add_special_tokens = False; from 0.23 on, which gives an added token that is matched
-// in normalised text back in its normal form, as this does) up to the age of tables: characters newer
-// than PCRE2's Unicode have no category, and marks newer than Unicode 9 are put in canonical order, as that package does not.
+// The result equals that of the `tokenizers` package (add_special_tokens = False; from 0.23 on, which gives an added token that
+// is matched in normalised text back in its normal form, as this does) up to the age of tables: characters newer than PCRE2's
+// Unicode have no category, and marks newer than Unicode 9 are put in canonical order, as that package does not.
 //
 // Anything in the file that would change the result and is not known here is refused by name (kUnsupported); contents that are
 // wrong are kBadInput "<file>: <item>: <reason>".

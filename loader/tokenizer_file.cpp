@@ -70,12 +70,9 @@ class Reader {
     for (JsonValue part = parts.first(); part; part = part.next()) {
       OTR_ASSIGN_OR_RETURN(const std::string_view part_type, type_of(kItem, part));
       types += (types.empty() ? "" : ", ") + printable(part_type);
-      if (part_type == "Split")
-        OTR_RETURN_IF_ERROR(read_split(part));
-      else if (part_type == "ByteLevel")
-        OTR_RETURN_IF_ERROR(check_byte_level(part));
-      else
-        return refuse(kItem, quoted(part_type) + std::string(kWanted));
+      if (part_type == "Split") OTR_RETURN_IF_ERROR(read_split(part));
+      else if (part_type == "ByteLevel") OTR_RETURN_IF_ERROR(check_byte_level(part));
+      else return refuse(kItem, quoted(part_type) + std::string(kWanted));
     }
     if (types != "Split, ByteLevel") return refuse(kItem, "the sequence '" + types + "'" + std::string(kWanted));
     return {};

@@ -29,10 +29,13 @@ class PlanBuilder {
     const int32_t hidden = c_.hidden_size, q = c_.num_heads * c_.head_dim, kv = c_.num_kv_heads * c_.head_dim;
     vector(prefix + "input_norm", {{tensor("input_layernorm.weight"), hidden}});
     linear(prefix + "qkv", hidden,
-           {{tensor("self_attn.q_proj.weight"), q}, {tensor("self_attn.k_proj.weight"), kv}, {tensor("self_attn.v_proj.weight"), kv}});
+           {{tensor("self_attn.q_proj.weight"), q},
+            {tensor("self_attn.k_proj.weight"), kv},
+            {tensor("self_attn.v_proj.weight"), kv}});
     if (c_.qkv_bias) {
-      vector(prefix + "qkv_bias",
-             {{tensor("self_attn.q_proj.bias"), q}, {tensor("self_attn.k_proj.bias"), kv}, {tensor("self_attn.v_proj.bias"), kv}});
+      vector(
+          prefix + "qkv_bias",
+          {{tensor("self_attn.q_proj.bias"), q}, {tensor("self_attn.k_proj.bias"), kv}, {tensor("self_attn.v_proj.bias"), kv}});
     }
     if (c_.qk_norm) {
       vector(prefix + "q_norm", {{tensor("self_attn.q_norm.weight"), c_.head_dim}});
@@ -41,13 +44,15 @@ class PlanBuilder {
     linear(prefix + "o", q, {{tensor("self_attn.o_proj.weight"), hidden}});
     vector(prefix + "post_norm", {{tensor("post_attention_layernorm.weight"), hidden}});
     linear(prefix + "gate_up", hidden,
-           {{tensor("mlp.gate_proj.weight"), c_.intermediate_size}, {tensor("mlp.up_proj.weight"), c_.intermediate_size}}, true);
+           {{tensor("mlp.gate_proj.weight"), c_.intermediate_size}, {tensor("mlp.up_proj.weight"), c_.intermediate_size}},
+           true);
     linear(prefix + "down", c_.intermediate_size, {{tensor("mlp.down_proj.weight"), hidden}});
   }
 
   void add(PieceKind kind, std::string name, int32_t in_features, std::vector<PiecePart> parts, bool in_turns, int64_t* arena) {
     int32_t rows = 0;
-    for (const PiecePart& part : parts) rows += in_turns ? static_cast<int32_t>(linear_padded(part.out_features)) : part.out_features;
+    for (const PiecePart& part : parts)
+      rows += in_turns ? static_cast<int32_t>(linear_padded(part.out_features)) : part.out_features;
     plan_.pieces.push_back({std::move(name), kind, rows, in_features, *arena, std::move(parts), in_turns});
     *arena += plan_.pieces.back().elements();
   }

@@ -1,8 +1,8 @@
 // The weight plan: what the engine's weight memory consists of, piece by piece, as a function of the config alone.
 //
 // The three arenas are what ModelWeights allocates: `packed` (linear weights in the kernels' layout), `matrix` (an untied
-// embedding, row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from. Whoever fills
-// the arenas (a Hugging Face folder, an .otr file) or writes them out (convert) walks the same plan.
+// embedding, row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from.
+// Whoever fills the arenas (a Hugging Face folder, an .otr file) or writes them out (convert) walks the same plan.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -30,10 +30,13 @@ struct WeightPiece {
   int32_t in_features;   // of a vector: 1
   int64_t offset;        // in elements of its arena
   std::vector<PiecePart> parts;
-  bool in_turns = false;  // the parts do not follow each other: 16 rows of one and 16 of the other take turns, padded to 32 rows each
+  bool in_turns =
+      false;  // the parts do not follow each other: 16 rows of one and 16 of the other take turns, padded to 32 rows each
 
   // The piece's row that holds row `row` of the part whose first row lies at `first_row`.
-  int32_t row_of(int32_t first_row, int32_t row) const { return in_turns ? first_row + row / 16 * 32 + row % 16 : first_row + row; }
+  int32_t row_of(int32_t first_row, int32_t row) const {
+    return in_turns ? first_row + row / 16 * 32 + row % 16 : first_row + row;
+  }
   int64_t elements() const;  // in its arena, padding included
 };
 

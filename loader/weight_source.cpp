@@ -20,8 +20,8 @@
 namespace otr {
 namespace {
 
-// What a thread holds at once: half of a 1 MB second-level cache, with what it is packed to. And what it does in one go: enough that
-// two threads seldom first touch one huge page together, which both would clear.
+// What a thread holds at once: half of a 1 MB second-level cache, with what it is packed to. And what it does in one go: enough
+// that two threads seldom first touch one huge page together, which both would clear.
 constexpr int64_t kStepBytes = 256 << 10, kTaskBytes = 2 << 20;
 
 using Place = std::pair<std::string_view, uint64_t>;  // file, and bytes into it
@@ -44,7 +44,8 @@ class RowsSource final : public WeightSource {
     for (const WeightTarget& target : targets) {
       add_tasks(target, &tasks);
       const WeightPiece& piece = *target.piece;
-      if (piece.kind == PieceKind::kLinear) most_elements = std::max(most_elements, int64_t{step_rows(piece)} * piece.in_features);
+      if (piece.kind == PieceKind::kLinear)
+        most_elements = std::max(most_elements, int64_t{step_rows(piece)} * piece.in_features);
     }
     std::sort(tasks.begin(), tasks.end(), [](const RowTask& a, const RowTask& b) { return a.place < b.place; });
     // One buffer a thread, made here: an allocation that fails must not fail on a pool thread.
@@ -109,11 +110,12 @@ class RowsSource final : public WeightSource {
 
   // Blocks of rows [first, first + count) of two parts that take turns, in `out`: half of the rows are of either part.
   Status read_turns(const WeightPiece& piece, int32_t first, int32_t count, Element* rows, Element* out) const {
-    const int32_t size = piece.parts[0].out_features, begin = std::min(first / 2, size), end = std::min((first + count) / 2, size);
+    const int32_t size = piece.parts[0].out_features, begin = std::min(first / 2, size),
+                  end = std::min((first + count) / 2, size);
     const int64_t width = piece.in_features;
     for (size_t part = 0; part < 2 && begin < end; ++part) {
       OTR_RETURN_IF_ERROR(tensors_.read_rows(piece.parts[part].tensor, std::array<int64_t, 2>{size, width}, begin, end - begin,
-                                                rows + static_cast<int64_t>(part) * count / 2 * width));
+                                             rows + static_cast<int64_t>(part) * count / 2 * width));
     }
     for (int32_t block = 0; block < count / kLinearBlockN; ++block) {
       const int32_t row = block * kLinearTileN, left = std::max(0, end - begin - row);
@@ -130,7 +132,7 @@ class RowsSource final : public WeightSource {
       const int32_t begin = std::max(first, part_begin), end = std::min(first + count, part_begin + part.out_features);
       if (begin < end) {
         OTR_RETURN_IF_ERROR(tensors_.read_rows(part.tensor, std::array<int64_t, 2>{part.out_features, piece.in_features},
-                                                  begin - part_begin, end - begin, out));
+                                               begin - part_begin, end - begin, out));
         out += int64_t{end - begin} * piece.in_features;
       }
       part_begin += part.out_features;
@@ -163,11 +165,13 @@ class OtrSource final : public WeightSource {
       const OtrItem* item = file_.weight_item(piece.name);
       if (item == nullptr) return bad_item(file_.path(), piece.name, "missing");
       if (item->bytes != piece_bytes(piece)) {
-        return bad_item(file_.path(), piece.name,
-                        "has " + std::to_string(item->bytes) + " bytes; config.json asks for " + std::to_string(piece_bytes(piece)));
+        return bad_item(
+            file_.path(), piece.name,
+            "has " + std::to_string(item->bytes) + " bytes; config.json asks for " + std::to_string(piece_bytes(piece)));
       }
     }
-    if (file_.num_weights() != plan.pieces.size()) return bad_input(file_.path() + ": holds weights that config.json does not ask for");
+    if (file_.num_weights() != plan.pieces.size())
+      return bad_input(file_.path() + ": holds weights that config.json does not ask for");
     return {};
   }
 

@@ -1,8 +1,8 @@
-// WeightSource: where a model's weights come from: a Hugging Face folder, an .otr file, or a folder that says of which small model they are made
-// (inflated_tensors.h). All open with open_model().
+// WeightSource: where a model's weights come from: a Hugging Face folder, an .otr file, or a folder that says of which small
+// model they are made (inflated_tensors.h). All open with open_model().
 //
-// Pieces are filled in parallel, in steps that fit a core's cache, in the order of the file: read, unpacked or packed straight to
-// where they belong. There is no copy of a whole tensor in between.
+// Pieces are filled in parallel, in steps that fit a core's cache, in the order of the file: read, unpacked or packed straight
+// to where they belong. There is no copy of a whole tensor in between.
 //
 // Errors: as Checkpoint and OtrFile say. Thread safety: read() by one thread at a time; it uses the pool itself.
 #pragma once
@@ -19,7 +19,8 @@ namespace otr {
 
 class ThreadPool;
 
-// A piece of the plan of the source's model, and where it goes: `out` [piece->elements()], Element (linear, matrix) or float (vector).
+// A piece of the plan of the source's model, and where it goes: `out` [piece->elements()], Element (linear, matrix) or float
+// (vector).
 struct WeightTarget {
   const WeightPiece* piece;
   void* out;

@@ -1,5 +1,5 @@
-// XXH64 (the algorithm of Yann Collet's xxHash, 64-bit, seed 0): the checksum of everything in an .otr file. Runs at memory speed;
-// it finds accidents, not adversaries.
+// XXH64 (the algorithm of Yann Collet's xxHash, 64-bit, seed 0): the checksum of everything in an .otr file. Runs at memory
+// speed; it finds accidents, not adversaries.
 #pragma once
 
 #include <cstddef>

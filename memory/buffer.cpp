@@ -27,7 +27,9 @@ Status give_back(void* data, size_t bytes, Accelerator* device) {
   return {};
 }
 
-Status take_back(void* data, Accelerator* device) { return data != nullptr && device != nullptr ? device->take_back(data) : Status(); }
+Status take_back(void* data, Accelerator* device) {
+  return data != nullptr && device != nullptr ? device->take_back(data) : Status();
+}
 
 void populate(void* data, size_t bytes) {
 #ifdef MADV_POPULATE_WRITE  // Linux 5.14; advice: refusal costs speed only
@@ -51,7 +53,8 @@ void* map_memory_file(int fd, size_t bytes, bool may_write) {
   if (fstat(fd, &file) != 0 || file.st_size != static_cast<off_t>(bytes)) return nullptr;
   void* data = mmap(nullptr, bytes, may_write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return nullptr;
-  if (bytes >= size_t{2} << 20) madvise(data, bytes, MADV_HUGEPAGE);  // advice: where the system has no huge pages to share, speed
+  if (bytes >= size_t{2} << 20)
+    madvise(data, bytes, MADV_HUGEPAGE);  // advice: where the system has no huge pages to share, speed
   return data;
 }
 

@@ -1,17 +1,16 @@
-// Buffer: one aligned, zeroed block of memory with a type, of the host or of an accelerator, made at create and freed with its owner.
-// Move-only. What lies on a device is not to be read or written here.
+// Buffer: one aligned, zeroed block of memory with a type, of the host or of an accelerator, made at create and freed with its
+// owner. Move-only. What lies on a device is not to be read or written here.
 //
-// On the host the pages come zeroed from the system and cost nothing until they are touched, or until populate(): whoever touches them first
-// waits for the system, which may take longer than the work on them. Blocks of 2 MB and more ask for huge pages: a
-// weight sweep then walks hundreds of translations instead of hundreds of thousands.
+// On the host the pages come zeroed from the system and cost nothing until they are touched, or until populate(): whoever
+// touches them first waits for the system, which may take longer than the work on them. Blocks of 2 MB and more ask for huge
+// pages: a weight sweep then walks hundreds of translations instead of hundreds of thousands.
 //
-// A shared one is a file in the host's memory, which other processes attach(), to read: one copy for all. Its owner may write at any time;
-// when is theirs to agree on.
+// A shared one is a file in the host's memory, which other processes attach(), to read: one copy for all. Its owner may write
+// at any time; when is theirs to agree on.
 //
-// sleep() gives its memory to the system or the device and keeps its address; wake() gives it memory again, zeroed as at create. Between
-// them nothing may touch it. Not of a shared one.
-// Errors: kOutOfMemory with the size; attach() gives kBadInput for a file of another size. Thread safety: none needed, it owns; on a
-// device as the accelerator.
+// sleep() gives its memory to the system or the device and keeps its address; wake() gives it memory again, zeroed as at
+// create. Between them nothing may touch it. Not of a shared one. Errors: kOutOfMemory with the size; attach() gives kBadInput
+// for a file of another size. Thread safety: none needed, it owns; on a device as the accelerator.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +39,9 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), fd_(std::exchange(other.fd_, -1)),
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        fd_(std::exchange(other.fd_, -1)),
         device_(other.device_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
@@ -64,7 +65,8 @@ class Buffer {
     if (countable) b.data_ = static_cast<T*>(internal::allocate_zeroed(static_cast<size_t>(size) * sizeof(T), device));
     if (b.data_ == nullptr) {
       return Status(StatusCode::kOutOfMemory, std::string(what) + ": cannot allocate " + std::to_string(size) + " times " +
-                                                  std::to_string(sizeof(T)) + " bytes" + (device != nullptr ? " on the device" : ""));
+                                                  std::to_string(sizeof(T)) + " bytes" +
+                                                  (device != nullptr ? " on the device" : ""));
     }
     b.size_ = static_cast<size_t>(size);
     return b;
@@ -91,8 +93,10 @@ class Buffer {
     Buffer b;
     b.fd_ = fd;
     if (size <= 0 && fd < 0) return b;
-    if (size > 0 && fd >= 0) b.data_ = static_cast<T*>(internal::map_memory_file(fd, static_cast<size_t>(size) * sizeof(T), false));
-    if (b.data_ == nullptr) return bad_input(std::string(what) + ": what another process shares is not " + std::to_string(size) + " elements");
+    if (size > 0 && fd >= 0)
+      b.data_ = static_cast<T*>(internal::map_memory_file(fd, static_cast<size_t>(size) * sizeof(T), false));
+    if (b.data_ == nullptr)
+      return bad_input(std::string(what) + ": what another process shares is not " + std::to_string(size) + " elements");
     b.size_ = static_cast<size_t>(size);
     return b;
   }
@@ -101,8 +105,8 @@ class Buffer {
   Status sleep() { return internal::give_back(data_, size_ * sizeof(T), device_); }
   Status wake() { return internal::take_back(data_, device_); }
 
-  // Takes its pages from the system now, on the host. What the system refuses comes when it is touched; but where it limits a group of
-  // processes and ends one that goes beyond, it may do so here.
+  // Takes its pages from the system now, on the host. What the system refuses comes when it is touched; but where it limits a
+  // group of processes and ends one that goes beyond, it may do so here.
   void populate() {
     if (device_ == nullptr && data_ != nullptr) internal::populate(data_, bytes());
   }

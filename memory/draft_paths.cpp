@@ -7,7 +7,8 @@ DraftPaths::DraftPaths(int32_t max_paths, int32_t max_pages) {
   pages_.reserve(static_cast<size_t>(max_pages));
 }
 
-int32_t DraftPaths::add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PrefixCache* cache, PageWork* work) {
+int32_t DraftPaths::add(const PageTable& table, int32_t from, int32_t begin, int32_t filled, int32_t end, PrefixCache* cache,
+                        PageWork* work) {
   const int32_t first = begin / kPageTokens, count = (end + kPageTokens - 1) / kPageTokens - first;
   if (count > cache->num_available()) return kNoPath;
   const int32_t start = static_cast<int32_t>(pages_.size());

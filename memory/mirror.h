@@ -1,9 +1,9 @@
-// Mirror: a block of a device's memory and its image on the host, copied down or up a piece at a time. What the host writes for a device
-// to read, or reads of what it wrote, goes through one.
+// Mirror: a block of a device's memory and its image on the host, copied down or up a piece at a time. What the host writes for
+// a device to read, or reads of what it wrote, goes through one.
 //
-// The host's image may be changed once the copies that were asked of it are done: begin() waits for those. With several images it goes on
-// with the next one, and so many batches can be under way before it waits. Errors: create() gives kOutOfMemory. Thread safety: as the
-// accelerator.
+// The host's image may be changed once the copies that were asked of it are done: begin() waits for those. With several images
+// it goes on with the next one, and so many batches can be under way before it waits. Errors: create() gives kOutOfMemory.
+// Thread safety: as the accelerator.
 #pragma once
 
 #include <cstddef>

@@ -106,17 +106,21 @@ Status PagePool::check(const std::vector<int32_t>& references, const std::vector
   for (PageId page = 0; page < num_pages(); ++page) {
     if (refcount(page) != references[static_cast<size_t>(page)]) {
       return broken(page, ("has refcount " + std::to_string(refcount(page)) + " and " +
-                           std::to_string(references[static_cast<size_t>(page)]) + " references").c_str());
+                           std::to_string(references[static_cast<size_t>(page)]) + " references")
+                              .c_str());
     }
     const int32_t lent = leases.empty() ? 0 : leases[static_cast<size_t>(page)];
     if (entry(page).leases != lent) {
-      return broken(page, ("has " + std::to_string(entry(page).leases) + " leases where " + std::to_string(lent) + " are known").c_str());
+      return broken(
+          page, ("has " + std::to_string(entry(page).leases) + " leases where " + std::to_string(lent) + " are known").c_str());
     }
-    if ((refcount(page) > 0) == (listed[static_cast<size_t>(page)] != 0)) return broken(page, "is in no list, or in use and listed");
+    if ((refcount(page) > 0) == (listed[static_cast<size_t>(page)] != 0))
+      return broken(page, "is in no list, or in use and listed");
     leased += only_leased(entry(page));
     in_use += refcount(page) > 0 && !only_leased(entry(page));
   }
-  if (free != num_free_ || evictable != num_evictable_ || leased != num_leased_ || free + evictable + in_use + leased != num_pages()) {
+  if (free != num_free_ || evictable != num_evictable_ || leased != num_leased_ ||
+      free + evictable + in_use + leased != num_pages()) {
     return broken(kNoPage, "counts do not add up");
   }
   return {};

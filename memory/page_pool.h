@@ -1,10 +1,10 @@
 // PagePool: who holds which KV page. Bookkeeping only; the bytes live in the worker's page arena.
 //
-// A page is free, in use (refcount > 0), leased (in use, but by leases alone), or evictable (refcount 0, but its content is in the
-// prefix cache). A lease is a reference of somebody who only reads: a worker that copies the pages of a sequence that was given to it.
-// Evictable pages are kept in the order they became so, oldest first. Whoever takes references releases a sequence's pages deepest first, and
-// everyone who holds a cached page holds its parents: so a page always becomes evictable before its parent does, and evicting
-// the oldest never strands a child.
+// A page is free, in use (refcount > 0), leased (in use, but by leases alone), or evictable (refcount 0, but its content is in
+// the prefix cache). A lease is a reference of somebody who only reads: a worker that copies the pages of a sequence that was
+// given to it. Evictable pages are kept in the order they became so, oldest first. Whoever takes references releases a
+// sequence's pages deepest first, and everyone who holds a cached page holds its parents: so a page always becomes evictable
+// before its parent does, and evicting the oldest never strands a child.
 //
 // Invariants (check()): free + evictable + in use + leased = total; each page is in exactly one of the four.
 // Single-threaded. Nothing is allocated after construction.

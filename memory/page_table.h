@@ -47,8 +47,8 @@ class PageTable {
   // Pages only this table holds and that giving up would make free: what preempting the sequence wins.
   int32_t num_private(const PagePool& pool) const;
 
-  // Starts the table with the cached prefix of `tokens`, at most floor((n - 1) / 64) pages so that the last token is always run.
-  // REQUIRES: the table is empty. Returns the number of tokens covered.
+  // Starts the table with the cached prefix of `tokens`, at most floor((n - 1) / 64) pages so that the last token is always
+  // run. REQUIRES: the table is empty. Returns the number of tokens covered.
   int32_t attach_prefix(PrefixCache* cache, std::span<const int32_t> tokens);
 
   // Shares every page of `other`. REQUIRES: the table is empty.

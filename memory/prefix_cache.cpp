@@ -109,7 +109,8 @@ Status PrefixCache::check() const {
     if (find(node(page).parent, node(page).tokens) != page) return broken(page, "is not the one its own key finds");
     if (node(page).parent == kNoPage) continue;
     if (!pool_->cached(node(page).parent)) return broken(page, "has a parent that is not cached");
-    if (pool_->refcount(page) > 0 && pool_->refcount(node(page).parent) == 0) return broken(page, "is held and its parent is not");
+    if (pool_->refcount(page) > 0 && pool_->refcount(node(page).parent) == 0)
+      return broken(page, "is held and its parent is not");
     ++children[static_cast<size_t>(node(page).parent)];
   }
   for (PageId page = 0; page < pool_->num_pages(); ++page) {

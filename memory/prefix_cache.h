@@ -1,8 +1,8 @@
 // PrefixCache: finds pages that already hold the keys and values of a prompt's beginning.
 //
-// A tree of full pages: a node is (parent page, its 64 token ids). Lookups hash, but a hit is decided by comparing token ids, and
-// the whole cache belongs to one version of the weights. Nodes live in arrays indexed by page id, so nothing is allocated after
-// construction.
+// A tree of full pages: a node is (parent page, its 64 token ids). Lookups hash, but a hit is decided by comparing token ids,
+// and the whole cache belongs to one version of the weights. Nodes live in arrays indexed by page id, so nothing is allocated
+// after construction.
 //
 // Invariants (check()): a cached page's parent is cached; a page's node is reachable from its bucket.
 // Single-threaded; shares the pool with its owner.
@@ -28,9 +28,9 @@ class PrefixCache {
   // How many pages match() would find.
   int32_t match_length(std::span<const int32_t> tokens, int32_t max_pages) const;
 
-  // Offers a sequence's first `num_full_pages` pages, whose tokens begin `tokens`. Stops at the first page whose content is already
-  // cached under another id: its children would have a parent that their holder does not hold.
-  // REQUIRES: the pages are in use and will not be written again.
+  // Offers a sequence's first `num_full_pages` pages, whose tokens begin `tokens`. Stops at the first page whose content is
+  // already cached under another id: its children would have a parent that their holder does not hold. REQUIRES: the pages are
+  // in use and will not be written again.
   void insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t num_full_pages);
 
   // A page to write on: free, or else the oldest evictable one, forgotten here. kNoPage if there is neither.

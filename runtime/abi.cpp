@@ -106,8 +106,8 @@ otr_status on_engine(otr_engine* handle, const Body& body) noexcept {
   });
 }
 
-// The size of a struct of some version: they begin with a size_t, so that they end on its alignment, and none is huge. (A size that
-// cut a pointer in two would otherwise make half an address of it.)
+// The size of a struct of some version: they begin with a size_t, so that they end on its alignment, and none is huge. (A size
+// that cut a pointer in two would otherwise make half an address of it.)
 bool is_struct_size(size_t size) {
   constexpr size_t kMaxStructSize = 4096;
   return size >= sizeof(size_t) && size <= kMaxStructSize && size % alignof(size_t) == 0;
@@ -143,29 +143,74 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
   return {};
 }
 
-constexpr otr_engine_options kEngineDefaults = {
-    .struct_size = sizeof(otr_engine_options), .model_path = nullptr, .device = "auto", .isa = "auto", .policy = "auto",
-    .max_batch = 256, .prefill_chunk = 512, .num_threads = 0, .kv_bytes = 0, .drafters = nullptr, .num_drafters = 0, .history = 0,
-    .pin_threads = 0, .profile_path = nullptr, .trace_path = nullptr, .num_workers = 1,
-    .worker_processes = 0, .worker_executable = nullptr, .worker_timeout_ms = 300'000, .max_worker_restarts = 3,
-    .num_draft_workers = 0, .keep_checkpoints = 0, .nccl_library = nullptr, .nccl_unique_id = nullptr, .nccl_unique_id_bytes = 0,
-    .nccl_num_ranks = 0, .nccl_first_rank = 0, .nccl_timeout_ms = 0, .reserved = 0};
+constexpr otr_engine_options kEngineDefaults = {.struct_size = sizeof(otr_engine_options),
+                                                .model_path = nullptr,
+                                                .device = "auto",
+                                                .isa = "auto",
+                                                .policy = "auto",
+                                                .max_batch = 256,
+                                                .prefill_chunk = 512,
+                                                .num_threads = 0,
+                                                .kv_bytes = 0,
+                                                .drafters = nullptr,
+                                                .num_drafters = 0,
+                                                .history = 0,
+                                                .pin_threads = 0,
+                                                .profile_path = nullptr,
+                                                .trace_path = nullptr,
+                                                .num_workers = 1,
+                                                .worker_processes = 0,
+                                                .worker_executable = nullptr,
+                                                .worker_timeout_ms = 300'000,
+                                                .max_worker_restarts = 3,
+                                                .num_draft_workers = 0,
+                                                .keep_checkpoints = 0,
+                                                .nccl_library = nullptr,
+                                                .nccl_unique_id = nullptr,
+                                                .nccl_unique_id_bytes = 0,
+                                                .nccl_num_ranks = 0,
+                                                .nccl_first_rank = 0,
+                                                .nccl_timeout_ms = 0,
+                                                .reserved = 0};
 
-constexpr otr_sampling_params kSamplingDefaults = {
-    .struct_size = sizeof(otr_sampling_params), .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f,
-    .repetition_penalty = 1.0f, .presence_penalty = 0.0f, .frequency_penalty = 0.0f, .seed = 0, .max_new_tokens = 1024,
-    .ignore_eos = 0, .stop_token_ids = nullptr, .num_stop_token_ids = 0};
+constexpr otr_sampling_params kSamplingDefaults = {.struct_size = sizeof(otr_sampling_params),
+                                                   .temperature = 1.0f,
+                                                   .top_k = 0,
+                                                   .top_p = 1.0f,
+                                                   .min_p = 0.0f,
+                                                   .repetition_penalty = 1.0f,
+                                                   .presence_penalty = 0.0f,
+                                                   .frequency_penalty = 0.0f,
+                                                   .seed = 0,
+                                                   .max_new_tokens = 1024,
+                                                   .ignore_eos = 0,
+                                                   .stop_token_ids = nullptr,
+                                                   .num_stop_token_ids = 0};
 
-constexpr otr_group_request kGroupDefaults = {
-    .struct_size = sizeof(otr_group_request), .prompt_token_ids = nullptr, .num_prompt_tokens = 0, .n = 1, .first_sample = 0,
-    .stream = 0, .tag = 0, .sampling = nullptr};
+constexpr otr_group_request kGroupDefaults = {.struct_size = sizeof(otr_group_request),
+                                              .prompt_token_ids = nullptr,
+                                              .num_prompt_tokens = 0,
+                                              .n = 1,
+                                              .first_sample = 0,
+                                              .stream = 0,
+                                              .tag = 0,
+                                              .sampling = nullptr};
 
-constexpr otr_score_request kScoreDefaults = {
-    .struct_size = sizeof(otr_score_request), .prompt_token_ids = nullptr, .num_prompt_tokens = 0, .token_ids = nullptr,
-    .num_tokens = 0, .tag = 0, .sampling = nullptr};
+constexpr otr_score_request kScoreDefaults = {.struct_size = sizeof(otr_score_request),
+                                              .prompt_token_ids = nullptr,
+                                              .num_prompt_tokens = 0,
+                                              .token_ids = nullptr,
+                                              .num_tokens = 0,
+                                              .tag = 0,
+                                              .sampling = nullptr};
 
-constexpr otr_tensor kTensorDefaults = {.struct_size = sizeof(otr_tensor), .name = nullptr, .dtype = OTR_DTYPE_BF16, .shape = nullptr,
-                                        .num_dims = 0, .data = nullptr, .data_bytes = 0};
+constexpr otr_tensor kTensorDefaults = {.struct_size = sizeof(otr_tensor),
+                                        .name = nullptr,
+                                        .dtype = OTR_DTYPE_BF16,
+                                        .shape = nullptr,
+                                        .num_dims = 0,
+                                        .data = nullptr,
+                                        .data_bytes = 0};
 
 // Widens request.sampling, if any, into `storage` and points the request at it.
 template <typename Request>
@@ -187,7 +232,9 @@ otr_status on_history(otr_engine* handle, const char* path, const Body& body) no
 }
 
 Status check_memory(otr_memory what) {
-  return what >= OTR_MEMORY_WEIGHTS && what <= OTR_MEMORY_ALL ? Status() : invalid_argument("memory " + std::to_string(what) + " is unknown");
+  return what >= OTR_MEMORY_WEIGHTS && what <= OTR_MEMORY_ALL
+             ? Status()
+             : invalid_argument("memory " + std::to_string(what) + " is unknown");
 }
 
 }  // namespace
@@ -199,10 +246,12 @@ using namespace otr;
 OTR_STATUS_LIST(OTR_STATUS_CHECK)
 #undef OTR_STATUS_CHECK
 static_assert(static_cast<int>(StatusCode::kIdle) == OTR_IDLE && static_cast<int>(StatusCode::kInternal) == OTR_INTERNAL &&
-              static_cast<int>(StatusCode::kNeverFits) == OTR_NEVER_FITS && static_cast<int>(StatusCode::kTimeout) == OTR_TIMEOUT &&
-              static_cast<int>(StatusCode::kBusy) == OTR_BUSY && static_cast<int>(StatusCode::kLost) == OTR_LOST);
+              static_cast<int>(StatusCode::kNeverFits) == OTR_NEVER_FITS &&
+              static_cast<int>(StatusCode::kTimeout) == OTR_TIMEOUT && static_cast<int>(StatusCode::kBusy) == OTR_BUSY &&
+              static_cast<int>(StatusCode::kLost) == OTR_LOST);
 
-// A struct that callers fill ends with its last field: in bytes behind it a newer caller's next field would hide from read_struct().
+// A struct that callers fill ends with its last field: in bytes behind it a newer caller's next field would hide from
+// read_struct().
 #define OTR_ENDS_WITH(type, last) static_assert(sizeof(type) == offsetof(type, last) + sizeof(type::last))
 OTR_ENDS_WITH(otr_engine_options, reserved);
 OTR_ENDS_WITH(otr_sampling_params, num_stop_token_ids);
@@ -393,10 +442,11 @@ otr_status otr_wake(otr_engine* engine, otr_memory what) {
   });
 }
 
-otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity, size_t* size,
-                         size_t* num_covered) {
+otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity,
+                         size_t* size, size_t* num_covered) {
   return on_engine(engine, [&](Engine& e) -> Status {
-    if (size == nullptr || num_covered == nullptr || (buffer == nullptr && capacity > 0)) return invalid_argument("buffer, size or num_covered is NULL");
+    if (size == nullptr || num_covered == nullptr || (buffer == nullptr && capacity > 0))
+      return invalid_argument("buffer, size or num_covered is NULL");
     if (token_ids == nullptr && num_tokens > 0) return invalid_argument("token_ids is NULL");
     OTR_ASSIGN_OR_RETURN(*num_covered, e.export_kv({token_ids, num_tokens}, {static_cast<std::byte*>(buffer), capacity}, size));
     return {};
@@ -439,7 +489,8 @@ otr_status otr_checkpoint_user_data(const char* path, void* buffer, size_t capac
 }
 
 otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward) {
-  return on_engine(engine, [&](Engine& e) { return e.history() == nullptr ? Status() : e.history()->reward(group_id, sample, reward); });
+  return on_engine(
+      engine, [&](Engine& e) { return e.history() == nullptr ? Status() : e.history()->reward(group_id, sample, reward); });
 }
 
 otr_status otr_history_commit(otr_engine* engine) {

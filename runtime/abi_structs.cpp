@@ -16,21 +16,26 @@ Result<HostTensor> host_tensor(const otr_tensor& t) {
   if (t.data == nullptr) return invalid_argument("tensor.data is NULL");
   constexpr Dtype kDtypes[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF32};
   const int dtype = static_cast<int>(t.dtype);
-  if (dtype < OTR_DTYPE_BF16 || dtype > OTR_DTYPE_F32) return invalid_argument("tensor.dtype is unknown: " + std::to_string(dtype));
+  if (dtype < OTR_DTYPE_BF16 || dtype > OTR_DTYPE_F32)
+    return invalid_argument("tensor.dtype is unknown: " + std::to_string(dtype));
   const std::span<const int64_t> shape(t.shape, t.num_dims);
   size_t bytes = static_cast<size_t>(dtype_size(kDtypes[dtype]));
   for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) return invalid_argument("tensor.shape is impossible: " + shape_text(shape));
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes))
+      return invalid_argument("tensor.shape is impossible: " + shape_text(shape));
   }
   if (bytes != t.data_bytes) {
-    return invalid_argument("tensor.data_bytes is " + std::to_string(t.data_bytes) + "; shape and dtype come to " + std::to_string(bytes));
+    return invalid_argument("tensor.data_bytes is " + std::to_string(t.data_bytes) + "; shape and dtype come to " +
+                            std::to_string(bytes));
   }
   return HostTensor{.name = t.name, .dtype = kDtypes[dtype], .shape = shape, .data = static_cast<const std::byte*>(t.data)};
 }
 
 Result<EngineOptions> engine_options(const otr_engine_options& c) {
   if (c.model_path == nullptr || *c.model_path == '\0') return invalid_argument("options.model_path is missing");
-  if (c.reserved != 0) return unsupported("options.reserved is " + std::to_string(c.reserved) + ": what a newer library makes of that, this one does not know");
+  if (c.reserved != 0)
+    return unsupported("options.reserved is " + std::to_string(c.reserved) +
+                       ": what a newer library makes of that, this one does not know");
   const auto text = [](const char* s, const char* fallback) { return std::string(s != nullptr && *s != '\0' ? s : fallback); };
   EngineOptions o;
   o.device.target.path = c.model_path;
@@ -39,20 +44,23 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   OTR_ASSIGN_OR_RETURN(o.gpus, parse_gpus(device));
   if (o.gpus.empty() && device == "auto" && o.device.isa == kCudaPath) o.gpus = {0};
   if (!o.gpus.empty() && o.device.isa == "auto") o.device.isa = kCudaPath;
-  if (o.gpus.empty() == (o.device.isa == kCudaPath)) return invalid_argument("device '" + device + "' has no path '" + o.device.isa + "'");
+  if (o.gpus.empty() == (o.device.isa == kCudaPath))
+    return invalid_argument("device '" + device + "' has no path '" + o.device.isa + "'");
   o.device.num_threads = c.num_threads;
   if (c.pin_threads != 0 && c.pin_threads != 1) return invalid_argument("options.pin_threads must be 0 or 1");
   o.device.pin_threads = c.pin_threads == 1;
   o.device.target.kv_bytes = c.kv_bytes;
   o.policy = text(c.policy, "auto");
   constexpr size_t kMostDrafters = 1024;
-  if (c.num_drafters > kMostDrafters) return invalid_argument("options.num_drafters is " + std::to_string(c.num_drafters) + ", more than 1024");
+  if (c.num_drafters > kMostDrafters)
+    return invalid_argument("options.num_drafters is " + std::to_string(c.num_drafters) + ", more than 1024");
   if (c.num_drafters > 0 && c.drafters == nullptr) return invalid_argument("options.drafters is NULL");
   for (size_t i = 0; i < c.num_drafters; ++i) {
     if (c.drafters[i] == nullptr) return invalid_argument("options.drafters[" + std::to_string(i) + "] is NULL");
     o.drafters.emplace_back(c.drafters[i]);
   }
-  if (c.history < 0 || c.history > static_cast<int32_t>(HistoryContent::kLogprobs)) return invalid_argument("options.history must be 0, 1 or 2");
+  if (c.history < 0 || c.history > static_cast<int32_t>(HistoryContent::kLogprobs))
+    return invalid_argument("options.history must be 0, 1 or 2");
   o.history = static_cast<HistoryContent>(c.history);
   o.profile = text(c.profile_path, "");
   o.trace_path = text(c.trace_path, "");
@@ -70,7 +78,8 @@ Result<EngineOptions> engine_options(const otr_engine_options& c) {
   o.nccl.library = text(c.nccl_library, "");
   if (c.nccl_unique_id != nullptr) {
     if (c.nccl_unique_id_bytes != sizeof(NetId)) {
-      return invalid_argument("options.nccl_unique_id_bytes is " + std::to_string(c.nccl_unique_id_bytes) + ": an ncclUniqueId has " + std::to_string(sizeof(NetId)));
+      return invalid_argument("options.nccl_unique_id_bytes is " + std::to_string(c.nccl_unique_id_bytes) +
+                              ": an ncclUniqueId has " + std::to_string(sizeof(NetId)));
     }
     std::memcpy(o.nccl.id.emplace().data(), c.nccl_unique_id, sizeof(NetId));
   }

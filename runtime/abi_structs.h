@@ -1,4 +1,5 @@
-// What structs of the C ABI become inside, once they are checked, and what samples become outside. They have this version's size (abi.cpp widens them).
+// What structs of the C ABI become inside, once they are checked, and what samples become outside. They have this version's
+// size (abi.cpp widens them).
 //
 // Thread safety: pure functions. Errors: kInvalidArgument with the field's name.
 #pragma once

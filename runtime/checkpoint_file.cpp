@@ -147,14 +147,15 @@ Result<std::vector<std::unique_ptr<Sequence>>> make_sequences(const GroupParts& 
                        .sampling = &sampling},
                       limits);
   }
-  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> score, make_score({.struct_size = sizeof(otr_score_request),
-                                                                    .prompt_token_ids = g.tokens.data(),
-                                                                    .num_prompt_tokens = num_prompt,
-                                                                    .token_ids = g.tokens.data() + num_prompt,
-                                                                    .num_tokens = g.tokens.size() - num_prompt,
-                                                                    .tag = g.record.tag,
-                                                                    .sampling = g.record.wants_logprobs != 0 ? &sampling : nullptr},
-                                                                   limits));
+  OTR_ASSIGN_OR_RETURN(std::unique_ptr<Sequence> score,
+                       make_score({.struct_size = sizeof(otr_score_request),
+                                   .prompt_token_ids = g.tokens.data(),
+                                   .num_prompt_tokens = num_prompt,
+                                   .token_ids = g.tokens.data() + num_prompt,
+                                   .num_tokens = g.tokens.size() - num_prompt,
+                                   .tag = g.record.tag,
+                                   .sampling = g.record.wants_logprobs != 0 ? &sampling : nullptr},
+                                  limits));
   std::vector<std::unique_ptr<Sequence>> one;
   one.push_back(std::move(score));
   return one;
@@ -171,7 +172,8 @@ std::string apply(const SampleRecord& r, std::span<const int32_t> tokens, std::s
     return "has a token outside the vocabulary";
   if (is_finished && (r.finish_reason < OTR_FINISH_STOP || r.finish_reason > OTR_FINISH_SCORE ||
                       (r.finish_reason == OTR_FINISH_SCORE) != is_score)) {
-    if (!is_score || (r.finish_reason != OTR_FINISH_ERROR && r.finish_reason != OTR_FINISH_ABORT)) return "ends in no known way";
+    if (!is_score || (r.finish_reason != OTR_FINISH_ERROR && r.finish_reason != OTR_FINISH_ABORT))
+      return "ends in no known way";
   }
   if (is_score && !is_finished) return "";  // it begins anew
   if (is_score) {
@@ -193,7 +195,9 @@ std::string apply(const SampleRecord& r, std::span<const int32_t> tokens, std::s
 }  // namespace
 
 LedgerCopy copy_ledger(const Ledger& ledger, std::span<const std::byte> user) {
-  LedgerCopy copy{.bytes = std::vector<std::byte>(sizeof(CheckpointHeader)), .user_bytes = user.size(), .num_groups = ledger.groups().size()};
+  LedgerCopy copy{.bytes = std::vector<std::byte>(sizeof(CheckpointHeader)),
+                  .user_bytes = user.size(),
+                  .num_groups = ledger.groups().size()};
   append(&copy.bytes, user);
   for (const auto& [id, group] : ledger.groups()) append_group(&copy.bytes, group);
   return copy;
@@ -239,16 +243,19 @@ Result<CheckpointFile> CheckpointFile::parse(const std::string& name, std::vecto
   if (std::memcmp(h.magic, kCheckpointMagic, sizeof h.magic) != 0) return invalid_argument(name + ": not a checkpoint");
   if (h.hash != hash_of(h)) return bad_input(name + ": damaged: the header's checksum is wrong");
   if (h.format != kCheckpointFormat) {
-    return unsupported(name + ": format " + std::to_string(h.format) + "; this library reads format " + std::to_string(kCheckpointFormat));
+    return unsupported(name + ": format " + std::to_string(h.format) + "; this library reads format " +
+                       std::to_string(kCheckpointFormat));
   }
   CheckpointFile f;
   f.name_ = name;
   f.bytes_ = std::move(bytes);
   const std::span<const std::byte> body = std::span<const std::byte>(f.bytes_).subspan(sizeof h);
   if (h.body_bytes != body.size()) {
-    return bad_input(name + ": torn: " + std::to_string(body.size()) + " of " + std::to_string(h.body_bytes) + " bytes are there");
+    return bad_input(name + ": torn: " + std::to_string(body.size()) + " of " + std::to_string(h.body_bytes) +
+                     " bytes are there");
   }
-  if (h.user_bytes > body.size() || frame_sum(body.data(), body.size()) != h.body_sum) return bad_input(name + ": damaged: its checksum is wrong");
+  if (h.user_bytes > body.size() || frame_sum(body.data(), body.size()) != h.body_sum)
+    return bad_input(name + ": damaged: its checksum is wrong");
   f.identity_ = {.isa = text_of(h.isa),
                  .library = text_of(h.library),
                  .weights_digest = h.weights_digest,
@@ -260,7 +267,7 @@ Result<CheckpointFile> CheckpointFile::parse(const std::string& name, std::vecto
 }
 
 Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore(const CheckpointIdentity& ours,
-                                                                               const RequestLimits& limits) const {
+                                                                                 const RequestLimits& limits) const {
   const auto other = [this](const std::string& what, const std::string& theirs, const std::string& here) {
     return unsupported(name_ + ": of another " + what + ": " + theirs + "; the engine's is " + here);
   };
@@ -275,8 +282,8 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
     g.record = in.take<GroupRecord>();
     const std::string where = name_ + ": group " + std::to_string(i) + ": ";
     const uint64_t most = static_cast<uint64_t>(limits.context_limit);
-    if (g.record.num_prompt > most || g.record.num_scored > most || g.record.num_samples < 1 || g.record.num_samples > (1 << 20) ||
-        (g.record.is_score == 0 ? g.record.num_scored != 0 : g.record.num_samples != 1)) {
+    if (g.record.num_prompt > most || g.record.num_scored > most || g.record.num_samples < 1 ||
+        g.record.num_samples > (1 << 20) || (g.record.is_score == 0 ? g.record.num_scored != 0 : g.record.num_samples != 1)) {
       return bad_input(where + "its lengths cannot be");
     }
     g.tokens = in.take<int32_t>(g.record.num_prompt + g.record.num_scored);
@@ -296,7 +303,8 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
       const std::vector<float> logprobs = in.take<float>(r.num_logprobs), raw_logprobs = in.take<float>(r.num_logprobs);
       const std::vector<char> error = in.take<char>(r.error_bytes);
       if (!in.ok()) break;
-      if (!samples.empty() && r.sample <= samples.back().sequence->sample) return bad_input(where + "its samples are not in order");
+      if (!samples.empty() && r.sample <= samples.back().sequence->sample)
+        return bad_input(where + "its samples are not in order");
       const std::string wrong = apply(r, tokens, logprobs, raw_logprobs, limits.vocab_size, s.get());
       if (!wrong.empty()) return bad_input(where + "sample " + std::to_string(r.sample) + " " + wrong);
       s->sample = r.sample;

@@ -1,15 +1,16 @@
-// The checkpoint file: what an engine owes, so that a new process can go on: every request that is unfinished or whose results nobody has
-// taken, and of every sample its noise key, the tokens accepted so far, their log-probs and its counters. Little-endian:
+// The checkpoint file: what an engine owes, so that a new process can go on: every request that is unfinished or whose results
+// nobody has taken, and of every sample its noise key, the tokens accepted so far, their log-probs and its counters.
+// Little-endian:
 //
 //   header  CheckpointHeader, whose last word is xxh64 of what is before it
 //   body    user bytes, then the groups: requests as they were submitted, and their samples (checkpoint_file.cpp)
 //
-// It is bound to the weights, the instruction-set path and the library's version: with another of these a sample would go on with other
-// numbers. Nothing else matters to it: not the number of workers, batch, pages or policy. Weights are the same if their digests are; the
-// version is a name that the file brings along.
+// It is bound to the weights, the instruction-set path and the library's version: with another of these a sample would go on
+// with other numbers. Nothing else matters to it: not the number of workers, batch, pages or policy. Weights are the same if
+// their digests are; the version is a name that the file brings along.
 //
-// Writing puts a temporary file beside `path`, makes it durable and renames it: at any moment `path` holds the old state or the new. A file
-// that is torn or changed anywhere is refused whole. Thread safety: functions of their arguments.
+// Writing puts a temporary file beside `path`, makes it durable and renames it: at any moment `path` holds the old state or the
+// new. A file that is torn or changed anywhere is refused whole. Thread safety: functions of their arguments.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ struct CheckpointIdentity {
   uint64_t weight_version = 0;  // told, not compared
 };
 
-// The state of a ledger at one moment: room for the header, and the body. The engine stands still for this copy, not for its checksums.
+// The state of a ledger at one moment: room for the header, and the body. The engine stands still for this copy, not for its
+// checksums.
 struct LedgerCopy {
   std::vector<std::byte> bytes;
   uint64_t user_bytes = 0, num_groups = 0;
@@ -39,8 +41,8 @@ LedgerCopy copy_ledger(const Ledger& ledger, std::span<const std::byte> user);
 std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, LedgerCopy copy);
 Status write_checkpoint(const std::string& path, std::span<const std::byte> bytes);
 
-// A file that is whole. Errors: kIoError: it cannot be read; kInvalidArgument: it is something else; kBadInput: torn or damaged;
-// kUnsupported: of another format.
+// A file that is whole. Errors: kIoError: it cannot be read; kInvalidArgument: it is something else; kBadInput: torn or
+// damaged; kUnsupported: of another format.
 class CheckpointFile {
  public:
   static Result<CheckpointFile> read(const std::string& path);
@@ -49,8 +51,9 @@ class CheckpointFile {
   std::span<const std::byte> user() const { return user_; }
   uint64_t weight_version() const { return identity_.weight_version; }
 
-  // Every group's sequences, as make_group would give them, but with what was accepted; those that are finished have `is_finished`. Errors:
-  // kUnsupported: of another path, library or other weights; kBadInput: what it says cannot be; and as make_group.
+  // Every group's sequences, as make_group would give them, but with what was accepted; those that are finished have
+  // `is_finished`. Errors: kUnsupported: of another path, library or other weights; kBadInput: what it says cannot be; and as
+  // make_group.
   struct Sample {
     std::unique_ptr<Sequence> sequence;
     bool is_finished = false;

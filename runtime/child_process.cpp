@@ -78,7 +78,8 @@ ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   return *this;
 }
 
-// The system has a wait with a limit for one process only through files that old kernels lack; ends are rare enough to look for.
+// The system has a wait with a limit for one process only through files that old kernels lack; ends are rare enough to look
+// for.
 bool ChildProcess::wait(int64_t timeout_ms) {
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(timeout_ms);
   for (int64_t pause_us = 100; pid_ > 0; pause_us = std::min<int64_t>(2 * pause_us, 5000)) {

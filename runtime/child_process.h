@@ -1,7 +1,7 @@
 // ChildProcess: a program that runs beside this one, joined to it by a socket that it finds as its file 3.
 //
-// It is spawned, never forked; it has a process group of its own (a Ctrl-C is for its parent), no signal blocked, and no other file
-// of ours but the standard ones. Destroying the object kills it and waits for its end: no zombie is left.
+// It is spawned, never forked; it has a process group of its own (a Ctrl-C is for its parent), no signal blocked, and no other
+// file of ours but the standard ones. Destroying the object kills it and waits for its end: no zombie is left.
 //
 // Thread safety: none needed, it owns. Errors: kIoError, with the executable and the reason.
 #pragma once

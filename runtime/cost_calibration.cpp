@@ -24,9 +24,10 @@ struct Want {
 
 constexpr CostRole kTarget = CostRole::kTarget, kVerify = CostRole::kVerify, kDraft = CostRole::kDraft;
 // A wide one early, before time is short: what rows cost that narrow passes hide behind the weights cannot be told from those.
-constexpr Want kTargetWants[] = {{kTarget, 1, 1, kNear}, {kVerify, 1, 4, kNear},  {kVerify, 1, 16, kNear}, {kVerify, 16, 4, kFar},
-                                 {kTarget, 1, 1, kFar},  {kTarget, 4, 1, kNear},  {kTarget, 4, 1, kFar},   {kVerify, 1, 8, kFar},
-                                 {kVerify, 4, 4, kFar},  {kTarget, 16, 1, kFar},  {kTarget, 16, 1, kNear}, {kVerify, 16, 2, kNear}};
+constexpr Want kTargetWants[] = {{kTarget, 1, 1, kNear}, {kVerify, 1, 4, kNear},  {kVerify, 1, 16, kNear},
+                                 {kVerify, 16, 4, kFar}, {kTarget, 1, 1, kFar},   {kTarget, 4, 1, kNear},
+                                 {kTarget, 4, 1, kFar},  {kVerify, 1, 8, kFar},   {kVerify, 4, 4, kFar},
+                                 {kTarget, 16, 1, kFar}, {kTarget, 16, 1, kNear}, {kVerify, 16, 2, kNear}};
 // Wide levels too: without them rows and samples could not be told apart.
 constexpr Want kDraftWants[] = {{kDraft, 1, 1, kNear},  {kDraft, 1, 1, kFar},  {kDraft, 4, 1, kNear}, {kDraft, 4, 1, kFar},
                                 {kDraft, 16, 1, kNear}, {kDraft, 4, 4, kNear}, {kDraft, 16, 1, kFar}, {kDraft, 16, 2, kFar}};
@@ -100,16 +101,11 @@ class CalibrationRun {
  private:
   bool make_fit(const TimedProgram& timed, Want* want) const {
     while (!timer_->fits(timed, want->role, want->pass())) {
-      if (want->context > kNear)
-        want->context /= 2;
-      else if (want->rows_per_sample > 1)
-        want->rows_per_sample /= 2;
-      else if (want->batch > 1)
-        want->batch /= 2;
-      else if (want->context > 0)
-        want->context /= 2;
-      else
-        return false;
+      if (want->context > kNear) want->context /= 2;
+      else if (want->rows_per_sample > 1) want->rows_per_sample /= 2;
+      else if (want->batch > 1) want->batch /= 2;
+      else if (want->context > 0) want->context /= 2;
+      else return false;
     }
     return true;
   }
@@ -125,12 +121,14 @@ class CalibrationRun {
 
 double logits_share(const ModelConfig& c) {
   const double hidden = c.hidden_size, heads = c.num_heads, kv_heads = c.num_kv_heads, head_dim = c.head_dim;
-  const double layer = hidden * (2 * (heads + kv_heads) * head_dim + 3.0 * c.intermediate_size), lm_head = hidden * c.vocab_size;
+  const double layer = hidden * (2 * (heads + kv_heads) * head_dim + 3.0 * c.intermediate_size),
+               lm_head = hidden * c.vocab_size;
   return lm_head / (c.num_layers * layer + lm_head);
 }
 
 void set_logits_shares(double target, double drafter, CostModel* model) {
-  for (const CostRole role : {CostRole::kTarget, CostRole::kVerify}) model->roles[static_cast<size_t>(role)].logits_share = target;
+  for (const CostRole role : {CostRole::kTarget, CostRole::kVerify})
+    model->roles[static_cast<size_t>(role)].logits_share = target;
   model->roles[static_cast<size_t>(CostRole::kDraft)].logits_share = drafter;
 }
 
@@ -181,8 +179,7 @@ Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
   CalibrationRun calibration(options, timer);
   const auto has_model = [](const std::optional<TimedProgram>& drafter) { return drafter.has_value(); };
   const auto num_models = std::count_if(drafters.begin(), drafters.end(), has_model);
-  OTR_RETURN_IF_ERROR(
-      calibration.run(target, TimedPass::kTarget, kTargetWants, num_models == 0 ? 1 : kTargetsShare));
+  OTR_RETURN_IF_ERROR(calibration.run(target, TimedPass::kTarget, kTargetWants, num_models == 0 ? 1 : kTargetsShare));
   auto left = num_models;
   for (size_t d = 0; d < drafters.size(); ++d) {
     if (!drafters[d]) continue;
@@ -195,7 +192,8 @@ Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
   for (size_t d = 0; d < fits.size(); ++d) {
     models.push_back(fits[d].model);
     const bool has_program = d < drafters.size() && drafters[d].has_value();
-    set_logits_shares(logits_share(target.model->config()), has_program ? logits_share(drafters[d]->model->config()) : 0, &models.back());
+    set_logits_shares(logits_share(target.model->config()), has_program ? logits_share(drafters[d]->model->config()) : 0,
+                      &models.back());
   }
   return models;
 }

@@ -1,9 +1,9 @@
 // What passes cost, from a few of them: for an engine whose policy needs costs and that was given no profile.
 //
-// 12 shapes of the target and 8 of each drafter fix the parameters of the cost model (spec/cost_fit.h): 1 to 16 samples, 1 to 64
-// rows, contexts of 16 and 2048 tokens. Each runs once, small ones first; where these passes would take longer than the time
-// given, later shapes have fewer samples and rows. What time is left, and at most 20 passes, repeat them. With times 3 % off, the
-// costs of a 0.5B shape so found are 2 % off over the whole sweep of a profile, 7 % with times 10 % off (medians).
+// 12 shapes of the target and 8 of each drafter fix the parameters of the cost model (spec/cost_fit.h): 1 to 16 samples, 1 to
+// 64 rows, contexts of 16 and 2048 tokens. Each runs once, small ones first; where these passes would take longer than the time
+// given, later shapes have fewer samples and rows. What time is left, and at most 20 passes, repeat them. With times 3 % off,
+// the costs of a 0.5B shape so found are 2 % off over the whole sweep of a profile, 7 % with times 10 % off (medians).
 //
 // Thread safety: used by the thread that creates the engine.
 #pragma once
@@ -40,7 +40,8 @@ void set_logits_shares(double target, double drafter, CostModel* model);
 
 struct CalibrationOptions {
   int32_t max_batch = 1;
-  // Or as long as 25 passes of one row of the target, but at most ten times this; the first passes of very large models take longer.
+  // Or as long as 25 passes of one row of the target, but at most ten times this; the first passes of very large models take
+  // longer.
   double seconds = 1;
 };
 

@@ -49,7 +49,8 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     const CpuShare share(options.pin_threads ? options.first_cpu : -1, options.num_threads);
     d->pool_ = std::make_unique<ThreadPool>(options.num_threads, options.pin_threads);
   }
-  OTR_ASSIGN_OR_RETURN(d->target_, ModelRunner::create(options.target, *d->kernels_, *d->pool_, d->accelerator_, d->programs_.get()));
+  OTR_ASSIGN_OR_RETURN(d->target_,
+                       ModelRunner::create(options.target, *d->kernels_, *d->pool_, d->accelerator_, d->programs_.get()));
   return d;
 }
 
@@ -70,11 +71,14 @@ Status Device::choose_kernels(const DeviceOptions& options) {
 
 CaptureFacts Device::captures() const {
   if (programs_ == nullptr) return {};
-  return {.captures = programs_->num_captures(), .target_bytes = programs_->bytes(ProgramRole::kTarget),
-          .draft_bytes = programs_->bytes(ProgramRole::kDraft), .seconds = programs_->capture_seconds()};
+  return {.captures = programs_->num_captures(),
+          .target_bytes = programs_->bytes(ProgramRole::kTarget),
+          .draft_bytes = programs_->bytes(ProgramRole::kDraft),
+          .seconds = programs_->capture_seconds()};
 }
 
-Status fetch_from_gpu([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes, [[maybe_unused]] std::vector<std::byte>* copy) {
+Status fetch_from_gpu([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes,
+                      [[maybe_unused]] std::vector<std::byte>* copy) {
 #if defined(OUTRIDER_CUDA)
   return CudaDevice::fetch(data, bytes, copy);
 #else
@@ -92,7 +96,8 @@ Result<std::vector<int32_t>> parse_gpus(std::string_view device) {
   for (std::string_view rest = device.substr(kList.size());; rest.remove_prefix(1)) {
     int32_t gpu = -1;
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), gpu);
-    if (error != std::errc() || gpu < 0) return wrong("expected the number of a GPU, from 0 on, found '" + std::string(rest) + "'");
+    if (error != std::errc() || gpu < 0)
+      return wrong("expected the number of a GPU, from 0 on, found '" + std::string(rest) + "'");
     if (std::ranges::find(gpus, gpu) != gpus.end()) return wrong("GPU " + std::to_string(gpu) + " is named twice");
     gpus.push_back(gpu);
     rest.remove_prefix(static_cast<size_t>(end - rest.data()));

@@ -1,8 +1,8 @@
-// Device: what a worker computes on: kernels, threads, on a GPU the accelerator and its captured programs, and the target model on
-// them.
+// Device: what a worker computes on: kernels, threads, on a GPU the accelerator and its captured programs, and the target model
+// on them.
 //
-// Errors: create() as ModelRunner::create; kUnsupported, with the reason, for a path that the build or the machine does not have.
-// Single-threaded: used by one thread at a time.
+// Errors: create() as ModelRunner::create; kUnsupported, with the reason, for a path that the build or the machine does not
+// have. Single-threaded: used by one thread at a time.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,14 @@
 namespace otr {
 
 struct DeviceOptions {
-  std::string isa = "auto";  // of the CPU's paths; or kCudaPath
-  int32_t ordinal = 0;       // of the GPU, on that path
-  std::vector<int32_t> peers = {};  // the engine's GPUs, which copy pages from it
+  std::string isa = "auto";              // of the CPU's paths; or kCudaPath
+  int32_t ordinal = 0;                   // of the GPU, on that path
+  std::vector<int32_t> peers = {};       // the engine's GPUs, which copy pages from it
   const KernelTable* kernels = nullptr;  // if not null, instead of the path's: for proofs of what goes wrong with others
   int32_t num_threads = 0;
   bool pin_threads = false;
-  int32_t first_cpu = -1;  // with pin_threads, of the creating thread's affinity: its threads have the CPUs from this one on; -1: all
+  int32_t first_cpu =
+      -1;  // with pin_threads, of the creating thread's affinity: its threads have the CPUs from this one on; -1: all
   ModelOptions target;
 };
 
@@ -70,8 +71,8 @@ class Device {
 // What lies on a GPU, to the host; *copy stays empty if `data` is the host's memory. Errors: as Accelerator::wait.
 Status fetch_from_gpu(const void* data, size_t bytes, std::vector<std::byte>* copy);
 
-// What the ABI's `device` says: "cpu" or "auto" are no GPU, "cuda" is GPU 0, "cuda:0,2" several. Errors: kInvalidArgument for anything else,
-// and for a GPU that is named twice.
+// What the ABI's `device` says: "cpu" or "auto" are no GPU, "cuda" is GPU 0, "cuda:0,2" several. Errors: kInvalidArgument for
+// anything else, and for a GPU that is named twice.
 Result<std::vector<int32_t>> parse_gpus(std::string_view device);
 
 }  // namespace otr

@@ -5,13 +5,15 @@
 
 namespace otr {
 
-Result<DeviceChain> DeviceChain::create(const KernelTable& kernels, const LaunchContext& on, int32_t max_draws, DeviceDraws* draws) {
+Result<DeviceChain> DeviceChain::create(const KernelTable& kernels, const LaunchContext& on, int32_t max_draws,
+                                        DeviceDraws* draws) {
   DeviceChain c(kernels, on, draws);
   MirrorLayout down;
   down.add<CandidateDraw>(max_draws);
   c.from_ = down.add<int32_t>(max_draws);
   OTR_ASSIGN_OR_RETURN(c.down_, Mirror::create(down.bytes(), "drafted chains", on.accelerator));
-  OTR_ASSIGN_OR_RETURN(c.up_, Mirror::create(max_draws * static_cast<int64_t>(sizeof(Candidates)), "drafted chains", on.accelerator));
+  OTR_ASSIGN_OR_RETURN(c.up_,
+                       Mirror::create(max_draws * static_cast<int64_t>(sizeof(Candidates)), "drafted chains", on.accelerator));
   return c;
 }
 
@@ -26,8 +28,11 @@ void DeviceChain::set_tokens(std::span<const int32_t> from, int32_t* token_ids) 
   const int64_t begin = from_ + num_from_ * static_cast<int64_t>(sizeof(int32_t));
   std::ranges::copy(from, down_.host<int32_t>(begin));
   down_.down(begin, begin + static_cast<int64_t>(from.size_bytes()));
-  kernels_->device->take_tokens({.num_rows = static_cast<int32_t>(from.size()), .from = down_.device<int32_t>(begin),
-                                 .drawn = up_.device<Candidates>(), .token_ids = token_ids}, on_);
+  kernels_->device->take_tokens({.num_rows = static_cast<int32_t>(from.size()),
+                                 .from = down_.device<int32_t>(begin),
+                                 .drawn = up_.device<Candidates>(),
+                                 .token_ids = token_ids},
+                                on_);
   num_from_ += static_cast<int32_t>(from.size());
 }
 

@@ -1,5 +1,5 @@
-// DeviceChain: drafted chains that grow on a device: a level's draws give the tokens of the next level's rows there, and all of them come up
-// together.
+// DeviceChain: drafted chains that grow on a device: a level's draws give the tokens of the next level's rows there, and all of
+// them come up together.
 //
 //   begin()
 //   for each level: a pass, asked with set_tokens() from the second level on; draw(its logits)
@@ -20,8 +20,8 @@ namespace otr {
 
 class DeviceChain {
  public:
-  // `max_draws`: of all levels of all sequences together. The kernels, what is behind the context and `draws`, whose workspace it uses,
-  // outlive it.
+  // `max_draws`: of all levels of all sequences together. The kernels, what is behind the context and `draws`, whose workspace
+  // it uses, outlive it.
   static Result<DeviceChain> create(const KernelTable& kernels, const LaunchContext& on, int32_t max_draws, DeviceDraws* draws);
 
   void begin();
@@ -34,13 +34,14 @@ class DeviceChain {
   void finish(Candidates* results);
 
  private:
-  DeviceChain(const KernelTable& kernels, const LaunchContext& on, DeviceDraws* draws) : kernels_(&kernels), on_(on), draws_(draws) {}
+  DeviceChain(const KernelTable& kernels, const LaunchContext& on, DeviceDraws* draws)
+      : kernels_(&kernels), on_(on), draws_(draws) {}
 
   const KernelTable* kernels_;
   LaunchContext on_;
   DeviceDraws* draws_;
-  Mirror down_;        // draws, then for each what set_tokens() wants
-  int64_t from_ = 0;   // offset of the latter
+  Mirror down_;       // draws, then for each what set_tokens() wants
+  int64_t from_ = 0;  // offset of the latter
   Mirror up_;
   int32_t num_draws_ = 0, num_from_ = 0;
 };

@@ -81,22 +81,40 @@ Status DeviceDraws::run(const Draw* draws, int32_t num_draws, Found* results, co
 Status DeviceDraws::sample(const float* logits, const SampleDraw* draws, int32_t num_draws, SampleResult* results) {
   if (num_draws == 0) return on_.accelerator->wait();
   return run(draws, num_draws, results, [&](const SampleDraw* on_device, int32_t count, SampleResult* found) {
-    kernels_->sample({.num_draws = count, .vocab_size = vocab_size_, .logits = logits, .logits_stride = vocab_size_, .draws = on_device,
-                      .results = found, .scaled = scaled_.data(), .order = order_.data(), .scratch = scratch_.data()}, on_);
+    kernels_->sample({.num_draws = count,
+                      .vocab_size = vocab_size_,
+                      .logits = logits,
+                      .logits_stride = vocab_size_,
+                      .draws = on_device,
+                      .results = found,
+                      .scaled = scaled_.data(),
+                      .order = order_.data(),
+                      .scratch = scratch_.data()},
+                     on_);
   });
 }
 
-Status DeviceDraws::candidates(const float* logits, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results) {
+Status DeviceDraws::candidates(const float* logits, const CandidateDraw* draws, int32_t num_draws, int32_t m,
+                               Candidates* results) {
   return run(draws, num_draws, results, [&](const CandidateDraw* on_device, int32_t count, Candidates* found) {
     launch_candidates(logits, on_device, count, m, found);
   });
 }
 
-void DeviceDraws::launch_candidates(const float* logits, const CandidateDraw* on_device, int32_t num_draws, int32_t m, Candidates* found) {
+void DeviceDraws::launch_candidates(const float* logits, const CandidateDraw* on_device, int32_t num_draws, int32_t m,
+                                    Candidates* found) {
   for (int32_t at = 0; at < num_draws; at += kLaunchDraws) {
-    kernels_->candidates({.num_draws = std::min(kLaunchDraws, num_draws - at), .vocab_size = vocab_size_, .m = m, .logits = logits,
-                          .logits_stride = vocab_size_, .draws = on_device + at, .results = found + at, .scaled = scaled_.data(),
-                          .order = order_.data(), .scratch = scratch_.data()}, on_);
+    kernels_->candidates({.num_draws = std::min(kLaunchDraws, num_draws - at),
+                          .vocab_size = vocab_size_,
+                          .m = m,
+                          .logits = logits,
+                          .logits_stride = vocab_size_,
+                          .draws = on_device + at,
+                          .results = found + at,
+                          .scaled = scaled_.data(),
+                          .order = order_.data(),
+                          .scratch = scratch_.data()},
+                         on_);
   }
 }
 

@@ -1,7 +1,8 @@
-// DeviceDraws: the sampler's way to a device and back: draws and their penalties down, results up, and the workspace in between.
+// DeviceDraws: the sampler's way to a device and back: draws and their penalties down, results up, and the workspace in
+// between.
 //
-// Any number of draws may be asked; so many go down in one copy as there is room for, and their kernels take kLaunchDraws at a time, over
-// one workspace. Everything is allocated at create.
+// Any number of draws may be asked; so many go down in one copy as there is room for, and their kernels take kLaunchDraws at a
+// time, over one workspace. Everything is allocated at create.
 //
 // Errors: create() gives kOutOfMemory; draws as Accelerator::wait. Thread safety: one thread at a time.
 #pragma once
@@ -21,8 +22,8 @@ class DeviceDraws {
   // The kernels and what is behind the context outlive the object.
   static Result<DeviceDraws> create(const KernelTable& kernels, const LaunchContext& on, int32_t vocab_size);
 
-  // As KernelTable::sample and candidates of these draws, whose pointers are the host's, from a device's logits [*][vocab_size].
-  // Returns when the results are there, and with them whatever else was asked to come up before.
+  // As KernelTable::sample and candidates of these draws, whose pointers are the host's, from a device's logits
+  // [*][vocab_size]. Returns when the results are there, and with them whatever else was asked to come up before.
   Status sample(const float* logits, const SampleDraw* draws, int32_t num_draws, SampleResult* results);
   Status candidates(const float* logits, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
 
@@ -38,7 +39,8 @@ class DeviceDraws {
   }
 
  private:
-  DeviceDraws(const KernelTable& kernels, const LaunchContext& on, int32_t vocab_size) : kernels_(&kernels), on_(on), vocab_size_(vocab_size) {}
+  DeviceDraws(const KernelTable& kernels, const LaunchContext& on, int32_t vocab_size)
+      : kernels_(&kernels), on_(on), vocab_size_(vocab_size) {}
   template <typename Draw>
   int32_t fill(const Draw* draws, int32_t num_draws);
   template <typename Draw, typename Found, typename Launch>

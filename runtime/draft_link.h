@@ -84,13 +84,11 @@ struct DraftLink {
   SpscQueue<std::unique_ptr<Sequence>> opened;  // Sequence::age: its name on this link
   SpscQueue<VerdictMessage> verdicts;
   SpscQueue<DraftMessage> drafts;
-  LinkBell* server = nullptr;    // the drafting worker's
-  LinkBell* verifier = nullptr;  // both are set before any thread begins
+  LinkBell* server = nullptr;           // the drafting worker's
+  LinkBell* verifier = nullptr;         // both are set before any thread begins
   std::atomic<uint32_t> generation{0};  // how often an end was lost: the relay's to write
   std::atomic<uint32_t> followed{0};    // the worker's
-  bool is_current() const {
-    return generation.load(std::memory_order_acquire) == followed.load(std::memory_order_acquire);
-  }
+  bool is_current() const { return generation.load(std::memory_order_acquire) == followed.load(std::memory_order_acquire); }
 };
 
 }  // namespace otr

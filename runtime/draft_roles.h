@@ -21,8 +21,8 @@ inline WindowForm plan_form(const Policy& policy) {
 // REQUIRES: w has its own batch and its engine's number of workers.
 inline DraftServerOptions draft_server_options(const WorkerOptions& w, const DrafterModel& model, int32_t num_draft_workers) {
   DraftServerOptions server;
-  // A level is for everyone whom it drafts for, as far as there is room in the target's logits, which are its own too: with the rows of one
-  // worker's batch they would take turns, and every window would come several times as late.
+  // A level is for everyone whom it drafts for, as far as there is room in the target's logits, which are its own too: with the
+  // rows of one worker's batch they would take turns, and every window would come several times as late.
   const int64_t served = int64_t{w.max_batch} * ((w.num_workers - 1) / num_draft_workers);
   const int32_t batch = static_cast<int32_t>(std::min<int64_t>(served, w.bucket().max_logit_rows - 1));
   server.tree = {.number = 0, .top_k = 1, .max_nodes = 1, .max_batch = batch, .max_draft_rows = 1, .chunk = w.prefill_chunk};

@@ -13,7 +13,8 @@ constexpr int32_t kMostMisses = 2;  // then a window is closed: in the first pas
 
 // Takes the last token back from what penalties look at.
 void drop_penalty(const Sequence& s, int32_t token, std::vector<PenaltyEntry>* penalties) {
-  const auto at = std::find_if(penalties->begin(), penalties->end(), [token](const PenaltyEntry& e) { return e.token == token; });
+  const auto at =
+      std::find_if(penalties->begin(), penalties->end(), [token](const PenaltyEntry& e) { return e.token == token; });
   const auto prompt_end = s.tokens.begin() + s.num_prompt();
   if (--at->output_count == 0 && std::find(s.tokens.begin(), prompt_end, token) == prompt_end) penalties->erase(at);
 }
@@ -164,7 +165,8 @@ void DraftServer::start(const DraftLink* link, std::unique_ptr<Sequence> s) {
   s->slot = slot;
   // The drafter's own worker has samples too, which must not fail for another's: what join() has made is taken back.
   try {
-    drafter_->join({.slot = slot, .group = s->group->id, .tokens = s->tokens, .num_prompt = s->num_prompt(), .noise = s->noise});
+    drafter_->join(
+        {.slot = slot, .group = s->group->id, .tokens = s->tokens, .num_prompt = s->num_prompt(), .noise = s->noise});
   } catch (...) {
     drafter_->leave(slot);
     throw;
@@ -295,8 +297,12 @@ void DraftServer::reconfigure() {
   }
   if (windows_.empty()) return;
   const double batch = static_cast<double>(windows_.size());
-  const WindowCosts costs{.verify = options_.costs.data(), .draft = options_.costs.data(), .drafters = 1 / options_.verifiers, .context = context / batch};
-  stats_.reconfigured += otr::reconfigure({.batch = 1, .line = std::max(2.0, batch / options_.verifiers)}, options_.form, costs, options_.most, windows_);
+  const WindowCosts costs{.verify = options_.costs.data(),
+                          .draft = options_.costs.data(),
+                          .drafters = 1 / options_.verifiers,
+                          .context = context / batch};
+  stats_.reconfigured += otr::reconfigure({.batch = 1, .line = std::max(2.0, batch / options_.verifiers)}, options_.form, costs,
+                                          options_.most, windows_);
   for (const RequestWindow& w : windows_) request(static_cast<int32_t>(w.request)).window->set(w.setting);
 }
 

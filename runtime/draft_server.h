@@ -3,9 +3,9 @@
 //
 // A tick drafts one token for every request whose window allows it, with the target's noise, filters and penalties, in one pass
 // of the model. So verdicts are seen after every level, and windows of any size run together. Requests take turns where there
-// are more than a pass has rows. A request that finds no place for its keys closes its window: its verifier goes on alone. Until
-// another request has ended here, or kRestTokens more of its own tokens are known, it is not asked for again, and nothing is said
-// of it.
+// are more than a pass has rows. A request that finds no place for its keys closes its window: its verifier goes on alone.
+// Until another request has ended here, or kRestTokens more of its own tokens are known, it is not asked for again, and nothing
+// is said of it.
 //
 // Every `reconfigure_every` ticks window and mode of the requests that do worse than the mean are set anew (algorithm 2),
 // if there are costs.
@@ -31,11 +31,11 @@ namespace otr {
 struct DraftServerOptions {
   TreeDrafterOptions tree;
   DrafterModel model;
-  int32_t most = 16;                 // the widest window that a reconfiguration may choose
+  int32_t most = 16;  // the widest window that a reconfiguration may choose
   WindowForm form = WindowForm::kDecoupled;
-  std::vector<CostModel> costs;      // for reconfigurations: one, of the target and of this model; or none
+  std::vector<CostModel> costs;                        // for reconfigurations: one, of the target and of this model; or none
   int64_t reconfigure_every = kReconfigureIterations;  // ticks; 0: never
-  double verifiers = 1;              // that it drafts for
+  double verifiers = 1;                                // that it drafts for
 };
 
 class DraftServer {
@@ -43,7 +43,8 @@ class DraftServer {
   static constexpr int32_t kRestTokens = kQuietTokens;
 
   // `device` outlives it; `share`: a runner of the model whose weights it uses, or null.
-  static Result<std::unique_ptr<DraftServer>> create(const DraftServerOptions& options, Device& device, const ModelRunner* share);
+  static Result<std::unique_ptr<DraftServer>> create(const DraftServerOptions& options, Device& device,
+                                                     const ModelRunner* share);
   ~DraftServer();
 
   void add_link(DraftLink* link) { links_.push_back(link); }

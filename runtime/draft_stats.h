@@ -23,9 +23,7 @@ struct DraftStats {
 
   void add(const DraftStats& other);
   // Of all tokens that were judged, those that were kept; with the weight of two tokens at one half.
-  double keep_rate() const {
-    return static_cast<double>(kept_tokens + 1) / static_cast<double>(kept_tokens + rollbacks + 2);
-  }
+  double keep_rate() const { return static_cast<double>(kept_tokens + 1) / static_cast<double>(kept_tokens + rollbacks + 2); }
   std::string json() const;  // {"ticks":…,…}
 };
 

@@ -17,7 +17,9 @@ bool is_built_in(std::string_view name) { return std::find(kBuiltIn.begin(), kBu
 Result<DrafterModel> parse_drafter_model(std::string_view text) {
   constexpr std::string_view kModel = "model:", kW4 = "w4:", kExpected = "expected NAME=model:PATH or NAME=w4:PATH";
   const size_t equals = text.find('=');
-  const auto fail = [text](const std::string& reason) { return invalid_argument("drafter '" + std::string(text) + "': " + reason); };
+  const auto fail = [text](const std::string& reason) {
+    return invalid_argument("drafter '" + std::string(text) + "': " + reason);
+  };
   if (equals == std::string_view::npos) return fail(std::string(kExpected));
   const std::string_view name = text.substr(0, equals), rest = text.substr(equals + 1);
   if (!is_drafter_name(name)) return fail("a name has letters, digits, '_', '-' and '.'");

@@ -1,5 +1,5 @@
-// Create, requests in, results out, numbers. New weights are in engine_weights.cpp, processes in engine_processes.cpp; what workers do
-// in worker.cpp.
+// Create, requests in, results out, numbers. New weights are in engine_weights.cpp, processes in engine_processes.cpp; what
+// workers do in worker.cpp.
 #include "runtime/engine.h"
 
 #include <algorithm>
@@ -26,10 +26,12 @@ Status check_options(const EngineOptions& o) {
   if (o.num_workers > o.max_batch)
     return invalid_argument("num_workers must not exceed max_batch, of which each worker has its share");
   if (o.worker_processes && !o.gpus.empty() && o.num_workers > static_cast<int32_t>(o.gpus.size())) {
-    return unsupported("worker_processes on GPUs: " + std::to_string(o.num_workers) + " workers have " + std::to_string(o.gpus.size()) +
+    return unsupported("worker_processes on GPUs: " + std::to_string(o.num_workers) + " workers have " +
+                       std::to_string(o.gpus.size()) +
                        " GPUs, and each process has one of its own, with a copy of the weights");
   }
-  if (!o.nccl.library.empty() && (!o.worker_processes || o.gpus.empty())) return unsupported("NCCL: it joins worker processes on GPUs");
+  if (!o.nccl.library.empty() && (!o.worker_processes || o.gpus.empty()))
+    return unsupported("NCCL: it joins worker processes on GPUs");
   if (o.nccl.id && o.nccl.library.empty()) return invalid_argument("nccl_unique_id needs an nccl_library");
   if (o.nccl.patience_ms < 1) return invalid_argument("nccl_timeout_ms must be at least 1");
   return o.worker_processes ? check_process_options(o) : Status();
@@ -88,7 +90,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (policy.kind == PolicyKind::kAuto) policy.drafters = drafters_of_auto(options, model_names);
   OTR_RETURN_IF_ERROR(name_drafters(model_names, &policy));
   // What is not in the profile is not there; a fixed policy that names it is refused with the drafter's name.
-  if (options.pace && policy.kind != PolicyKind::kFixed && options.pace->drafter("self") == nullptr) std::erase(policy.drafters, "self");
+  if (options.pace && policy.kind != PolicyKind::kFixed && options.pace->drafter("self") == nullptr)
+    std::erase(policy.drafters, "self");
   EngineOptions o = options;
   const bool drafts_history = std::find(policy.drafters.begin(), policy.drafters.end(), "history") != policy.drafters.end();
   if (drafts_history && o.history == HistoryContent::kNone) {
@@ -128,8 +131,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   int32_t num_threads = 0;
   for (const WorkerFacts& facts : engine->facts_) num_threads += facts.num_threads;
   if (engine->trace_ != nullptr) {
-    OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->isa(), o.num_workers, num_threads, o.max_batch,
-                                              o.policy, engine->first_worker().speculator().policy().drafters));
+    OTR_RETURN_IF_ERROR(engine->trace_->begin(engine->isa(), o.num_workers, num_threads, o.max_batch, o.policy,
+                                              engine->first_worker().speculator().policy().drafters));
   }
   for (const auto& worker : engine->workers_) {
     if (!o.worker_processes) worker->begin();
@@ -145,8 +148,8 @@ int32_t Engine::first_beside(int32_t worker) const {
   return options_.gpus.empty() ? 0 : worker % static_cast<int32_t>(options_.gpus.size());
 }
 
-// The workers split batch, threads, CPUs and pages among them; the first one of a device loads the weights, of the target and of
-// drafters, and the very first one measures what passes cost.
+// The workers split batch, threads, CPUs and pages among them; the first one of a device loads the weights, of the target and
+// of drafters, and the very first one measures what passes cost.
 Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t num_here = options_.worker_processes ? 1 : num_workers;
@@ -193,10 +196,11 @@ Status Engine::add_workers(WorkerOptions w) {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(w, std::move(device)));
     if (!options_.worker_processes) {
       const ModelRunner& target = worker->target();
-      facts_[workers_.size()] = {.num_threads = worker->device().num_threads(),
-                                 .num_pages = target.page_pool().num_pages(),
-                                 .activation_bytes = target.activation_bytes() + worker->speculator().drafter_activation_bytes() +
-                                                     (worker->server() != nullptr ? worker->server()->model().activation_bytes() : 0)};
+      facts_[workers_.size()] = {
+          .num_threads = worker->device().num_threads(),
+          .num_pages = target.page_pool().num_pages(),
+          .activation_bytes = target.activation_bytes() + worker->speculator().drafter_activation_bytes() +
+                              (worker->server() != nullptr ? worker->server()->model().activation_bytes() : 0)};
       placement_.report(w.index, worker->load());
       ports_.push_back(&worker->mailbox());
     }
@@ -348,7 +352,8 @@ std::string Engine::gpu_json() const {
   }
   uint64_t waits = 0;  // of processes it is not known
   for (const auto& worker : workers_) waits += on_gpu_processes() ? 0 : worker->device().accelerator()->num_waits();
-  return ",\"gpu\":{\"captures\":" + std::to_string(c.captures) + ",\"target_capture_bytes\":" + std::to_string(c.target_bytes) +
+  return ",\"gpu\":{\"captures\":" + std::to_string(c.captures) +
+         ",\"target_capture_bytes\":" + std::to_string(c.target_bytes) +
          ",\"draft_capture_bytes\":" + std::to_string(c.draft_bytes) + ",\"capture_seconds\":" + decimal(c.seconds) +
          (on_gpu_processes() ? "" : ",\"host_waits\":" + std::to_string(waits)) + "}";
 }
@@ -357,8 +362,8 @@ std::string Engine::gpu_json() const {
 std::string Engine::model_json() const {
   std::string eos;
   for (const int32_t id : limits_.eos_ids) eos += (eos.empty() ? "" : ",") + std::to_string(id);
-  return ",\"vocab_size\":" + std::to_string(limits_.vocab_size) + ",\"context_limit\":" + std::to_string(limits_.context_limit) +
-         ",\"eos_token_ids\":[" + eos + "]";
+  return ",\"vocab_size\":" + std::to_string(limits_.vocab_size) +
+         ",\"context_limit\":" + std::to_string(limits_.context_limit) + ",\"eos_token_ids\":[" + eos + "]";
 }
 
 std::string Engine::stats_json() const {
@@ -393,7 +398,8 @@ std::string Engine::stats_json() const {
   }
   const Worker& first = first_worker();
   const ModelRunner& model = first.target();
-  int64_t written = options_.worker_processes ? s.weight_bytes_written : 0;  // and by the engine's own workers, who may not have reported yet
+  int64_t written =
+      options_.worker_processes ? s.weight_bytes_written : 0;  // and by the engine's own workers, who may not have reported yet
   for (const auto& w : workers_) written += w->weight_bytes_written();
   char text[2048];
   std::snprintf(
@@ -413,21 +419,26 @@ std::string Engine::stats_json() const {
       static_cast<long long>(s.migrations), static_cast<long long>(s.prefix_hit_tokens), s.batch_peak, num_pages,
       s.kv_pages_in_use, s.kv_pages_peak, static_cast<long long>(model.page_bytes()),
       static_cast<unsigned long long>(weight_version), static_cast<long long>(model.weight_bytes()),
-      static_cast<long long>(first.speculator().drafter_weight_bytes() + (first.server() != nullptr ? first.server()->own_weight_bytes() : 0)), static_cast<long long>(model.converted_tensors()),
-      static_cast<long long>(activation_bytes), decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(),
-      decimal(s.draft_seconds).c_str(), decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
+      static_cast<long long>(first.speculator().drafter_weight_bytes() +
+                             (first.server() != nullptr ? first.server()->own_weight_bytes() : 0)),
+      static_cast<long long>(model.converted_tensors()), static_cast<long long>(activation_bytes),
+      decimal(s.busy_seconds).c_str(), decimal(s.kernel_seconds).c_str(), decimal(s.draft_seconds).c_str(),
+      decimal(s.decide_seconds).c_str(), decimal(quantize_seconds).c_str());
   const std::string about = model_json() + ",\"weights_digest\":" + digest, gpu = gpu_json();
   const std::string history = history_ == nullptr ? "" : ",\"history\":" + history_->stats_json();
   const std::string trace =
       s.trace_error == 0 ? "" : ",\"trace_error\":\"" + std::generic_category().message(s.trace_error) + "\"";
-  const std::string moved = ",\"weight_bytes_written\":" + std::to_string(written) + ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
-                            ",\"kv_overlaps\":" + std::to_string(s.kv_overlaps) + ",\"kv_overlaps_lost\":" + std::to_string(s.kv_overlaps_lost) +
-                            ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
-  const std::string processes = !options_.worker_processes ? ""
-                                    : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +
-                                          ",\"full_sockets\":" + std::to_string(s.full_sockets) + ",\"last_worker_loss\":" + json_text(last_loss) + net;
-  return std::string(text) + about + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers + "],\"policy\":\"" + options_.policy +
-         "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
+  const std::string moved =
+      ",\"weight_bytes_written\":" + std::to_string(written) + ",\"kv_copied_tokens\":" + std::to_string(s.kv_copied_tokens) +
+      ",\"kv_overlaps\":" + std::to_string(s.kv_overlaps) + ",\"kv_overlaps_lost\":" + std::to_string(s.kv_overlaps_lost) +
+      ",\"kv_pages_leased\":" + std::to_string(s.kv_pages_leased);
+  const std::string processes =
+      !options_.worker_processes
+          ? ""
+          : ",\"worker_restarts\":" + std::to_string(restarts) + ",\"requeued_samples\":" + std::to_string(requeued) +
+                ",\"full_sockets\":" + std::to_string(s.full_sockets) + ",\"last_worker_loss\":" + json_text(last_loss) + net;
+  return std::string(text) + about + gpu + moved + trace + processes + plan_json() + ",\"workers\":[" + workers +
+         "],\"policy\":\"" + options_.policy + "\",\"speculation\":" + first.speculator().counts_json(s.spec) + history + "}";
 }
 
 // ---- Workers' threads ----------------------------------------------------------------------------------------------------

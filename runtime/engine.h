@@ -1,7 +1,7 @@
 // Engine: requests in, samples out. It owns the workers that run them, and sched's placement says who runs what.
 //
-// Workers are threads, or processes: then the engine has one worker of its own that never runs, whose weights, in shared memory, the
-// processes read, and a ledger, from which the samples of a process that is lost are queued again.
+// Workers are threads, or processes: then the engine has one worker of its own that never runs, whose weights, in shared
+// memory, the processes read, and a ledger, from which the samples of a process that is lost are queued again.
 //
 // Thread safety: the public functions may be called from any thread. They and the workers' reports meet at `mutex_`, which is
 // taken before any worker's port.
@@ -37,27 +37,28 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   Status begin_weights(uint64_t version);
   Status put_weight(const HostTensor& tensor);
   Status commit_weights();
-  // OTR_MEMORY_…, any of them: memory goes back to the system or the GPUs, and comes again: see the ABI. Errors: kBusy, of sleep();
-  // kUnsupported with worker processes; kOutOfMemory, of wake(), after which what was asked is asleep as before.
+  // OTR_MEMORY_…, any of them: memory goes back to the system or the GPUs, and comes again: see the ABI. Errors: kBusy, of
+  // sleep(); kUnsupported with worker processes; kOutOfMemory, of wake(), after which what was asked is asleep as before.
   Status sleep(uint32_t what);
   Status wake(uint32_t what);
-  // The cached pages of the longest beginning of `tokens` that a worker has, as runtime/kv_export.h lays them out; returns the tokens that
-  // they cover, and what `bytes` needs to hold in *size. kInvalidArgument: it is smaller; kBusy and as the ABI says.
+  // The cached pages of the longest beginning of `tokens` that a worker has, as runtime/kv_export.h lays them out; returns the
+  // tokens that they cover, and what `bytes` needs to hold in *size. kInvalidArgument: it is smaller; kBusy and as the ABI
+  // says.
   Result<size_t> export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size);
   // Into every worker's prefix cache. Returns the tokens that all of them have then. Errors: as open_kv.
   Result<size_t> import_kv(std::span<const std::byte> bytes);
-  // What is unfinished, or finished and not taken, with `user` bytes of the caller's, to a file; and into an engine that has nothing.
-  // Errors: kInvalidArgument: it keeps none; kIoError; kBusy; as CheckpointFile.
+  // What is unfinished, or finished and not taken, with `user` bytes of the caller's, to a file; and into an engine that has
+  // nothing. Errors: kInvalidArgument: it keeps none; kIoError; kBusy; as CheckpointFile.
   Status save_checkpoint(const std::string& path, std::span<const std::byte> user);
   Status load_checkpoint(const std::string& path);
   // kTimeout, kIdle, or kInvalidHandle when the engine is shut down meanwhile. timeout_ms < 0: no limit.
   Result<std::unique_ptr<Sequence>> wait(int64_t timeout_ms);
   std::string stats_json() const;
   const RequestLimits& limits() const { return limits_; }
-  std::string plan_text() const;  // why workers draft for others, or do not; "": there was no choice
-  PaceStats pace_stats() const;   // of all workers
+  std::string plan_text() const;                         // why workers draft for others, or do not; "": there was no choice
+  PaceStats pace_stats() const;                          // of all workers
   PaceClock* pace_clock() { return pace_clock_.get(); }  // null: it is not paced
-  HistoryStore* history() { return history_.get(); }  // null: none is kept
+  HistoryStore* history() { return history_.get(); }     // null: none is kept
   // Ends the workers' threads and wakes every waiter. Called by the destructor; may be called before.
   void shutdown();
 

@@ -1,5 +1,5 @@
-// What an engine owes, to a file and from one. Workers report what their samples accept, after every tick; the ledger has it when they
-// do, so that a checkpoint holds up nobody.
+// What an engine owes, to a file and from one. Workers report what their samples accept, after every tick; the ledger has it
+// when they do, so that a checkpoint holds up nobody.
 #include <new>
 #include <utility>
 
@@ -7,8 +7,8 @@
 
 namespace otr {
 
-// What a worker says, to the ledger. Where that has no memory the ledger is behind, and no checkpoint can be saved any more; samples do not
-// suffer. REQUIRES: mutex_ is held.
+// What a worker says, to the ledger. Where that has no memory the ledger is behind, and no checkpoint can be saved any more;
+// samples do not suffer. REQUIRES: mutex_ is held.
 void Engine::record(int32_t from, const WorkerReport& report) noexcept {
   try {
     note(from, report);
@@ -20,11 +20,13 @@ void Engine::record(int32_t from, const WorkerReport& report) noexcept {
 void Engine::note(int32_t from, const WorkerReport& report) {
   if (!ledger_status_.ok()) return;
   ledger_status_ = ledger_.append(from, report.progress, limits_.vocab_size);
-  report.given.for_each([&](const Sequence& s) {  // before what is dropped: who has lent a replica may have failed in the same tick
-    if (s.is_new_replica()) (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
-  });
+  report.given.for_each(
+      [&](const Sequence& s) {  // before what is dropped: who has lent a replica may have failed in the same tick
+        if (s.is_new_replica()) (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
+      });
   report.finished.for_each([&](const Sequence& s) {
-    if (ledger_status_.ok()) ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error, true).status();  // see Race
+    if (ledger_status_.ok())
+      ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error, true).status();  // see Race
   });
   report.dropped.for_each([&](const Sequence& s) {
     if (ledger_status_.ok()) ledger_status_ = ledger_.drop(from, s.group->id, s.sample);
@@ -45,10 +47,8 @@ Result<CheckpointIdentity> Engine::checkpoint_identity() {
   }
   OTR_ASSIGN_OR_RETURN(const uint64_t digest, weights_digest());
   const std::lock_guard<std::mutex> lock(mutex_);
-  return CheckpointIdentity{.isa = isa(),
-                            .library = otr_version(),
-                            .weights_digest = digest,
-                            .weight_version = weight_version_};
+  return CheckpointIdentity{
+      .isa = isa(), .library = otr_version(), .weights_digest = digest, .weight_version = weight_version_};
 }
 
 Status Engine::save_checkpoint(const std::string& path, std::span<const std::byte> user) {
@@ -58,7 +58,8 @@ Status Engine::save_checkpoint(const std::string& path, std::span<const std::byt
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (ledger_status_.code() == StatusCode::kOutOfMemory) {
-      return Status(StatusCode::kOutOfMemory, "there was no memory for the checkpoint's ledger: this engine saves no more checkpoints");
+      return Status(StatusCode::kOutOfMemory,
+                    "there was no memory for the checkpoint's ledger: this engine saves no more checkpoints");
     }
     OTR_RETURN_IF_ERROR(ledger_status_);
     copy = copy_ledger(ledger_, user);
@@ -72,7 +73,8 @@ Status Engine::load_checkpoint(const std::string& path) {
   OTR_ASSIGN_OR_RETURN(const CheckpointFile file, CheckpointFile::read(path));
   OTR_ASSIGN_OR_RETURN(auto groups, file.restore(identity, limits_));
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (outstanding_ > 0) return Status(StatusCode::kBusy, std::to_string(outstanding_) + " samples are outstanding: take them or cancel them");
+  if (outstanding_ > 0)
+    return Status(StatusCode::kBusy, std::to_string(outstanding_) + " samples are outstanding: take them or cancel them");
   if (placement_.all_gone()) return Status(StatusCode::kLost, "every worker process is lost");
   std::vector<Restored> restored;
   restored.reserve(groups.size());
@@ -87,8 +89,8 @@ Status Engine::load_checkpoint(const std::string& path) {
   return {};
 }
 
-// As the first half of enqueue(): whatever needs memory, and nothing that anybody sees. Where there is none, nothing is left of it.
-// REQUIRES: mutex_ is held.
+// As the first half of enqueue(): whatever needs memory, and nothing that anybody sees. Where there is none, nothing is left of
+// it. REQUIRES: mutex_ is held.
 Engine::Restored Engine::open_restored(std::vector<CheckpointFile::Sample> samples) {
   const std::shared_ptr<Group> group = samples.front().sequence->group;
   Restored r;

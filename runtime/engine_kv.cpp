@@ -1,4 +1,5 @@
-// Pages out of an engine and into it. The workers are at rest meanwhile, so the caller's thread may use their pools and threads.
+// Pages out of an engine and into it. The workers are at rest meanwhile, so the caller's thread may use their pools and
+// threads.
 #include <cstring>
 
 #include "runtime/engine.h"
@@ -70,10 +71,10 @@ Result<KvIdentity> Engine::kv_identity() {
   OTR_ASSIGN_OR_RETURN(const uint64_t digest, weights_digest());
   const std::lock_guard<std::mutex> lock(mutex_);
   return KvIdentity{.layout = first_worker().target().kv_layout(),
-          .isa = isa(),
-          .library = otr_version(),
-          .weights_digest = digest,
-          .weight_version = weight_version_};
+                    .isa = isa(),
+                    .library = otr_version(),
+                    .weights_digest = digest,
+                    .weight_version = weight_version_};
 }
 
 Status Engine::check_pages_readable() const {
@@ -105,7 +106,8 @@ Result<size_t> Engine::export_kv(std::span<const int32_t> tokens, std::span<std:
   std::vector<Element> transfer(best.ids.size() * static_cast<size_t>(layout.page_elements()));
   OTR_RETURN_IF_ERROR(best.target->read_pages(best.ids, transfer.data()));
   if (!transfer.empty()) {
-    std::memcpy(bytes.data() + sizeof(KvHeader) + covered * sizeof(int32_t), transfer.data(), transfer.size() * sizeof(Element));
+    std::memcpy(bytes.data() + sizeof(KvHeader) + covered * sizeof(int32_t), transfer.data(),
+                transfer.size() * sizeof(Element));
   }
   OTR_ASSIGN_OR_RETURN(const KvIdentity identity, kv_identity());
   seal_kv(identity, tokens.first(covered), bytes.first(*size));
@@ -143,7 +145,8 @@ Result<size_t> Engine::import_pages(std::span<const int32_t> tokens, const Eleme
   cache.match(tokens, static_cast<int32_t>(num_pages), &ids);
   const size_t known = ids.size();
   while (ids.size() < num_pages && cache.num_available() > 0) ids.push_back(cache.allocate());
-  OTR_RETURN_IF_ERROR(target->write_pages(std::span(ids).subspan(known), transfer + known * static_cast<size_t>(target->kv_layout().page_elements())));
+  OTR_RETURN_IF_ERROR(target->write_pages(std::span(ids).subspan(known),
+                                          transfer + known * static_cast<size_t>(target->kv_layout().page_elements())));
   cache.insert(tokens, ids, static_cast<int32_t>(ids.size()));
   return ids.size();
 }

@@ -24,29 +24,33 @@ Status check_process_options(const EngineOptions& o) {
   if (!n.library.empty() && o.num_workers < 2) return unsupported("NCCL: there is one worker process alone");
   constexpr int32_t kShare = PageNet::kTimeoutShare;
   if (!n.library.empty() && o.worker_timeout_ms < kShare) {
-    return invalid_argument("worker_timeout_ms " + std::to_string(o.worker_timeout_ms) + " must be at least " + std::to_string(kShare) +
-                            " with an nccl_library");
+    return invalid_argument("worker_timeout_ms " + std::to_string(o.worker_timeout_ms) + " must be at least " +
+                            std::to_string(kShare) + " with an nccl_library");
   }
   if (!n.library.empty() && n.patience_ms > o.worker_timeout_ms / kShare) {
-    return invalid_argument("nccl_timeout_ms " + std::to_string(n.patience_ms) + " must be at most " + std::to_string(o.worker_timeout_ms / kShare) +
-                            ", which is worker_timeout_ms / " + std::to_string(kShare));
+    return invalid_argument("nccl_timeout_ms " + std::to_string(n.patience_ms) + " must be at most " +
+                            std::to_string(o.worker_timeout_ms / kShare) + ", which is worker_timeout_ms / " +
+                            std::to_string(kShare));
   }
   if (n.id && (n.first_rank < 0 || n.num_ranks < n.first_rank || n.num_ranks - n.first_rank < o.num_workers)) {
-    return invalid_argument("nccl_first_rank " + std::to_string(n.first_rank) + " and " + std::to_string(o.num_workers) + " workers are not ranks of " +
-                            std::to_string(n.num_ranks));
+    return invalid_argument("nccl_first_rank " + std::to_string(n.first_rank) + " and " + std::to_string(o.num_workers) +
+                            " workers are not ranks of " + std::to_string(n.num_ranks));
   }
-  if (!o.custom_drafters.empty() || o.device.kernels != nullptr) return unsupported("drafters and kernels of the program's own in worker processes");
+  if (!o.custom_drafters.empty() || o.device.kernels != nullptr)
+    return unsupported("drafters and kernels of the program's own in worker processes");
   if (o.dial.on()) return unsupported("an acceptance dial in worker processes");
   if (!o.pace) return {};
-  if (o.pace->scale == 0) return invalid_argument("pace with worker_processes needs a time scale: time cannot stand still for other processes");
+  if (o.pace->scale == 0)
+    return invalid_argument("pace with worker_processes needs a time scale: time cannot stand still for other processes");
   // Who holds a pass that long says nothing meanwhile.
   const double rows = o.max_batch + o.prefill_chunk, pass_ms = o.pace->scale * o.pace->target.verify_ms(o.max_batch, rows, 0);
   if (2 * pass_ms < o.worker_timeout_ms) return {};
-  return invalid_argument("a paced pass may take " + std::to_string(std::llround(pass_ms)) + " ms, and worker_timeout_ms is less than twice that");
+  return invalid_argument("a paced pass may take " + std::to_string(std::llround(pass_ms)) +
+                          " ms, and worker_timeout_ms is less than twice that");
 }
 
-// What all processes have alike. The engine's own worker has loaded the models and measured the costs; it keeps out of the way from now
-// on. On GPUs the first process measures costs, and how many pages there is room for.
+// What all processes have alike. The engine's own worker has loaded the models and measured the costs; it keeps out of the way
+// from now on. On GPUs the first process measures costs, and how many pages there is room for.
 WorkerSetup Engine::process_setup(const WorkerOptions& w) {
   const Worker& model = first_worker();
   WorkerSetup s;
@@ -101,7 +105,9 @@ Status Engine::add_processes(const WorkerOptions& w) {
                    .setup = process_setup(w),
                    .host = this};
   drafts_history_ = p.setup.history != HistoryContent::kNone;
-  if (options_.num_draft_workers > 0) accounts_.assign(static_cast<size_t>(num_workers), LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch, options_.proofs))));
+  if (options_.num_draft_workers > 0)
+    accounts_.assign(static_cast<size_t>(num_workers),
+                     LinkAccount(static_cast<uint32_t>(link_capacity(options_.max_batch, options_.proofs))));
   for (int32_t i = 0; i < num_workers; ++i) {
     const WorkerShare share(options_, w.speculation.policy, i);
     p.setup.index = i;
@@ -123,8 +129,10 @@ Status Engine::add_processes(const WorkerOptions& w) {
 void Engine::make_net() {
   auto spare = std::make_shared<SpareId>([library = options_.nccl.library] { return make_nccl_id(library); },
                                          std::chrono::milliseconds(options_.nccl.patience_ms));
-  NetOptions o{.make_id = [spare = std::move(spare)] { return spare->take(); }, .first_id = options_.nccl.id,
-               .num_ranks = options_.nccl.num_ranks, .first_rank = options_.nccl.first_rank};
+  NetOptions o{.make_id = [spare = std::move(spare)] { return spare->take(); },
+               .first_id = options_.nccl.id,
+               .num_ranks = options_.nccl.num_ranks,
+               .first_rank = options_.nccl.first_rank};
   net_.emplace(options_.num_workers, std::move(o), [this](int32_t worker, const NetOrder& order) {
     WireBytes bytes;
     encode_net_order(order, &bytes);
@@ -138,8 +146,8 @@ Status Engine::process_net(int32_t worker, WireView payload) {
   return net_ ? net_->news(worker, news) : bad_input("there is no net");
 }
 
-// On GPUs the first one by itself: what it has found, pages and costs, the others, and its own successors, are told. What one worker can
-// run, all can.
+// On GPUs the first one by itself: what it has found, pages and costs, the others, and its own successors, are told. What one
+// worker can run, all can.
 Status Engine::begin_processes() {
   auto first = processes_.begin();
   if (on_gpu_processes()) {
@@ -155,7 +163,8 @@ Status Engine::begin_processes() {
   return {};
 }
 
-// Processes draft from what the history was when the last group came. Where there is no room to say it, they draft from what they had.
+// Processes draft from what the history was when the last group came. Where there is no room to say it, they draft from what
+// they had.
 void Engine::share_history() try {
   if (!drafts_history_) return;
   const std::shared_ptr<const HistoryIndex> index = history_->index();
@@ -198,7 +207,8 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
   // A sample that ends with this very report does not race.
   const auto ends = [from](const SampleName& name) {
     const auto is_it = [&name](const auto& other) { return other.group == name.group && other.sample == name.sample; };
-    return std::any_of(from->finished.begin(), from->finished.end(), is_it) || std::any_of(from->dropped.begin(), from->dropped.end(), is_it);
+    return std::any_of(from->finished.begin(), from->finished.end(), is_it) ||
+           std::any_of(from->dropped.begin(), from->dropped.end(), is_it);
   };
   counted_before_[static_cast<size_t>(worker)].replicas -= static_cast<int64_t>(std::erase_if(from->replicas, ends));
   OTR_RETURN_IF_ERROR(ledger_.append(worker, from->progress, limits_.vocab_size));
@@ -231,17 +241,20 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
     stats.add(*from->stats);
     if (trace_ != nullptr) stats.trace_error = trace_->error();
   }
-  follow_up(worker, from->load, &report);  // what was right of it counts
+  follow_up(worker, from->load, &report);                         // what was right of it counts
   if (trace_ != nullptr && unfinished_.empty()) trace_->flush();  // whoever takes the last sample finds it complete
   return ended.ok() ? given : ended;
 }
 
 // A worker drafts for others, or has somebody draft for it: what they say goes through here, checked and unchanged.
 Status Engine::process_links(int32_t worker, WireView payload) {
-  OTR_ASSIGN_OR_RETURN(const LinkMessage message,
-                       decode_link(payload, {.start = {.vocab_size = limits_.vocab_size, .context_limit = limits_.context_limit, .num_pages = limits_.num_pages},
-                                             .num_workers = options_.num_workers,
-                                             .capacity = static_cast<uint32_t>(link_capacity(options_.max_batch, options_.proofs))}));
+  OTR_ASSIGN_OR_RETURN(
+      const LinkMessage message,
+      decode_link(
+          payload,
+          {.start = {.vocab_size = limits_.vocab_size, .context_limit = limits_.context_limit, .num_pages = limits_.num_pages},
+           .num_workers = options_.num_workers,
+           .capacity = static_cast<uint32_t>(link_capacity(options_.max_batch, options_.proofs))}));
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool has_link = !accounts_.empty() && server_of(message.link) != message.link;
   const int32_t server = has_link ? server_of(message.link) : -1;
@@ -255,7 +268,8 @@ Status Engine::process_links(int32_t worker, WireView payload) {
 
 Status Engine::process_trace(int32_t worker, WireView payload) {
   if (trace_ == nullptr) return bad_input("it tells of ticks that nobody asked for");
-  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const int64_t now_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   return decode_ticks(payload, worker, now_ns, [this](const TraceTick& tick) { trace_->tick(tick); });
 }
 
@@ -282,7 +296,10 @@ Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) 
   }
   if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
   if (trace_ != nullptr && !s->group->is_score) {
-    trace_->sample({.worker = worker, .group = s->group->id, .sample = s->sample, .tokens = s->num_tokens() - s->num_prompt(),
+    trace_->sample({.worker = worker,
+                    .group = s->group->id,
+                    .sample = s->sample,
+                    .tokens = s->num_tokens() - s->num_prompt(),
                     .finish_reason = otr_finish_reason_text(s->finish_reason)});
   }
   to->finished.push(std::move(s));
@@ -302,7 +319,8 @@ Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* fil
   std::vector<std::unique_ptr<Sequence>> blocked;
   if (given.num_blocked > 0) {
     for (const LedgerSample& other : group->samples) {
-      const bool waits = !other.is_closed && !other.is_finished && other.worker == worker && other.num_accepted() == 0 && &other != sample;
+      const bool waits =
+          !other.is_closed && !other.is_finished && other.worker == worker && other.num_accepted() == 0 && &other != sample;
       if (waits) blocked.push_back(restore(*group, other));
     }
   }
@@ -313,7 +331,8 @@ Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* fil
   const int32_t to_worker = placement_.is_there(given.to) ? given.to : worker;
   std::unique_ptr<Sequence> s = restore(*group, *sample);
   s->goes_to = to_worker;
-  if (file->get() >= 0 && given.num_positions < s->num_tokens()) s->lease = std::make_shared<KvFile>(std::move(*file), given.num_positions);
+  if (file->get() >= 0 && given.num_positions < s->num_tokens())
+    s->lease = std::make_shared<KvFile>(std::move(*file), given.num_positions);
   if (given.parcel != 0 && net_ && to_worker != worker && given.num_positions < s->num_tokens()) {
     s->lease = std::make_shared<RemotePages>(worker, given.generation, given.parcel, given.num_positions);
   } else if (given.parcel != 0 && net_) {
@@ -328,12 +347,14 @@ Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* fil
 
 // Replicas that it has lent are made here, of what the ledger has; and those that it has dropped are gone.
 Status Engine::take_replicas(int32_t worker, ProcessReport* from, WorkerReport* to) {
-  OTR_RETURN_IF_ERROR(take_each(&from->dropped, [&](const SampleName& name) { return ledger_.drop(worker, name.group, name.sample); }));
+  OTR_RETURN_IF_ERROR(
+      take_each(&from->dropped, [&](const SampleName& name) { return ledger_.drop(worker, name.group, name.sample); }));
   if (!from->lent) return from->replicas.empty() ? Status() : bad_input("it lends what nobody asked for");
   const Lending& lending = lending_[static_cast<size_t>(from->lent->to)];
   if (!lending.asked || lending.from != worker) return bad_input("it lends to whom it was not told to");
   if (from->lent->rung != lending.rung) return bad_input("it lends of another rung than it was told to");
-  OTR_RETURN_IF_ERROR(take_each(&from->replicas, [&](const SampleName& name) { return take_replica(worker, *from->lent, name, to); }));
+  OTR_RETURN_IF_ERROR(
+      take_each(&from->replicas, [&](const SampleName& name) { return take_replica(worker, *from->lent, name, to); }));
   to->lent = from->lent;
   return {};
 }
@@ -342,8 +363,10 @@ Status Engine::take_replica(int32_t worker, const Lend& lent, const SampleName& 
   const LedgerGroup* group = ledger_.find(name.group);
   const LedgerSample* sample = group != nullptr ? group->find(name.sample) : nullptr;
   const bool is_there = sample != nullptr && sample->is_at(worker) && !sample->is_finished;
-  if (!is_there && !ledger_.is_straggler(worker, name.group, name.sample)) return bad_input("it lends a sample that it does not have");
-  if (is_there && (group->group->is_score || sample->num_accepted() == 0)) return bad_input("it lends a sample that cannot race");
+  if (!is_there && !ledger_.is_straggler(worker, name.group, name.sample))
+    return bad_input("it lends a sample that it does not have");
+  if (is_there && (group->group->is_score || sample->num_accepted() == 0))
+    return bad_input("it lends a sample that cannot race");
   if (!is_there || sample->is_at(lent.to) || !placement_.is_there(lent.to)) {
     --counted_before_[static_cast<size_t>(worker)].replicas;
     return {};
@@ -357,7 +380,8 @@ Status Engine::take_replica(int32_t worker, const Lend& lent, const SampleName& 
   return {};
 }
 
-// What the report has brought of samples whose replicas leap, to all others that have one. Out of memory, they find it themselves.
+// What the report has brought of samples whose replicas leap, to all others that have one. Out of memory, they find it
+// themselves.
 void Engine::pass_leaps(int32_t worker) try {
   for (const ProgressSegment& p : ledger_.leaps()) {
     const LedgerGroup* group = ledger_.find(p.group);
@@ -365,7 +389,9 @@ void Engine::pass_leaps(int32_t worker) try {
     if (sample == nullptr || sample->is_finished || sample->replicas.empty()) continue;
     Progress news;
     news.segments.push_back(p);
-    const auto copy = [&p](const auto& from, auto* to) { to->assign(from.begin() + p.first, from.begin() + p.first + p.count); };
+    const auto copy = [&p](const auto& from, auto* to) {
+      to->assign(from.begin() + p.first, from.begin() + p.first + p.count);
+    };
     copy(sample->tokens, &news.tokens);
     copy(sample->logprobs, &news.logprobs);
     copy(sample->raw_logprobs, &news.raw_logprobs);

@@ -10,11 +10,11 @@
 namespace otr {
 namespace {
 
-constexpr double kFirstKeepRate = 0.8;  // before anything was drafted
+constexpr double kFirstKeepRate = 0.8;    // before anything was drafted
 constexpr double kFirstLookupRate = 0.3;  // likewise, of a drafter that looks up
-constexpr int32_t kMostReplicas = 16;  // of a worker, b_max
+constexpr int32_t kMostReplicas = 16;     // of a worker, b_max
 constexpr int32_t kMostRungs = 32, kTried = std::numeric_limits<int32_t>::max();
-constexpr double kFirstContext = 512;   // before anything was decoded
+constexpr double kFirstContext = 512;  // before anything was decoded
 
 // Workers that divide a batch: each runs its share, at the same time.
 CostModel shared_by(CostModel cost, int32_t num_workers) {
@@ -125,8 +125,9 @@ void Engine::plan_roles() {
     q.verifiers = {{n, shared_by(cost, n)}, {n - drafting, shared_by(cost, n - drafting)}};
     const double p = seen.drafting.drafted_tokens > 0 ? seen.drafting.keep_rate() : keep_rate(seen.spec.drafters[model]);
     q.drafters = {{.name = draft_model_, .has_model = true, .cost = cost, .p = p}};
-    q.context = samples > 0 ? (static_cast<double>(seen.prefill_tokens) + static_cast<double>(seen.generated_tokens) / 2) / samples
-                            : kFirstContext;
+    q.context = samples > 0
+                    ? (static_cast<double>(seen.prefill_tokens) + static_cast<double>(seen.generated_tokens) / 2) / samples
+                    : kFirstContext;
     q.most = kWidestWindow;
     q.form = plan_form(policy);
     q.may_be_plain = policy.kind == PolicyKind::kAuto && !options_.always_decouples;
@@ -135,7 +136,8 @@ void Engine::plan_roles() {
     const Plan plan = make_plan(q, &considered);
     roles.decoupled = plan.drafter >= 0 && plan.setting.mode == DraftMode::kDecoupled;
     for (const Plan& other : considered) {
-      if (other.setting.mode == DraftMode::kDecoupled && other.drafter >= 0) roles.setting.window = std::max(1, other.setting.window);
+      if (other.setting.mode == DraftMode::kDecoupled && other.drafter >= 0)
+        roles.setting.window = std::max(1, other.setting.window);
     }
     plan_text_ = explain(q, plan, considered);
   }
@@ -144,8 +146,8 @@ void Engine::plan_roles() {
   assign_roles();
 }
 
-// Whoever drafts for others has no samples of its own, as long as somebody is there to verify; whose drafter is lost for ever drafts
-// itself.
+// Whoever drafts for others has no samples of its own, as long as somebody is there to verify; whose drafter is lost for ever
+// drafts itself.
 void Engine::assign_roles() {
   const int32_t n = options_.num_workers, drafting = options_.num_draft_workers;
   bool verifies = false;
@@ -158,8 +160,9 @@ void Engine::assign_roles() {
   }
 }
 
-// Rungs of the replicas that a sample may have, the best first. Policy specactor: 1 + a drafter (algorithm 3), by the speed alone of
-// those that find something. Other policies draft with all they have: their replicas differ in nothing but what they have tried.
+// Rungs of the replicas that a sample may have, the best first. Policy specactor: 1 + a drafter (algorithm 3), by the speed
+// alone of those that find something. Other policies draft with all they have: their replicas differ in nothing but what they
+// have tried.
 void Engine::plan_races() {
   rungs_.clear();
   if (race_ == RaceMode::kOff) return;
@@ -179,21 +182,25 @@ void Engine::plan_races() {
   for (int32_t d = 0; d < static_cast<int32_t>(policy.drafters.size()); ++d) {
     const std::string& name = policy.drafters[static_cast<size_t>(d)];
     const CostModel& cost = costs_[static_cast<size_t>(d)];
-    const bool has_model = cost.draft_ms(1, 0) > 0, finds_nothing = name == "history" && (history_ == nullptr || history_->index() == nullptr);
+    const bool has_model = cost.draft_ms(1, 0) > 0,
+               finds_nothing = name == "history" && (history_ == nullptr || history_->index() == nullptr);
     if (finds_nothing || (!draft_model_.empty() && name == draft_model_ + ".decoupled")) continue;
-    q.drafters.push_back({.name = name, .has_model = has_model, .cost = cost,
-                          .p = keep_rate(seen.spec.drafters[static_cast<size_t>(d)], has_model ? kFirstKeepRate : kFirstLookupRate)});
+    q.drafters.push_back(
+        {.name = name,
+         .has_model = has_model,
+         .cost = cost,
+         .p = keep_rate(seen.spec.drafters[static_cast<size_t>(d)], has_model ? kFirstKeepRate : kFirstLookupRate)});
     drafters.push_back(d);
   }
   for (const int32_t at : ladder_order(q, 0, 1)) rungs_.push_back(1 + drafters[static_cast<size_t>(at)]);
 }
 
-// A worker that has nothing to run gets replicas of another one's samples: of a rung that they lack, and that the fewest workers have.
-// Where nobody is idle, who races gets more of its rung.
+// A worker that has nothing to run gets replicas of another one's samples: of a rung that they lack, and that the fewest
+// workers have. Where nobody is idle, who races gets more of its rung.
 void Engine::start_races() {
   const bool each_its_drafter = first_worker().speculator().policy().kind == PolicyKind::kSpecactor;
   const int32_t first = roles_.decoupled ? options_.num_draft_workers : 0;  // who drafts for others is never free
-  std::array<int32_t, kMostRungs> have{};  // workers, by rung
+  std::array<int32_t, kMostRungs> have{};                                   // workers, by rung
   int32_t idle = Placement::kNobody;
   for (int32_t w = 0; w < options_.num_workers; ++w) {
     Lending& lending = lending_[static_cast<size_t>(w)];
@@ -215,7 +222,9 @@ void Engine::start_races() {
 }
 
 bool Engine::start_race(int32_t to, int32_t rung) {
-  const auto lends = [this, to, rung](int32_t w) { return w != to && (lending_[static_cast<size_t>(w)].lacks >> rung & 1) == 0; };
+  const auto lends = [this, to, rung](int32_t w) {
+    return w != to && (lending_[static_cast<size_t>(w)].lacks >> rung & 1) == 0;
+  };
   const int32_t from = placement_.busiest(lends);
   if (from == Placement::kNobody) return false;
   Lending& lending = lending_[static_cast<size_t>(to)];

@@ -1,5 +1,5 @@
-// Memory that an engine does without between two rollouts. The workers are at rest while it goes and comes, and as long as some of it is
-// away, so the callers' threads may see to it.
+// Memory that an engine does without between two rollouts. The workers are at rest while it goes and comes, and as long as some
+// of it is away, so the callers' threads may see to it.
 #include <utility>
 
 #include "runtime/engine.h"
@@ -36,7 +36,8 @@ Status Engine::wait_until_done(std::unique_lock<std::mutex>* lock) {
   at_rest_changed_.wait(*lock, [this] { return stop_ || !unfinished_.empty() || at_rest(); });
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   if (unfinished_.empty()) return {};
-  return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
+  return Status(StatusCode::kBusy,
+                "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
 }
 
 // Keeps the workers from ticking until resume_workers(). REQUIRES: likewise; enqueue() refuses.
@@ -49,9 +50,11 @@ Status Engine::stop_workers(std::unique_lock<std::mutex>* lock) {
 
 // kBusy, with what is to be done, where memory that samples need is away. REQUIRES: mutex_ is held.
 Status Engine::check_awake(uint32_t needed) const {
-  if ((asleep_ & needed & OTR_MEMORY_WEIGHTS) != 0) return Status(StatusCode::kBusy, "the weights are asleep: wake them and put them first");
+  if ((asleep_ & needed & OTR_MEMORY_WEIGHTS) != 0)
+    return Status(StatusCode::kBusy, "the weights are asleep: wake them and put them first");
   if ((asleep_ & needed & OTR_MEMORY_KV) != 0) return Status(StatusCode::kBusy, "the KV pages are asleep: wake them first");
-  if (weights_lost_ && (needed & OTR_MEMORY_WEIGHTS) != 0) return Status(StatusCode::kBusy, "the weights were lost in sleep: put and commit them first");
+  if (weights_lost_ && (needed & OTR_MEMORY_WEIGHTS) != 0)
+    return Status(StatusCode::kBusy, "the weights were lost in sleep: put and commit them first");
   return {};
 }
 

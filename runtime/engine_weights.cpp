@@ -1,5 +1,5 @@
-// New weights for a live engine. The workers are at rest from begin to commit, so the callers' threads may write what they read, and use
-// the first one's thread pool.
+// New weights for a live engine. The workers are at rest from begin to commit, so the callers' threads may write what they
+// read, and use the first one's thread pool.
 #include "runtime/engine.h"
 
 namespace otr {
@@ -51,8 +51,8 @@ Status Engine::commit_weights() {
   for (const auto& worker : workers_) {
     const auto& missing = worker->target().missing_weights();
     if (missing.empty()) continue;
-    return invalid_argument("the weights were lost in sleep, and " + std::to_string(missing.size()) + " tensors were not put since, '" +
-                            *missing.begin() + "' among them");
+    return invalid_argument("the weights were lost in sleep, and " + std::to_string(missing.size()) +
+                            " tensors were not put since, '" + *missing.begin() + "' among them");
   }
   for (const auto& worker : workers_) worker->target().weights_changed();  // owners come before those who share
   for (const auto& process : processes_) process->weights_changed();       // which they have seen change

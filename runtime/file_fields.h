@@ -59,7 +59,8 @@ void put_text(const std::string& text, char (&field)[kSize]) {
 template <size_t kSize>
 std::string text_of(const char (&field)[kSize]) {
   std::string text(field, ::strnlen(field, kSize));
-  std::replace_if(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;
 }
 

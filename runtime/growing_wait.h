@@ -1,5 +1,6 @@
-// GrowingWait: how long to wait for what rings no bell, such as room in another worker's queue: from a microsecond on twice as long each time, up
-// to a millisecond. So what comes soon is seen about as late again at most as it took, and what does not costs a thousand looks a second.
+// GrowingWait: how long to wait for what rings no bell, such as room in another worker's queue: from a microsecond on twice as
+// long each time, up to a millisecond. So what comes soon is seen about as late again at most as it took, and what does not
+// costs a thousand looks a second.
 //
 // Single-threaded. Milliseconds.
 #pragma once

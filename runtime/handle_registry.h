@@ -1,5 +1,5 @@
-// HandleRegistry: handles that can be checked. What callers hold is an index and a generation in the shape of a pointer, never an
-// address: a destroyed or invented handle is found out instead of followed.
+// HandleRegistry: handles that can be checked. What callers hold is an index and a generation in the shape of a pointer, never
+// an address: a destroyed or invented handle is found out instead of followed.
 //
 // Thread safety: every function may be called from any thread. lookup() shares ownership, so an object that another thread
 // destroys meanwhile lives until the call that uses it returns.
@@ -17,7 +17,8 @@ namespace otr {
 template <typename T, typename Handle, uintptr_t kKind>
 class HandleRegistry {
  public:
-  // Room for an object that is still to come: fill() cannot fail. Where it does not come, the room is given back. No handle is valid before.
+  // Room for an object that is still to come: fill() cannot fail. Where it does not come, the room is given back. No handle is
+  // valid before.
   class Place {
    public:
     explicit Place(HandleRegistry* registry) : registry_(*registry), index_(registry->reserve()) {}
@@ -89,7 +90,8 @@ class HandleRegistry {
   }
 
   static Handle* encode(size_t index, uint32_t generation) {
-    return reinterpret_cast<Handle*>(static_cast<uintptr_t>(generation) << kGenerationShift | kKind << kKindShift | (index + 1));
+    return reinterpret_cast<Handle*>(static_cast<uintptr_t>(generation) << kGenerationShift | kKind << kKindShift |
+                                     (index + 1));
   }
   // The slot of a valid handle, else slots_.size(). REQUIRES: mutex_ held.
   size_t find(const Handle* handle) const {
@@ -102,8 +104,8 @@ class HandleRegistry {
   }
 
   mutable std::mutex mutex_;
-  std::vector<Slot> slots_;    // guarded by mutex_
-  std::vector<size_t> free_;   // guarded by mutex_
+  std::vector<Slot> slots_;   // guarded by mutex_
+  std::vector<size_t> free_;  // guarded by mutex_
 };
 
 }  // namespace otr

@@ -158,12 +158,14 @@ class FileReader {
     HistoryHeader header;
     if (file_.size() == 0) return bad_input(file_.path() + ": the file is empty");
     if (file_.size() < sizeof header) {
-      return invalid_argument(file_.path() + ": not a history file: it has " + std::to_string(file_.size()) + " bytes, and the header " +
-                              std::to_string(sizeof header));
+      return invalid_argument(file_.path() + ": not a history file: it has " + std::to_string(file_.size()) +
+                              " bytes, and the header " + std::to_string(sizeof header));
     }
     OTR_RETURN_IF_ERROR(read_at(0, &header, sizeof header));
-    if (std::memcmp(header.magic, kHistoryMagic, kMagicBytes) != 0) return invalid_argument(file_.path() + ": not a history file");
-    if (header.hash != hash_of(header)) return invalid_argument(file_.path() + ": not a history file, or its header is damaged");
+    if (std::memcmp(header.magic, kHistoryMagic, kMagicBytes) != 0)
+      return invalid_argument(file_.path() + ": not a history file");
+    if (header.hash != hash_of(header))
+      return invalid_argument(file_.path() + ": not a history file, or its header is damaged");
     if (header.version != kVersion) {
       return unsupported(file_.path() + ": version " + std::to_string(header.version) +
                          " of the format; this library reads version " + std::to_string(kVersion));

@@ -7,9 +7,9 @@
 //           u32 prompt tokens, u32 responses, u32 1 if there are log-probs, i32 prompt[]; for each response u32 tokens,
 //           f32 reward (NaN: unknown), i32 tokens[], f32 logprobs[]
 //
-// A frame that is damaged is left out, and reading goes on with the next one that is whole: a torn file costs speed. A frame that
-// cannot be read, for reasons of the system, is no damage: nothing of the file is taken then.
-// Thread safety: functions of their arguments.
+// A frame that is damaged is left out, and reading goes on with the next one that is whole: a torn file costs speed. A frame
+// that cannot be read, for reasons of the system, is no damage: nothing of the file is taken then. Thread safety: functions of
+// their arguments.
 #pragma once
 
 #include <cstdint>

@@ -74,19 +74,23 @@ Result<KvImport> open_kv(const KvIdentity& identity, std::span<const std::byte> 
   if (std::memcmp(h.magic, kPagesMagic, sizeof h.magic) != 0) return bad_input("these are no exported pages");
   if (h.hash != xxh64(&h, sizeof h - sizeof h.hash)) return bad_input("the header of the pages is damaged");
   if (h.format != kPagesFormat || h.element_bytes != sizeof(Element) || h.page_tokens != kPageTokens)
-    return unsupported("the pages are of format " + std::to_string(h.format) + "; this library reads format " + std::to_string(kPagesFormat));
+    return unsupported("the pages are of format " + std::to_string(h.format) + "; this library reads format " +
+                       std::to_string(kPagesFormat));
   OTR_RETURN_IF_ERROR(check_identity(identity, h));
   const size_t body = bytes.size() - sizeof h;
   if (h.num_tokens % kPageTokens != 0 || h.num_tokens > body / sizeof(int32_t) ||
       kv_export_bytes(identity.layout, h.num_tokens) != bytes.size()) {
-    return bad_input("the pages are cut: " + std::to_string(bytes.size()) + " bytes do not hold " + std::to_string(h.num_tokens) + " tokens");
+    return bad_input("the pages are cut: " + std::to_string(bytes.size()) + " bytes do not hold " +
+                     std::to_string(h.num_tokens) + " tokens");
   }
-  if (frame_sum(bytes.data() + sizeof h, body) != h.body_hash) return bad_input("the pages are damaged: their checksum is wrong");
+  if (frame_sum(bytes.data() + sizeof h, body) != h.body_hash)
+    return bad_input("the pages are damaged: their checksum is wrong");
   const std::span<const std::byte> tokens = bytes.subspan(sizeof h, h.num_tokens * sizeof(int32_t));
   for (size_t at = 0; at < tokens.size(); at += sizeof(int32_t)) {
     int32_t token;
     std::memcpy(&token, tokens.data() + at, sizeof token);
-    if (token < 0 || token >= vocab_size) return bad_input("token " + std::to_string(token) + " of the pages is outside the vocabulary");
+    if (token < 0 || token >= vocab_size)
+      return bad_input("token " + std::to_string(token) + " of the pages is outside the vocabulary");
   }
   return KvImport{.tokens = tokens, .pages = bytes.subspan(sizeof h + tokens.size())};
 }

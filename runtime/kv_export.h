@@ -4,8 +4,8 @@
 //   tokens  i32[num_tokens], num_tokens a multiple of 64
 //   pages   [num_tokens / 64] in the canonical form of page_transfer.h: bf16, row-major, whatever packing the path uses inside
 //
-// The numbers in a page depend on the weights, on the instruction-set path and on the library's version: what differs in one of them
-// is refused by name. Thread safety: functions of their arguments.
+// The numbers in a page depend on the weights, on the instruction-set path and on the library's version: what differs in one of
+// them is refused by name. Thread safety: functions of their arguments.
 #pragma once
 
 #include <cstddef>

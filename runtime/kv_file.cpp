@@ -40,8 +40,14 @@ OwnedFd write_kv_file(uint64_t name, std::span<const PageId> pages, int32_t num_
     munmap(map, size);
     return OwnedFd();
   }
-  KvFileHeader h{.magic = {}, .sequence = name, .num_positions = num_positions, .num_pages = static_cast<int64_t>(pages.size()),
-                 .page_elements = page_elements, .element_bytes = sizeof(Element), .sum = xxh64(data, body), .hash = 0};
+  KvFileHeader h{.magic = {},
+                 .sequence = name,
+                 .num_positions = num_positions,
+                 .num_pages = static_cast<int64_t>(pages.size()),
+                 .page_elements = page_elements,
+                 .element_bytes = sizeof(Element),
+                 .sum = xxh64(data, body),
+                 .hash = 0};
   std::memcpy(h.magic, kMagic, sizeof h.magic);
   h.hash = hash_of(h);
   std::memcpy(map, &h, sizeof h);
@@ -63,18 +69,22 @@ Status KvFile::map(uint64_t name, const KvLayout& layout) {
   page_elements_ = layout.page_elements();
   const size_t body = static_cast<size_t>(num_pages()) * static_cast<size_t>(page_elements_) * sizeof(Element);
   size_ = sizeof(KvFileHeader) + body;
-  if (fstat(file_.get(), &info) != 0 || info.st_size != static_cast<off_t>(size_)) return bad_input("keys and values: the file is of another size");
-  void* const mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_.get(), 0);  // shared ones of sealed files are refused by some kernels
+  if (fstat(file_.get(), &info) != 0 || info.st_size != static_cast<off_t>(size_))
+    return bad_input("keys and values: the file is of another size");
+  void* const mapped =
+      mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_.get(), 0);  // shared ones of sealed files are refused by some kernels
   if (mapped == MAP_FAILED) return Status(StatusCode::kOutOfMemory, "keys and values: the system refuses to map them");
   map_ = mapped;
   KvFileHeader h;
   std::memcpy(&h, map_, sizeof h);
-  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0 || h.hash != hash_of(h)) return bad_input("keys and values: the header is damaged");
-  if (h.sequence != name || h.num_positions != num_positions_ || h.num_pages != num_pages() || h.page_elements != page_elements_ ||
-      h.element_bytes != static_cast<int64_t>(sizeof(Element))) {
+  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0 || h.hash != hash_of(h))
+    return bad_input("keys and values: the header is damaged");
+  if (h.sequence != name || h.num_positions != num_positions_ || h.num_pages != num_pages() ||
+      h.page_elements != page_elements_ || h.element_bytes != static_cast<int64_t>(sizeof(Element))) {
     return bad_input("keys and values: they are another sequence's");
   }
-  if (h.sum != xxh64(static_cast<const std::byte*>(map_) + sizeof h, body)) return bad_input("keys and values: the pages are damaged");
+  if (h.sum != xxh64(static_cast<const std::byte*>(map_) + sizeof h, body))
+    return bad_input("keys and values: the pages are damaged");
   return {};
 }
 

@@ -1,6 +1,6 @@
-// KvFile: keys and values of a sequence on their way from one process to another: a file in memory, written whole and sealed by who gives
-// the sequence, so that nobody can change it any more; whoever goes on with the sequence maps it, and takes it only if its checksums and
-// its layout are right. The giver may be dead by then.
+// KvFile: keys and values of a sequence on their way from one process to another: a file in memory, written whole and sealed by
+// who gives the sequence, so that nobody can change it any more; whoever goes on with the sequence maps it, and takes it only
+// if its checksums and its layout are right. The giver may be dead by then.
 //
 //   header  KvFileHeader, whose last word is xxh64 of what is before it
 //   pages   [num_pages] in the canonical form of page_transfer.h

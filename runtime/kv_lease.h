@@ -1,15 +1,15 @@
 // KvLease: keys and values of a sequence that has been given away, as long as the worker that goes on with it has not got them.
 // Between threads they are LentPages, between processes a KvFile (kv_file.h).
 //
-// LentPages: pages that a worker lends to another. The pages of a sequence that has been given away stay where they are until the
-// worker that goes on with it has copied what it wants of them, or does not want them any more, or the lender needs them back:
-// what was not copied by then is computed anew.
+// LentPages: pages that a worker lends to another. The pages of a sequence that has been given away stay where they are until
+// the worker that goes on with it has copied what it wants of them, or does not want them any more, or the lender needs them
+// back: what was not copied by then is computed anew.
 //
 // Thread safety: all functions may be called from any thread. `source` and `lender` outlive every call of copy() and end(). A
 // lock keeps reading (copy, copy_layer, hold) and what ends it (end, revoke) apart, so a copy is to be of a bounded number of
-// pages, and revoke() waits for it. The rule by which pages are used again: `over_` becomes true under that lock alone, so while
-// nobody reads, and whoever has the lock looks at it before reading. So over() needs no lock and waits for nobody: once it is
-// true, nobody reads the pages or ever will.
+// pages, and revoke() waits for it. The rule by which pages are used again: `over_` becomes true under that lock alone, so
+// while nobody reads, and whoever has the lock looks at it before reading. So over() needs no lock and waits for nobody: once
+// it is true, nobody reads the pages or ever will.
 #pragma once
 
 #include <atomic>

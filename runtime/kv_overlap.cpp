@@ -15,9 +15,11 @@ void KvOverlap::begin_tick(double arrived_bytes) {
   waited_ = 0;
 }
 
-// Without a link's rate copying is this worker's own time: there is nothing beside which to compute. Captured programs run whole.
+// Without a link's rate copying is this worker's own time: there is nothing beside which to compute. Captured programs run
+// whole.
 bool KvOverlap::takes(const KvLease& lease) const {
-  return options_.link_bytes_per_second > 0 && !options_.whole_pages && size_ < kMost && lease.has_layers() && !target_.on_device();
+  return options_.link_bytes_per_second > 0 && !options_.whole_pages && size_ < kMost && lease.has_layers() &&
+         !target_.on_device();
 }
 
 ComingCopies KvOverlap::coming(int32_t more_pages) const {
@@ -29,7 +31,8 @@ ComingCopies KvOverlap::coming(int32_t more_pages) const {
 void KvOverlap::add(Sequence* s, int32_t first, int32_t count) { entries_[size_++] = {.s = s, .first = first, .count = count}; }
 
 bool KvOverlap::has(const Sequence& s) const {
-  return std::any_of(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(size_), [&s](const Entry& e) { return e.s == &s; });
+  return std::any_of(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(size_),
+                     [&s](const Entry& e) { return e.s == &s; });
 }
 
 int32_t KvOverlap::forget(const Sequence& s) {
@@ -59,7 +62,8 @@ void KvOverlap::before_layer(int32_t layer) {
   for (size_t i = 0; i < size_; ++i) {
     Entry& e = entries_[i];
     if (layer == options_.revoke_at_layer) e.s->lease->end();
-    const std::span<const PageId> to = std::span(e.s->copied).subspan(static_cast<size_t>(e.first), static_cast<size_t>(e.count));
+    const std::span<const PageId> to =
+        std::span(e.s->copied).subspan(static_cast<size_t>(e.first), static_cast<size_t>(e.count));
     e.lost = e.lost || !e.s->lease->copy_layer(layer, e.first, to, &target_);
     e.layers += !e.lost;
   }
@@ -69,7 +73,8 @@ void KvOverlap::before_layer(int32_t layer) {
 double KvOverlap::held_ms(double ms) {
   if (size_ == 0) return ms;
   double done = 0;
-  for (int32_t layer = 0; layer < num_layers(); ++layer) done = std::max(done, 1e3 * seconds_until(layer, arrived_at_pass_)) + ms / num_layers();
+  for (int32_t layer = 0; layer < num_layers(); ++layer)
+    done = std::max(done, 1e3 * seconds_until(layer, arrived_at_pass_)) + ms / num_layers();
   waited_ = 1e-3 * (done - ms);
   return done;
 }

@@ -1,10 +1,12 @@
-// KvOverlap: the last copies of a gap, that come while the pass which needs them is under way ("layer-wise overlap"): layer by layer,
-// layer l of all pages before layer l + 1, each before the pass comes to it. KvRebuild says which, by sched's rule (kv_split.h).
+// KvOverlap: the last copies of a gap, that come while the pass which needs them is under way ("layer-wise overlap"): layer by
+// layer, layer l of all pages before layer l + 1, each before the pass comes to it. KvRebuild says which, by sched's rule
+// (kv_split.h).
 //
-// Over a link that brings so many bytes a second a layer is waited for; by that rule in all never longer than the shortest tick of late. A paced worker computes
-// its passes in no time of its clock, so there copies are made at once, and the pass is held for as much longer.
-// A lease that ends in the middle loses its sequence's copies: what its rows read from there on is whatever stood on those pages, so nothing
-// that they found may be kept. Other rows never see it: a row reads its own sequence's pages alone.
+// Over a link that brings so many bytes a second a layer is waited for; by that rule in all never longer than the shortest tick
+// of late. A paced worker computes its passes in no time of its clock, so there copies are made at once, and the pass is held
+// for as much longer. A lease that ends in the middle loses its sequence's copies: what its rows read from there on is whatever
+// stood on those pages, so nothing that they found may be kept. Other rows never see it: a row reads its own sequence's pages
+// alone.
 //
 // A worker's: single-threaded. Nothing is allocated.
 #pragma once

@@ -85,9 +85,9 @@ void KvRebuild::begin_tick() {
   const double seconds = since_tick_.seconds();
   since_tick_ = PacedStopwatch(pace_);
   if (!throttled())
-    budget_ = std::max(target_->on_device() ? kMostDeviceBytesPerTick : kMostBytesPerTick, static_cast<double>(target_->page_bytes()));
-  else
-    budget_ = active_ ? budget_ + seconds * options_.link_bytes_per_second : 0;
+    budget_ = std::max(target_->on_device() ? kMostDeviceBytesPerTick : kMostBytesPerTick,
+                       static_cast<double>(target_->page_bytes()));
+  else budget_ = active_ ? budget_ + seconds * options_.link_bytes_per_second : 0;
   active_ = has_copied_ = false;
   early_in_ = std::numeric_limits<double>::infinity();
   overlap_.begin_tick(budget_);
@@ -147,7 +147,8 @@ void KvRebuild::undo(const KvOverlap::Entry& e) {
 void KvRebuild::begin_pass(std::span<const RowRun> runs) {
   for (size_t i = overlap_.size(); i-- > 0;) {
     const int32_t slot = overlap_[i].s->slot;
-    if (std::none_of(runs.begin(), runs.end(), [slot](const RowRun& run) { return run.slot == slot; })) undo(overlap_.remove(i));
+    if (std::none_of(runs.begin(), runs.end(), [slot](const RowRun& run) { return run.slot == slot; }))
+      undo(overlap_.remove(i));
   }
 }
 
@@ -225,12 +226,16 @@ RebuildRates KvRebuild::rates(const Sequence& s, bool copies_come) const {
   const double tokens_per_byte = kPageTokens / static_cast<double>(target_->page_bytes());
   const double copied = throttled() ? options_.link_bytes_per_second * tokens_per_byte : copied_.value();
   const double computed = computed_.value() > 0 ? computed_.value() : lease.speed().rows_per_second;
-  // To copy all that can be, the front is to be hopelessly slow. So too where there is no link: then this worker's own time goes into
-  // copying as into computing, and whatever is quicker does all of it.
+  // To copy all that can be, the front is to be hopelessly slow. So too where there is no link: then this worker's own time
+  // goes into copying as into computing, and whatever is quicker does all of it.
   const bool all = options_.mode == RebuildMode::kTransfer || (!throttled() && copied > computed);
-  return {.computed = all ? 1e-9 * copied : computed, .copied = copied, .least_tick = least_tick(lease), .chunk = chunk_,
+  return {.computed = all ? 1e-9 * copied : computed,
+          .copied = copied,
+          .least_tick = least_tick(lease),
+          .chunk = chunk_,
           .arrived = throttled() ? std::max(0.0, budget_ * tokens_per_byte) : 0,
-          .num_layers = overlap_.takes(lease) ? target_->kv_layout().num_layers : 1, .any_copied = any_copied};
+          .num_layers = overlap_.takes(lease) ? target_->kv_layout().num_layers : 1,
+          .any_copied = any_copied};
 }
 
 double KvRebuild::seconds_to_wait() const {

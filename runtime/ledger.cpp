@@ -127,7 +127,8 @@ void Ledger::open(std::span<const std::unique_ptr<Sequence>> sequences, int32_t 
   g.prompt.assign(first.tokens.begin(), end);
   g.samples.reserve(sequences.size());
   for (const auto& s : sequences) g.samples.push_back(ledger_sample(*s, worker));
-  std::sort(g.samples.begin(), g.samples.end(), [](const LedgerSample& a, const LedgerSample& b) { return a.sample < b.sample; });
+  std::sort(g.samples.begin(), g.samples.end(),
+            [](const LedgerSample& a, const LedgerSample& b) { return a.sample < b.sample; });
   g.num_open = static_cast<int32_t>(g.samples.size());
   groups_.emplace(first.group->id, std::move(g));
 }
@@ -136,10 +137,12 @@ Status Ledger::append(int32_t worker, const Progress& progress, int32_t vocab_si
   const size_t total = progress.tokens.size();
   leaps_.clear();
   if (has_leapt_) leaps_.reserve(progress.segments.size());  // else nothing has changed
-  if (progress.logprobs.size() != total || progress.raw_logprobs.size() != total) return bad_input("progress has arrays of different lengths");
+  if (progress.logprobs.size() != total || progress.raw_logprobs.size() != total)
+    return bad_input("progress has arrays of different lengths");
   size_t at = 0;
   for (const ProgressSegment& p : progress.segments) {
-    if (p.count < 1 || static_cast<size_t>(p.count) > total - at) return contradiction(p.group, p.sample, "has numbers that did not come");
+    if (p.count < 1 || static_cast<size_t>(p.count) > total - at)
+      return contradiction(p.group, p.sample, "has numbers that did not come");
     OTR_RETURN_IF_ERROR(append_segment(worker, p, at, progress, vocab_size));
     at += static_cast<size_t>(p.count);
   }
@@ -147,7 +150,8 @@ Status Ledger::append(int32_t worker, const Progress& progress, int32_t vocab_si
 }
 
 // Of a sample that races, what is known already is compared.
-Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t at, const Progress& progress, int32_t vocab_size) {
+Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t at, const Progress& progress,
+                              int32_t vocab_size) {
   LedgerSample* s = find(p.group, p.sample);
   if (s == nullptr || s->is_finished || !s->is_at(worker)) {
     if (is_straggler(worker, p.group, p.sample)) return {};
@@ -157,8 +161,9 @@ Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t a
   const int32_t known = s->raced ? std::min(s->num_accepted() - p.first, p.count) : 0;
   if (p.first < 0 || p.first + known > s->num_accepted() || known < 0 || (!s->raced && p.first != s->num_accepted()) ||
       p.count > most_accepted(g, *s) - p.first) {
-    return contradiction(p.group, p.sample, "has " + std::to_string(s->num_accepted()) + " tokens and cannot get " +
-                                                std::to_string(p.count) + " from " + std::to_string(p.first) + " on");
+    return contradiction(p.group, p.sample,
+                         "has " + std::to_string(s->num_accepted()) + " tokens and cannot get " + std::to_string(p.count) +
+                             " from " + std::to_string(p.first) + " on");
   }
   const bool is_score = g.group->is_score;
   for (size_t i = at; i < at + static_cast<size_t>(p.count); ++i) {
@@ -169,12 +174,15 @@ Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t a
   const auto same = [&](const auto& from, const auto& have) {
     return std::equal(have.begin() + p.first, have.begin() + p.first + known, from.begin() + static_cast<std::ptrdiff_t>(at));
   };
-  if (known > 0 && !(same(progress.tokens, s->tokens) && same(progress.logprobs, s->logprobs) && same(progress.raw_logprobs, s->raw_logprobs))) {
+  if (known > 0 && !(same(progress.tokens, s->tokens) && same(progress.logprobs, s->logprobs) &&
+                     same(progress.raw_logprobs, s->raw_logprobs))) {
     return contradiction(p.group, p.sample, "is not what another replica of it is");
   }
   if (known == p.count) return {};
   const std::ptrdiff_t begin = static_cast<std::ptrdiff_t>(at) + known, end = static_cast<std::ptrdiff_t>(at) + p.count;
-  const auto copy = [begin, end](const auto& from, auto* to) { to->insert(to->end(), from.begin() + begin, from.begin() + end); };
+  const auto copy = [begin, end](const auto& from, auto* to) {
+    to->insert(to->end(), from.begin() + begin, from.begin() + end);
+  };
   if (s->leaps) leaps_.push_back({.group = p.group, .sample = p.sample, .first = p.first + known, .count = p.count - known});
   if (!is_score) copy(progress.tokens, &s->tokens);
   copy(progress.logprobs, &s->logprobs);
@@ -196,9 +204,11 @@ Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr
     return contradiction(group, sample, "is not at the worker that ends it");
   }
   const LedgerGroup& g = groups_.at(group);
-  if (!can_end(g, *s, reason)) return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
+  if (!can_end(g, *s, reason))
+    return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
   if (reason == OTR_FINISH_ERROR && !is_last && lose(worker, group, sample)) return false;
-  s->error = error;  // what needs memory comes before the end: without it, nothing has changed but which replica counts as the sample
+  s->error =
+      error;  // what needs memory comes before the end: without it, nothing has changed but which replica counts as the sample
   if (worker != s->worker) *std::find(s->replicas.begin(), s->replicas.end(), worker) = std::exchange(s->worker, worker);
   decltype(stragglers_) late;
   for (const int32_t other : s->replicas) late.emplace(group, sample, other);

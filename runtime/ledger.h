@@ -1,14 +1,14 @@
-// Ledger: what is durable of every sample: its key, and what was accepted of it. A worker that is lost takes nothing with it: its
-// samples are queued again from here, and end with the same bits. A checkpoint is a ledger on disk.
+// Ledger: what is durable of every sample: its key, and what was accepted of it. A worker that is lost takes nothing with it:
+// its samples are queued again from here, and end with the same bits. A checkpoint is a ledger on disk.
 //
-// A group is opened when it is submitted, its samples grow by what workers report (Progress), finish, and are closed one by one; with
-// the last one the group goes. A sample in a race (race.h) is at several workers: the ledger has what the furthest of them has
-// accepted, and what others report of that must be the same; the first to finish ends it, and what the stragglers still say is ignored.
-// 12 bytes a token of a sample's limit are reserved when it is opened: append() and finish() allocate
+// A group is opened when it is submitted, its samples grow by what workers report (Progress), finish, and are closed one by
+// one; with the last one the group goes. A sample in a race (race.h) is at several workers: the ledger has what the furthest of
+// them has accepted, and what others report of that must be the same; the first to finish ends it, and what the stragglers
+// still say is ignored. 12 bytes a token of a sample's limit are reserved when it is opened: append() and finish() allocate
 // nothing but an error's text, and what leaps and races need.
 //
-// Thread safety: single-threaded; the engine guards it. Errors: kBadInput where a report contradicts the ledger; what came before
-// the contradiction is kept, the rest is not.
+// Thread safety: single-threaded; the engine guards it. Errors: kBadInput where a report contradicts the ledger; what came
+// before the contradiction is kept, the rest is not.
 #pragma once
 
 #include <algorithm>
@@ -54,10 +54,10 @@ struct Progress {
 struct LedgerSample {
   uint32_t sample = 0;
   uint64_t age = 0;
-  int32_t worker = 0;      // that it is at, or on its way to
+  int32_t worker = 0;                  // that it is at, or on its way to
   std::vector<int32_t> replicas = {};  // the other workers where it races
   bool raced = false, leaps = false;   // there are replicas, or were; they exchange what they find
-  int32_t max_tokens = 0;  // prompt + response at most
+  int32_t max_tokens = 0;              // prompt + response at most
   NoiseStream noise = {};
   std::vector<int32_t> tokens;                // accepted; of a score none
   std::vector<float> logprobs, raw_logprobs;  // of them
@@ -80,7 +80,8 @@ struct LedgerGroup {
   LedgerSample* find(uint32_t sample) { return const_cast<LedgerSample*>(std::as_const(*this).find(sample)); }
 };
 
-// A sequence that goes on from what was accepted, or a finished one with its result. The group's blocked samples are not touched.
+// A sequence that goes on from what was accepted, or a finished one with its result. The group's blocked samples are not
+// touched.
 std::unique_ptr<Sequence> restore(const LedgerGroup& group, const LedgerSample& sample);
 
 class Ledger {
@@ -91,10 +92,11 @@ class Ledger {
   Status append(int32_t worker, const Progress& progress, int32_t vocab_size);
   // What append() has added of samples whose replicas leap: their segments, with tokens that the ledger has now.
   std::span<const ProgressSegment> leaps() const { return leaps_; }
-  // A score that failed has no numbers: how far it had come depends on the chunks it ran in. False: the sample does not end with that,
-  // since another replica was first, or goes on where this one has failed. `is_last`: none goes on, though those that failed before may not
-  // have reported it yet.
-  Result<bool> finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error, bool is_last = false);
+  // A score that failed has no numbers: how far it had come depends on the chunks it ran in. False: the sample does not end
+  // with that, since another replica was first, or goes on where this one has failed. `is_last`: none goes on, though those
+  // that failed before may not have reported it yet.
+  Result<bool> finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error,
+                      bool is_last = false);
   // It, or its replica at `from`, goes to worker `to`. Samples that are not there are ignored.
   void move(uint64_t group, uint32_t sample, int32_t from, int32_t to);
   // A replica goes to worker `to`. False: the sample is over.
@@ -105,7 +107,9 @@ class Ledger {
   bool lose(int32_t worker, uint64_t group, uint32_t sample);
   // Replicas there of samples that are over: none is left. How many there were.
   int32_t lose_stragglers(int32_t worker);
-  bool is_straggler(int32_t worker, uint64_t group, uint32_t sample) const { return stragglers_.contains({group, sample, worker}); }
+  bool is_straggler(int32_t worker, uint64_t group, uint32_t sample) const {
+    return stragglers_.contains({group, sample, worker});
+  }
   // The result is somebody's, or abandoned. Samples that are not there are ignored.
   void close(uint64_t group, uint32_t sample);
 
@@ -116,7 +120,8 @@ class Ledger {
  private:
   LedgerSample* find(uint64_t group, uint32_t sample);
 
-  Status append_segment(int32_t worker, const ProgressSegment& segment, size_t at, const Progress& progress, int32_t vocab_size);
+  Status append_segment(int32_t worker, const ProgressSegment& segment, size_t at, const Progress& progress,
+                        int32_t vocab_size);
 
   std::map<uint64_t, LedgerGroup> groups_;
   std::multiset<std::tuple<uint64_t, uint32_t, int32_t>> stragglers_;  // group, sample, worker

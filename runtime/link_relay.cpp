@@ -95,7 +95,9 @@ Status LinkRelay::follow(const Relink& relink) {
 
 Status LinkRelay::receive(WireView payload) {
   const uint32_t capacity = static_cast<uint32_t>(options_.capacity);
-  OTR_ASSIGN_OR_RETURN(LinkMessage m, decode_link(payload, {.start = options_.limits, .num_workers = options_.num_workers, .capacity = capacity}));
+  OTR_ASSIGN_OR_RETURN(
+      LinkMessage m,
+      decode_link(payload, {.start = options_.limits, .num_workers = options_.num_workers, .capacity = capacity}));
   End* const end = find(m.link);
   if (end == nullptr) return bad_input("a message comes on a link that does not end here");
   if (m.generation != end->link->generation.load(std::memory_order_relaxed)) return {};
@@ -106,7 +108,8 @@ Status LinkRelay::receive(WireView payload) {
   std::move(m.opened.begin(), m.opened.end(), std::back_inserter(end->opened));
   end->verdicts.insert(end->verdicts.end(), m.verdicts.begin(), m.verdicts.end());
   end->drafts.insert(end->drafts.end(), m.drafts.begin(), m.drafts.end());
-  if (std::max({end->opened.size(), end->verdicts.size(), end->drafts.size()}) > capacity) return bad_input("more comes on a link than it has room for");
+  if (std::max({end->opened.size(), end->verdicts.size(), end->drafts.size()}) > capacity)
+    return bad_input("more comes on a link than it has room for");
   return {};
 }
 
@@ -130,10 +133,12 @@ void LinkRelay::collect(End* end) {
     was_full = pop_all(link.drafts.size(), &link.drafts, &end->room[LinkMessage::kDrafts], &message_.drafts);
     owes_ |= end->room[LinkMessage::kDrafts] > 0 && !link.drafts.empty();
   } else {
-    // Likewise: whatever verdict was there before, its request's opening was too. One that finds no room keeps the verdicts behind it.
+    // Likewise: whatever verdict was there before, its request's opening was too. One that finds no room keeps the verdicts
+    // behind it.
     const size_t num_verdicts = link.verdicts.size();
     was_full = pop_all(options_.capacity, &link.opened, &end->room[LinkMessage::kOpened], &message_.opened);
-    if (link.opened.empty()) was_full |= pop_all(num_verdicts, &link.verdicts, &end->room[LinkMessage::kVerdicts], &message_.verdicts);
+    if (link.opened.empty())
+      was_full |= pop_all(num_verdicts, &link.verdicts, &end->room[LinkMessage::kVerdicts], &message_.verdicts);
     owes_ |= (end->room[LinkMessage::kOpened] > 0 && !link.opened.empty()) ||
              (link.opened.empty() && end->room[LinkMessage::kVerdicts] > 0 && !link.verdicts.empty());
   }
@@ -144,7 +149,7 @@ void LinkRelay::collect(End* end) {
 Status LinkRelay::pump(const std::function<Status(const LinkMessage&)>& send) {
   uint64_t ignored;
   (void)!read(wake_.get(), &ignored, sizeof ignored);  // always: whoever rings may not have written yet when pump() last looked
-  rung_.store(false);  // before looking: whoever writes from here on rings again
+  rung_.store(false);                                  // before looking: whoever writes from here on rings again
   owes_ = false;
   for (End& end : ends_) {
     if (end.is_local) continue;

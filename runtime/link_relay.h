@@ -1,9 +1,9 @@
-// LinkRelay: the DraftLinks of a worker process whose other ends are in other processes. It reads what the worker writes to them and
-// hands it on as LinkMessages, and writes what comes as such.
+// LinkRelay: the DraftLinks of a worker process whose other ends are in other processes. It reads what the worker writes to
+// them and hands it on as LinkMessages, and writes what comes as such.
 //
-// Thread safety: ring() may be called from any thread; links before any thread begins; everything else belongs to the serving thread,
-// which is one end of every queue.
-// Errors: kBadInput for a message of a link that does not end here, or with more than there is room for.
+// Thread safety: ring() may be called from any thread; links before any thread begins; everything else belongs to the serving
+// thread, which is one end of every queue. Errors: kBadInput for a message of a link that does not end here, or with more than
+// there is room for.
 #pragma once
 
 #include <atomic>

@@ -122,8 +122,9 @@ uint32_t LinkAccount::lose() {
 }
 
 Status LinkAccount::pass(const LinkMessage& m, bool from_server) {
-  const bool foreign = from_server ? !m.opened.empty() || !m.verdicts.empty() || m.taken[LinkMessage::kDrafts] > 0
-                                   : !m.drafts.empty() || m.taken[LinkMessage::kOpened] > 0 || m.taken[LinkMessage::kVerdicts] > 0;
+  const bool foreign = from_server
+                           ? !m.opened.empty() || !m.verdicts.empty() || m.taken[LinkMessage::kDrafts] > 0
+                           : !m.drafts.empty() || m.taken[LinkMessage::kOpened] > 0 || m.taken[LinkMessage::kVerdicts] > 0;
   if (foreign || m.empty()) return bad_input("it says on a link what its end does not say");
   for (size_t queue = 0; queue < under_way_.size(); ++queue) {
     const size_t sent = m.size(static_cast<LinkMessage::Queue>(queue));

@@ -1,9 +1,9 @@
-// What the two ends of a DraftLink say to each other when they are in different processes. The engine's process relays it, and checks
-// it on the way: what an end has sent is its fault, not that of the other.
+// What the two ends of a DraftLink say to each other when they are in different processes. The engine's process relays it, and
+// checks it on the way: what an end has sent is its fault, not that of the other.
 //
-// A message has the number of the link (its verifying worker's), the link's generation, what has been written to the queues since the
-// last one, and how much of what the other end wrote has been taken: at most link_capacity() messages of a kind are on their way,
-// wherever they wait. What belongs to another generation is thrown away.
+// A message has the number of the link (its verifying worker's), the link's generation, what has been written to the queues
+// since the last one, and how much of what the other end wrote has been taken: at most link_capacity() messages of a kind are
+// on their way, wherever they wait. What belongs to another generation is thrown away.
 //
 // Thread safety: functions of their arguments. Errors: as worker_wire.h.
 #pragma once
@@ -44,7 +44,9 @@ struct LinkMessage {
   std::vector<VerdictMessage> verdicts;
   std::vector<DraftMessage> drafts;
 
-  size_t size(Queue queue) const { return queue == kOpened ? opened.size() : queue == kVerdicts ? verdicts.size() : drafts.size(); }
+  size_t size(Queue queue) const {
+    return queue == kOpened ? opened.size() : queue == kVerdicts ? verdicts.size() : drafts.size();
+  }
   bool empty() const;
   void clear();
 };

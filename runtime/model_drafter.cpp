@@ -6,17 +6,23 @@
 namespace otr {
 
 Result<std::unique_ptr<ModelDrafter>> ModelDrafter::create(const TreeDrafterOptions& options, const DrafterModel& drafter,
-                                                           Device& device, const LiveSequences& live, const ModelRunner* share) {
-  const ModelOptions model_options{.path = drafter.path, .in_4_bits = drafter.in_4_bits, .kv_bytes = 0,
-                                   .num_pages = device.target().page_pool().num_pages(), .bucket = bucket(options),
-                                   .share_logits = &device.target(), .shared_memory = device.target().in_shared_memory(),
-                                   .attach = drafter.shared ? &*drafter.shared : nullptr, .share_weights = share};
+                                                           Device& device, const LiveSequences& live,
+                                                           const ModelRunner* share) {
+  const ModelOptions model_options{.path = drafter.path,
+                                   .in_4_bits = drafter.in_4_bits,
+                                   .kv_bytes = 0,
+                                   .num_pages = device.target().page_pool().num_pages(),
+                                   .bucket = bucket(options),
+                                   .share_logits = &device.target(),
+                                   .shared_memory = device.target().in_shared_memory(),
+                                   .attach = drafter.shared ? &*drafter.shared : nullptr,
+                                   .share_weights = share};
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, ModelRunner::create(model_options, device.kernels(), device.pool(),
-                                                                                  device.accelerator(), device.programs()));
+                                                                                device.accelerator(), device.programs()));
   const int32_t vocab = runner->config().vocab_size, wanted = device.target().config().vocab_size;
   if (vocab != wanted) {
-    return invalid_argument("drafter '" + drafter.name + "' (" + drafter.path + ") has a vocabulary of " + std::to_string(vocab) +
-                            " tokens, the target one of " + std::to_string(wanted));
+    return invalid_argument("drafter '" + drafter.name + "' (" + drafter.path + ") has a vocabulary of " +
+                            std::to_string(vocab) + " tokens, the target one of " + std::to_string(wanted));
   }
   std::unique_ptr<ModelDrafter> made(new ModelDrafter(options, std::move(runner), live));
   OTR_RETURN_IF_ERROR(made->create_chain());
@@ -42,9 +48,8 @@ bool ModelDrafter::may_start(const DraftRow& row, std::span<const DraftRow> befo
   if (c.num_computed > 0) return true;
   c.num_computed = c.pages.attach_prefix(&model_.prefix_cache(), s.tokens.first(static_cast<size_t>(s.num_prompt)));
   if (c.num_computed > 0 || s.num_prompt <= kPageTokens) return true;
-  return std::none_of(before.begin(), before.end(), [&](const DraftRow& other) {
-    return other.sequence.group == s.group && drafts(other.sequence.slot);
-  });
+  return std::none_of(before.begin(), before.end(),
+                      [&](const DraftRow& other) { return other.sequence.group == s.group && drafts(other.sequence.slot); });
 }
 
 // What admit() would find on the prefix cache's pages counts as known.
@@ -62,7 +67,9 @@ bool ModelDrafter::admit(const DraftRow& row, std::span<const DraftRow> before, 
   if (end > context_limit(model_.config()) || !may_start(row, before)) return false;
   Cache& c = cache(row.sequence.slot);
   PrefixCache& prefixes = model_.prefix_cache();
-  const auto short_of = [&] { return c.pages.pages_to_write(model_.page_pool(), c.num_computed, end) > prefixes.num_available(); };
+  const auto short_of = [&] {
+    return c.pages.pages_to_write(model_.page_pool(), c.num_computed, end) > prefixes.num_available();
+  };
   for (size_t slot = 0; slot < caches_.size() && short_of(); ++slot) {
     if (drafts(static_cast<int32_t>(slot))) continue;
     caches_[slot].pages.release_all(&model_.page_pool());
@@ -78,7 +85,8 @@ void ModelDrafter::catch_up(std::span<const DraftRow> all) {
   for (;;) {
     int64_t behind = 0;
     for (const DraftRow& row : all) {
-      if (drafts(row.sequence.slot)) behind += static_cast<int64_t>(row.sequence.tokens.size()) - num_computed(row.sequence.slot);
+      if (drafts(row.sequence.slot))
+        behind += static_cast<int64_t>(row.sequence.tokens.size()) - num_computed(row.sequence.slot);
     }
     if (behind <= max_rows()) return;
     rows().clear();
@@ -89,7 +97,8 @@ void ModelDrafter::catch_up(std::span<const DraftRow> all) {
       const int32_t begin = num_computed(s.slot);
       const int32_t take = std::min(static_cast<int32_t>(s.tokens.size()) - 1 - begin, room);
       if (take <= 0) continue;
-      rows().add(s.tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(take)), begin, table(s.slot).pages(), kNoLogits);
+      rows().add(s.tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(take)), begin, table(s.slot).pages(),
+                 kNoLogits);
       advance(s, begin + take);
       room -= take;
     }
@@ -97,7 +106,8 @@ void ModelDrafter::catch_up(std::span<const DraftRow> all) {
   }
 }
 
-// The committed positions up to `end` are computed, or will be by the next pass. A complete prompt is offered to the other samples.
+// The committed positions up to `end` are computed, or will be by the next pass. A complete prompt is offered to the other
+// samples.
 void ModelDrafter::advance(const DraftSequence& s, int32_t end) {
   Cache& c = cache(s.slot);
   if (c.num_computed < s.num_prompt && end >= s.num_prompt) {

@@ -1,9 +1,9 @@
-// ModelDrafter: a smaller checkpoint with the target's vocabulary, with pages of its own. It draws as the target will, with the same
-// noise, filters and penalties, from its own logits.
+// ModelDrafter: a smaller checkpoint with the target's vocabulary, with pages of its own. It draws as the target will, with the
+// same noise, filters and penalties, from its own logits.
 //
-// Before it drafts it catches up with the committed tokens, prompt included (the samples of a group share the prompt's full pages);
-// what it computed for tokens that were kept stays. If its pages run out, sequences that do not draft in this tick give theirs
-// up; if that is not enough, a row goes without a draft.
+// Before it drafts it catches up with the committed tokens, prompt included (the samples of a group share the prompt's full
+// pages); what it computed for tokens that were kept stays. If its pages run out, sequences that do not draft in this tick give
+// theirs up; if that is not enough, a row goes without a draft.
 //
 // Thread safety: used by the worker's thread. Errors: create() as ModelRunner, or kInvalidArgument for another vocabulary.
 #pragma once
@@ -12,18 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tree_drafter.h"
 #include "runtime/device.h"
 #include "runtime/drafter_model.h"
+#include "runtime/tree_drafter.h"
 
 namespace otr {
 
 class ModelDrafter final : public TreeDrafter {
  public:
-  // `live`: the worker's sequences by slot. It and `device` outlive the drafter. `share`: another worker's runner of this model, whose
-  // weights it uses; null: it loads its own, or attaches another process' (DrafterModel::shared).
-  static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const DrafterModel& drafter, Device& device,
-                                                      const LiveSequences& live, const ModelRunner* share = nullptr);
+  // `live`: the worker's sequences by slot. It and `device` outlive the drafter. `share`: another worker's runner of this
+  // model, whose weights it uses; null: it loads its own, or attaches another process' (DrafterModel::shared).
+  static Result<std::unique_ptr<ModelDrafter>> create(const TreeDrafterOptions& options, const DrafterModel& drafter,
+                                                      Device& device, const LiveSequences& live,
+                                                      const ModelRunner* share = nullptr);
   ~ModelDrafter() override;
 
   void join(const DraftSequence& sequence) override;

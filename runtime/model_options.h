@@ -25,16 +25,18 @@ struct SharedModel {
 struct ModelOptions {
   std::string path;
   bool in_4_bits = false;  // its program runs the quantised weights: for drafters
-  uint64_t kv_bytes = 0;   // 0: a quarter of the free memory; of a device, nine tenths of what its weights, and those in 4 bits, leave
-  int32_t num_pages = 0;   // if not 0, instead of kv_bytes
-  int32_t kv_sharers = 1;  // models that have the pages between them, this one included
+  uint64_t kv_bytes =
+      0;  // 0: a quarter of the free memory; of a device, nine tenths of what its weights, and those in 4 bits, leave
+  int32_t num_pages = 0;     // if not 0, instead of kv_bytes
+  int32_t kv_sharers = 1;    // models that have the pages between them, this one included
   int32_t free_sharers = 1;  // of those, the ones on the same device: for kv_bytes of 0
   ProgramBucket bucket;
   const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
-  bool shared_memory = false;            // weights go where other processes can attach them
+  bool shared_memory = false;                 // weights go where other processes can attach them
   // Instead of loading `path`: another process' model; its files are taken. On a device it is copied there.
   const SharedModel* attach = nullptr;
-  const ModelRunner* share_weights = nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses
+  const ModelRunner* share_weights =
+      nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses
 };
 
 }  // namespace otr

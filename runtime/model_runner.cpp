@@ -28,7 +28,8 @@ std::optional<uint64_t> free_memory() {
   return bytes;
 }
 
-// A device that failed has lost the tick, and what is to come: as where memory runs out, whoever ticks fails its sequences with the text.
+// A device that failed has lost the tick, and what is to come: as where memory runs out, whoever ticks fails its sequences with
+// the text.
 void throw_failure(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
@@ -37,8 +38,9 @@ constexpr int32_t kMaxPageIds = 4096;  // of one copy; more go in several
 
 }  // namespace
 
-Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool,
-                                                         std::shared_ptr<Accelerator> accelerator, ProgramPool* programs) {
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& options, const KernelTable& kernels,
+                                                         ThreadPool& pool, std::shared_ptr<Accelerator> accelerator,
+                                                         ProgramPool* programs) {
   std::unique_ptr<ModelRunner> r(new ModelRunner(kernels, pool, std::move(accelerator), programs));
   OTR_RETURN_IF_ERROR(r->load_weights(options));
   const ModelConfig& config = r->config();
@@ -51,8 +53,9 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   r->in_4_bits_ = options.in_4_bits;
   if (options.in_4_bits) OTR_RETURN_IF_ERROR(r->make_quantized());
   const QuantizedWeights* quantized = options.in_4_bits ? r->weights_->quantized.get() : nullptr;
-  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels, r->weights_->model, quantized, r->layout_, r->pages_.data(),
-                                                                     options.bucket, r->context(), program_options));
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program,
+                       ForwardProgram::create(kernels, r->weights_->model, quantized, r->layout_, r->pages_.data(),
+                                              options.bucket, r->context(), program_options));
   r->program_ = std::make_unique<ForwardProgram>(std::move(program));
   if (r->accelerator_ != nullptr) return r;
   const int64_t stride = sample_workspace_stride(config.vocab_size) * pool.num_threads();
@@ -64,14 +67,16 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
 Status ModelRunner::create_device_parts(bool moves_pages) {
   OTR_ASSIGN_OR_RETURN(DeviceDraws draws, DeviceDraws::create(kernels_, context(), config().vocab_size));
   device_draws_ = std::make_unique<DeviceDraws>(std::move(draws));
-  OTR_ASSIGN_OR_RETURN(page_ids_, Mirror::create(kMaxPageIds * static_cast<int64_t>(sizeof(PageId)), "page ids", accelerator_.get()));
+  OTR_ASSIGN_OR_RETURN(page_ids_,
+                       Mirror::create(kMaxPageIds * static_cast<int64_t>(sizeof(PageId)), "page ids", accelerator_.get()));
   moves_pages_ = moves_pages;
   return make_page_transfer();
 }
 
 Status ModelRunner::make_page_transfer() {
   if (!moves_pages_ || page_transfer_.bytes() != 0) return {};
-  constexpr int64_t kTransferBytes = 16 << 20;  // from pinned memory: less than a millisecond of PCIe, which hides the waits between
+  constexpr int64_t kTransferBytes =
+      16 << 20;  // from pinned memory: less than a millisecond of PCIe, which hides the waits between
   const int64_t most = std::clamp<int64_t>(kTransferBytes / page_bytes(), 1, std::min(kMaxPageIds, page_pool_->num_pages()));
   OTR_ASSIGN_OR_RETURN(page_transfer_, Mirror::create(most * page_bytes(), "pages to transfer", accelerator_.get()));
   return {};
@@ -79,7 +84,8 @@ Status ModelRunner::make_page_transfer() {
 
 ProgramOptions ModelRunner::program_options(ProgramRole role) const {
   const int64_t pages = (context_limit(config()) + kPageTokens - 1) / kPageTokens;
-  return {.role = role, .programs = programs_,
+  return {.role = role,
+          .programs = programs_,
           .max_pages_per_sequence = static_cast<int32_t>(std::min<int64_t>(pages, page_pool_->num_pages()))};
 }
 
@@ -94,7 +100,8 @@ Status ModelRunner::load_weights(const ModelOptions& options) {
   weights_->accelerator = accelerator_;
   shared_memory_ = options.shared_memory;
   OTR_ASSIGN_OR_RETURN(const OpenModel model, open_model(options.path));
-  OTR_ASSIGN_OR_RETURN(weights_->model, ModelWeights::load(model.config, *model.weights, context(), kernels_.device, shared_memory_));
+  OTR_ASSIGN_OR_RETURN(weights_->model,
+                       ModelWeights::load(model.config, *model.weights, context(), kernels_.device, shared_memory_));
   weights_->converted_tensors = model.weights->converted_tensors();
   weights_->written_bytes += weights_->model.bytes();
   return {};
@@ -103,7 +110,8 @@ Status ModelRunner::load_weights(const ModelOptions& options) {
 Status ModelRunner::put_weight(const HostTensor& tensor) {
   OTR_RETURN_IF_ERROR(weights_->model.put(tensor, pool_));
   const size_t element = tensor.shape.size() == 1 ? sizeof(float) : sizeof(Element);  // where it lies now
-  weights_->written_bytes += static_cast<int64_t>(element) * std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  weights_->written_bytes += static_cast<int64_t>(element) *
+                             std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
   return {};
 }
 
@@ -133,15 +141,18 @@ Result<uint64_t> ModelRunner::kv_bytes(const ModelOptions& options) const {
   uint64_t bytes = options.num_pages != 0 ? static_cast<uint64_t>(options.num_pages) * page_bytes : options.kv_bytes;
   if (bytes == 0 && accelerator_ != nullptr) {
     const uint64_t most = *free / 10 * 9, quantized = static_cast<uint64_t>(weight_bytes()) / 100 * 27;  // 4.25 bits of 16
-    bytes = most > quantized ? (most - quantized) * static_cast<uint64_t>(options.kv_sharers) / static_cast<uint64_t>(options.free_sharers) : 0;
+    bytes = most > quantized
+                ? (most - quantized) * static_cast<uint64_t>(options.kv_sharers) / static_cast<uint64_t>(options.free_sharers)
+                : 0;
   } else if (bytes == 0) {
     bytes = free.value_or(kUnknownFree) / 4;
   }
-  // On the host pages cost memory only once they are touched: the system would grant far too many, and kill the process much later.
+  // On the host pages cost memory only once they are touched: the system would grant far too many, and kill the process much
+  // later.
   const uint64_t here = bytes / static_cast<uint64_t>(options.kv_sharers) * static_cast<uint64_t>(options.free_sharers);
   if (free && here > *free) {
-    return Status(StatusCode::kOutOfMemory, "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " +
-                                                std::to_string(*free));
+    return Status(StatusCode::kOutOfMemory,
+                  "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " + std::to_string(*free));
   }
   return bytes;
 }
@@ -152,14 +163,17 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
   const uint64_t sharers = static_cast<uint64_t>(options.kv_sharers);
   const uint64_t num_pages = std::min<uint64_t>(bytes / page_bytes / sharers, std::numeric_limits<int32_t>::max() / 2);
   if (num_pages == 0) {
-    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " + std::to_string(page_bytes) +
+    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " +
+                            std::to_string(page_bytes) +
                             (sharers > 1 ? " for each of " + std::to_string(sharers) + " workers" : ""));
   }
   if (kernels_.device != nullptr && num_pages > static_cast<uint64_t>(kernels_.device->max_pages(layout_))) {
-    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is " + std::to_string(num_pages) + " KV pages a worker; attention on " +
-                            kernels_.path + " can address " + std::to_string(kernels_.device->max_pages(layout_)));
+    return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is " + std::to_string(num_pages) +
+                            " KV pages a worker; attention on " + kernels_.path + " can address " +
+                            std::to_string(kernels_.device->max_pages(layout_)));
   }
-  OTR_ASSIGN_OR_RETURN(pages_, Buffer<Element>::create(static_cast<int64_t>(num_pages) * layout_.page_elements(), "KV pages", accelerator_.get()));
+  OTR_ASSIGN_OR_RETURN(pages_, Buffer<Element>::create(static_cast<int64_t>(num_pages) * layout_.page_elements(), "KV pages",
+                                                       accelerator_.get()));
   page_pool_ = std::make_unique<PagePool>(static_cast<int32_t>(num_pages));
   prefix_cache_ = std::make_unique<PrefixCache>(page_pool_.get());
   return {};
@@ -167,7 +181,8 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
 
 Status ModelRunner::make_quantized() {
   if (weights_->quantized != nullptr) return {};  // by the owner
-  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized, QuantizedWeights::create(weights_->model, kernels_, accelerator_.get(), shared_memory_));
+  OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized,
+                       QuantizedWeights::create(weights_->model, kernels_, accelerator_.get(), shared_memory_));
   weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
   quantize();
   return {};
@@ -177,8 +192,8 @@ Status ModelRunner::add_quantized(ProgramBucket bucket) {
   OTR_RETURN_IF_ERROR(make_quantized());
   ProgramOptions options = program_options(ProgramRole::kDraft);
   options.share = program_.get();
-  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels_, weights_->model, weights_->quantized.get(), layout_,
-                                                                     pages_.data(), bucket, context(), options));
+  OTR_ASSIGN_OR_RETURN(ForwardProgram program, ForwardProgram::create(kernels_, weights_->model, weights_->quantized.get(),
+                                                                      layout_, pages_.data(), bucket, context(), options));
   quantized_program_ = std::make_unique<ForwardProgram>(std::move(program));
   return {};
 }
@@ -243,13 +258,19 @@ Status ModelRunner::wake_pages() {
 // Copies first: a page may be given up by one sequence and zeroed for another in the same tick.
 void ModelRunner::prepare(const PageWork& work) {
   if (accelerator_ != nullptr) return prepare_on_device(work);
-  kernels_.page_copy({.layout = layout_, .pages = pages_.data(), .from = work.copy_from.data(), .to = work.copy_to.data(),
-                       .num_copies = static_cast<int32_t>(work.copy_to.size())}, pool_);
-  kernels_.page_zero({.layout = layout_, .pages = pages_.data(), .ids = work.zero.data(),
-                       .num_ids = static_cast<int32_t>(work.zero.size())}, pool_);
+  kernels_.page_copy({.layout = layout_,
+                      .pages = pages_.data(),
+                      .from = work.copy_from.data(),
+                      .to = work.copy_to.data(),
+                      .num_copies = static_cast<int32_t>(work.copy_to.size())},
+                     pool_);
+  kernels_.page_zero(
+      {.layout = layout_, .pages = pages_.data(), .ids = work.zero.data(), .num_ids = static_cast<int32_t>(work.zero.size())},
+      pool_);
 }
 
-// On a device: visit(its page ids there, their number, the first one's place, room for them there), as many as there is room for at a time.
+// On a device: visit(its page ids there, their number, the first one's place, room for them there), as many as there is room
+// for at a time.
 template <typename Visit>
 Status ModelRunner::each_transfer(std::span<const PageId> ids, const Visit& visit) {
   const size_t room = static_cast<size_t>(page_transfer_.bytes() / page_bytes());
@@ -259,7 +280,8 @@ Status ModelRunner::each_transfer(std::span<const PageId> ids, const Visit& visi
     OTR_RETURN_IF_ERROR(page_transfer_.begin());
     std::copy_n(ids.data() + first, count, page_ids_.host<PageId>());
     page_ids_.down(0, static_cast<int64_t>(count * sizeof(PageId)));
-    OTR_RETURN_IF_ERROR(visit(page_ids_.device<const PageId>(), static_cast<int32_t>(count), static_cast<int64_t>(first) * layout_.page_elements()));
+    OTR_RETURN_IF_ERROR(visit(page_ids_.device<const PageId>(), static_cast<int32_t>(count),
+                              static_cast<int64_t>(first) * layout_.page_elements()));
   }
   return {};
 }
@@ -268,15 +290,24 @@ Status ModelRunner::read_pages(std::span<const PageId> ids, Element* transfer) {
   if (accelerator_ != nullptr) {
     return each_transfer(ids, [&](const PageId* on_device, int32_t count, int64_t at) -> Status {
       const int64_t bytes = count * page_bytes();
-      kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = page_transfer_.device<Element>()}, context());
+      kernels_.page_gather({.layout = layout_,
+                            .pages = pages_.data(),
+                            .ids = on_device,
+                            .num_ids = count,
+                            .transfer = page_transfer_.device<Element>()},
+                           context());
       page_transfer_.up(0, bytes);
       OTR_RETURN_IF_ERROR(accelerator_->wait());
       std::memcpy(transfer + at, page_transfer_.host<std::byte>(), static_cast<size_t>(bytes));
       return {};
     });
   }
-  kernels_.page_gather({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
-                         .transfer = transfer}, pool_);
+  kernels_.page_gather({.layout = layout_,
+                        .pages = pages_.data(),
+                        .ids = ids.data(),
+                        .num_ids = static_cast<int32_t>(ids.size()),
+                        .transfer = transfer},
+                       pool_);
   return {};
 }
 
@@ -286,12 +317,21 @@ Status ModelRunner::write_pages(std::span<const PageId> ids, const Element* tran
       const int64_t bytes = count * page_bytes();
       std::memcpy(page_transfer_.host<std::byte>(), transfer + at, static_cast<size_t>(bytes));
       page_transfer_.down(0, bytes);
-      kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = count, .transfer = page_transfer_.device<Element>()}, context());
+      kernels_.page_scatter({.layout = layout_,
+                             .pages = pages_.data(),
+                             .ids = on_device,
+                             .num_ids = count,
+                             .transfer = page_transfer_.device<Element>()},
+                            context());
       return accelerator_->wait();
     });
   }
-  kernels_.page_scatter({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
-                          .transfer = transfer}, pool_);
+  kernels_.page_scatter({.layout = layout_,
+                         .pages = pages_.data(),
+                         .ids = ids.data(),
+                         .num_ids = static_cast<int32_t>(ids.size()),
+                         .transfer = transfer},
+                        pool_);
   return {};
 }
 
@@ -299,7 +339,8 @@ void ModelRunner::copy_pages(const ModelRunner& from, std::span<const PageId> so
   if (accelerator_ != nullptr) {
     for (size_t i = 0; i < to.size(); ++i) {
       accelerator_->copy_from(*from.accelerator_, pages_.data() + to[i] * layout_.page_elements(),
-                              from.pages_.data() + source[i] * layout_.page_elements(), static_cast<size_t>(layout_.page_bytes()));
+                              from.pages_.data() + source[i] * layout_.page_elements(),
+                              static_cast<size_t>(layout_.page_bytes()));
     }
     return throw_failure(accelerator_->wait());  // the lender may want its pages back from here on
   }
@@ -310,18 +351,24 @@ void ModelRunner::copy_pages(const ModelRunner& from, std::span<const PageId> so
   });
 }
 
-void ModelRunner::copy_layer(const ModelRunner& from, int32_t layer, std::span<const PageId> source, std::span<const PageId> to) {
+void ModelRunner::copy_layer(const ModelRunner& from, int32_t layer, std::span<const PageId> source,
+                             std::span<const PageId> to) {
   const int64_t first = layer * layout_.layer_elements();
   pool_.parallel_for(static_cast<int>(to.size()), [&](int i, int) {
     const size_t at = static_cast<size_t>(i);
-    std::memcpy(pages_.data() + to[at] * layout_.page_elements() + first, from.pages_.data() + source[at] * layout_.page_elements() + first,
+    std::memcpy(pages_.data() + to[at] * layout_.page_elements() + first,
+                from.pages_.data() + source[at] * layout_.page_elements() + first,
                 static_cast<size_t>(layout_.layer_elements()) * sizeof(Element));
   });
 }
 
 void ModelRunner::write_layer(int32_t layer, std::span<const PageId> ids, const Element* transfer) {
-  page_scatter_layer({.layout = layout_, .pages = pages_.data(), .ids = ids.data(), .num_ids = static_cast<int32_t>(ids.size()),
-                      .transfer = transfer}, layer, pool_);
+  page_scatter_layer({.layout = layout_,
+                      .pages = pages_.data(),
+                      .ids = ids.data(),
+                      .num_ids = static_cast<int32_t>(ids.size()),
+                      .transfer = transfer},
+                     layer, pool_);
 }
 
 void ModelRunner::prepare_on_device(const PageWork& work) {
@@ -334,15 +381,20 @@ void ModelRunner::prepare_on_device(const PageWork& work) {
     std::copy_n(work.copy_from.data() + i, count, ids);
     std::copy_n(work.copy_to.data() + i, count, ids + count);
     send(2 * count);
-    kernels_.page_copy({.layout = layout_, .pages = pages_.data(), .from = on_device, .to = on_device + count,
-                        .num_copies = static_cast<int32_t>(count)}, context());
+    kernels_.page_copy({.layout = layout_,
+                        .pages = pages_.data(),
+                        .from = on_device,
+                        .to = on_device + count,
+                        .num_copies = static_cast<int32_t>(count)},
+                       context());
   }
   for (size_t i = 0, count; i < work.zero.size(); i += count) {
     count = std::min<size_t>(work.zero.size() - i, kMaxPageIds);
     throw_failure(page_ids_.begin());
     std::copy_n(work.zero.data() + i, count, ids);
     send(count);
-    kernels_.page_zero({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = static_cast<int32_t>(count)}, context());
+    kernels_.page_zero({.layout = layout_, .pages = pages_.data(), .ids = on_device, .num_ids = static_cast<int32_t>(count)},
+                       context());
   }
 }
 
@@ -351,8 +403,15 @@ void ModelRunner::run(const RowBatch& rows, LayerGate* gate) { program_->run(row
 void ModelRunner::draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results) {
   if (device_draws_ != nullptr) return throw_failure(device_draws_->sample(program_->logits(), draws, num_draws, results));
   const int32_t vocab = config().vocab_size;
-  kernels_.sample({.num_draws = num_draws, .vocab_size = vocab, .logits = program_->logits(), .logits_stride = vocab, .draws = draws,
-                    .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
+  kernels_.sample({.num_draws = num_draws,
+                   .vocab_size = vocab,
+                   .logits = program_->logits(),
+                   .logits_stride = vocab,
+                   .draws = draws,
+                   .results = results,
+                   .scaled = sample_scaled_.data(),
+                   .order = sample_order_.data()},
+                  pool_);
 }
 
 Result<std::unique_ptr<DeviceChain>> ModelRunner::make_chain(int32_t max_draws) {
@@ -361,11 +420,20 @@ Result<std::unique_ptr<DeviceChain>> ModelRunner::make_chain(int32_t max_draws) 
   return std::make_unique<DeviceChain>(std::move(chain));
 }
 
-void ModelRunner::candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results) {
+void ModelRunner::candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m,
+                             Candidates* results) {
   if (device_draws_ != nullptr) return throw_failure(device_draws_->candidates(program.logits(), draws, num_draws, m, results));
   const int32_t vocab = config().vocab_size;
-  kernels_.candidates({.num_draws = num_draws, .vocab_size = vocab, .m = m, .logits = program.logits(), .logits_stride = vocab,
-                       .draws = draws, .results = results, .scaled = sample_scaled_.data(), .order = sample_order_.data()}, pool_);
+  kernels_.candidates({.num_draws = num_draws,
+                       .vocab_size = vocab,
+                       .m = m,
+                       .logits = program.logits(),
+                       .logits_stride = vocab,
+                       .draws = draws,
+                       .results = results,
+                       .scaled = sample_scaled_.data(),
+                       .order = sample_order_.data()},
+                      pool_);
 }
 
 }  // namespace otr

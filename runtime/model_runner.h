@@ -1,12 +1,12 @@
 // ModelRunner: one model ready to run rows: weights, KV pages, the forward program and the sampler, on a device's kernels and
 // threads. The target is one; so is a drafter that is a model of its own.
 //
-// On an accelerator weights, pages and logits are the device's; page ids, rows and draws go down and results come up in a copy each, and
-// draw() and candidates() wait for the device. There a failure of the device throws std::runtime_error with its text, from whatever
-// asks next: nothing of the tick can be kept.
+// On an accelerator weights, pages and logits are the device's; page ids, rows and draws go down and results come up in a copy
+// each, and draw() and candidates() wait for the device. There a failure of the device throws std::runtime_error with its text,
+// from whatever asks next: nothing of the tick can be kept.
 //
-// Made once; nothing but create() and wake_pages() allocates. Single-threaded: used by one thread at a time. Runners on several devices may share
-// weights, which change only while all of them are at rest.
+// Made once; nothing but create() and wake_pages() allocates. Single-threaded: used by one thread at a time. Runners on several
+// devices may share weights, which change only while all of them are at rest.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,8 @@ class ModelRunner {
  public:
   // `kernels`, `pool` and `programs` outlive the runner. `accelerator` and `programs`: null on the host.
   static Result<std::unique_ptr<ModelRunner>> create(const ModelOptions& options, const KernelTable& kernels, ThreadPool& pool,
-                                                     std::shared_ptr<Accelerator> accelerator = nullptr, ProgramPool* programs = nullptr);
+                                                     std::shared_ptr<Accelerator> accelerator = nullptr,
+                                                     ProgramPool* programs = nullptr);
 
   const ModelConfig& config() const { return weights_->model.config(); }
   bool in_4_bits() const { return in_4_bits_; }
@@ -72,8 +73,9 @@ class ModelRunner {
   int64_t weight_bytes_written() const { return owns_weights_ ? weights_->written_bytes.load(std::memory_order_relaxed) : 0; }
   // What was made of the old weights is made again, or forgotten. A device's copy of another process' weights is one of those.
   void weights_changed();
-  // Memory goes back at addresses that stay (Buffer::sleep); no rows run until it is awake. Weights that it owns are lost, to be put again, and
-  // so are those in 4 bits, which weights_changed() makes. Pages and programs' buffers come back empty, and so does the prefix cache.
+  // Memory goes back at addresses that stay (Buffer::sleep); no rows run until it is awake. Weights that it owns are lost, to
+  // be put again, and so are those in 4 bits, which weights_changed() makes. Pages and programs' buffers come back empty, and
+  // so does the prefix cache.
   Status sleep_weights(), wake_weights(), sleep_pages(), wake_pages();
   const std::set<std::string, std::less<>>& missing_weights() const { return weights_->model.missing(); }
 
@@ -86,15 +88,18 @@ class ModelRunner {
   Status read_pages(std::span<const PageId> ids, Element* transfer);
   Status write_pages(std::span<const PageId> ids, const Element* transfer);
   std::byte* page_address(PageId page) { return reinterpret_cast<std::byte*>(pages_.data() + page * layout_.page_elements()); }
-  // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run meanwhile; nobody
-  // writes to those pages. On the host a layer of them can come alone, and while a pass is between two layers (LayerGate).
+  // Copies `from`'s pages `source` into the pages `to` of this one: as many, of the same path and layout. `from` may run
+  // meanwhile; nobody writes to those pages. On the host a layer of them can come alone, and while a pass is between two layers
+  // (LayerGate).
   void copy_pages(const ModelRunner& from, std::span<const PageId> source, std::span<const PageId> to);
   void copy_layer(const ModelRunner& from, int32_t layer, std::span<const PageId> source, std::span<const PageId> to);
-  void write_layer(int32_t layer, std::span<const PageId> ids, const Element* transfer);  // of whole pages in their canonical form
+  void write_layer(int32_t layer, std::span<const PageId> ids,
+                   const Element* transfer);  // of whole pages in their canonical form
   void run(const RowBatch& rows, LayerGate* gate = nullptr);
   // Draws from the logits of the last run.
   void draw(const SampleDraw* draws, int32_t num_draws, SampleResult* results);
-  // For chains of drafts of at most `max_draws` tokens in all: null on the host. It is used while the runner is. Errors: kOutOfMemory.
+  // For chains of drafts of at most `max_draws` tokens in all: null on the host. It is used while the runner is. Errors:
+  // kOutOfMemory.
   Result<std::unique_ptr<DeviceChain>> make_chain(int32_t max_draws);
   // A drafter's candidates, from the logits of a program's last run.
   void candidates(const ForwardProgram& program, const CandidateDraw* draws, int32_t num_draws, int32_t m, Candidates* results);
@@ -141,7 +146,7 @@ class ModelRunner {
   Buffer<int32_t> sample_order_;  // likewise
   // On a device.
   std::unique_ptr<DeviceDraws> device_draws_;
-  Mirror page_ids_;  // [kMaxPageIds]
+  Mirror page_ids_;           // [kMaxPageIds]
   bool moves_pages_ = false;  // of a target: nobody asks for a drafter's
   Mirror page_transfer_;      // pages on their way, in their canonical form; none in a sleep of the pages
 };

@@ -1,7 +1,8 @@
-// NcclApi: the functions of an NCCL library that is loaded while the program runs: a library or a program of ours does not need it to be
-// there.
+// NcclApi: the functions of an NCCL library that is loaded while the program runs: a library or a program of ours does not need
+// it to be there.
 //
-// Thread safety: load() from any thread; a table that was loaded never changes, and its library stays. Errors: kUnsupported with the reason.
+// Thread safety: load() from any thread; a table that was loaded never changes, and its library stays. Errors: kUnsupported
+// with the reason.
 #pragma once
 
 #include <nccl.h>

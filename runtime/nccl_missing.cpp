@@ -8,7 +8,9 @@ Status missing() { return unsupported("NCCL: this build has none (it needs OUTRI
 
 }  // namespace
 
-Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string&, int32_t, std::shared_ptr<Accelerator>, int32_t) { return missing(); }
+Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string&, int32_t, std::shared_ptr<Accelerator>, int32_t) {
+  return missing();
+}
 Result<NetId> make_nccl_id(const std::string&) { return missing(); }
 
 }  // namespace otr

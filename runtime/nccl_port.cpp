@@ -18,14 +18,16 @@ static_assert(sizeof(NetId) == sizeof(ncclUniqueId));
 
 }  // namespace
 
-Result<std::unique_ptr<PagePort>> NcclPort::open(const std::string& library, int32_t gpu, std::shared_ptr<Accelerator> device, int32_t patience_ms) {
+Result<std::unique_ptr<PagePort>> NcclPort::open(const std::string& library, int32_t gpu, std::shared_ptr<Accelerator> device,
+                                                 int32_t patience_ms) {
   OTR_ASSIGN_OR_RETURN(const NcclApi api, NcclApi::load(library));
   std::unique_ptr<NcclPort> port(new NcclPort(api, gpu, std::move(device), patience_ms));
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu)));
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's stream", cudaStreamCreateWithFlags(&port->stream_, cudaStreamNonBlocking)));
   port->word_ = static_cast<uint64_t*>(port->device_->allocate(sizeof *port->word_));
   port->host_word_ = static_cast<uint64_t*>(port->device_->allocate_host(sizeof *port->host_word_));
-  if (port->word_ == nullptr || port->host_word_ == nullptr) return Status(StatusCode::kOutOfMemory, "no memory for NCCL's word");
+  if (port->word_ == nullptr || port->host_word_ == nullptr)
+    return Status(StatusCode::kOutOfMemory, "no memory for NCCL's word");
   OTR_RETURN_IF_ERROR(port->device_->wait());  // that it is zeroed, on a stream that ours does not wait for
   return std::unique_ptr<PagePort>(std::move(port));
 }
@@ -54,7 +56,9 @@ Status NcclPort::wait(const char* what, int32_t limit_ms, bool for_stream, const
       if (done != cudaErrorNotReady) return cuda_status(what, done);
     }
     if (given_up()) return Status(StatusCode::kLost, std::string("NCCL ") + what + ": another end is lost");
-    if (Clock::now() >= limit) return Status(StatusCode::kTimeout, std::string("NCCL ") + what + ": not done within " + std::to_string(limit_ms) + " ms");
+    if (Clock::now() >= limit)
+      return Status(StatusCode::kTimeout,
+                    std::string("NCCL ") + what + ": not done within " + std::to_string(limit_ms) + " ms");
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
@@ -74,11 +78,12 @@ Status NcclPort::join(const NetId& id, int32_t size, int32_t rank, const GivenUp
 Status NcclPort::copy_word(bool to_device) {
   void* const to = to_device ? word_ : host_word_;
   const void* const from = to_device ? host_word_ : word_;
-  return cuda_status("NCCL's word", cudaMemcpyAsync(to, from, sizeof *word_, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream_));
+  return cuda_status("NCCL's word", cudaMemcpyAsync(to, from, sizeof *word_,
+                                                    to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream_));
 }
 
-// One group: what is sent and what comes in it goes side by side. It may be on the stream only when the communicator says so: the word is
-// asked for after that.
+// One group: what is sent and what comes in it goes side by side. It may be on the stream only when the communicator says so:
+// the word is asked for after that.
 Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu_)));
   *host_word_ = move->word;
@@ -106,7 +111,9 @@ Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
 
 // A stream that fails, like the context that it is in, runs nothing any more.
 Status NcclPort::leave() {
-  const auto hangs = [this] { return Status(StatusCode::kTimeout, "NCCL leave: the stream is not done within " + std::to_string(patience_ms_) + " ms"); };
+  const auto hangs = [this] {
+    return Status(StatusCode::kTimeout, "NCCL leave: the stream is not done within " + std::to_string(patience_ms_) + " ms");
+  };
   if (hung_) return hangs();
   if (comm_ == nullptr) return {};
   (void)cudaSetDevice(gpu_);
@@ -119,7 +126,8 @@ Status NcclPort::leave() {
   return {};
 }
 
-Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string& library, int32_t gpu, std::shared_ptr<Accelerator> device, int32_t patience_ms) {
+Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string& library, int32_t gpu, std::shared_ptr<Accelerator> device,
+                                                 int32_t patience_ms) {
   return NcclPort::open(library, gpu, std::move(device), patience_ms);
 }
 

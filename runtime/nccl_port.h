@@ -1,9 +1,9 @@
 // NcclPort: a PagePort that is a rank of an NCCL communicator, whose calls do not wait, on a stream of its own.
 //
-// A join or a move asks the communicator for errors, and the stream whether it is done, every 50 us, until the patience is over.
-// leave() aborts the communicator: NCCL ends its kernels, whatever the other ranks do, and then the stream has nothing left that
-// touches a page. A stream that has, when the patience is over, is not waited for again, and left to the end of the process with
-// what it may use.
+// A join or a move asks the communicator for errors, and the stream whether it is done, every 50 us, until the patience is
+// over. leave() aborts the communicator: NCCL ends its kernels, whatever the other ranks do, and then the stream has nothing
+// left that touches a page. A stream that has, when the patience is over, is not waited for again, and left to the end of the
+// process with what it may use.
 //
 // The word goes to the device and comes back in pinned memory and on the stream of the move: a copy by any other stream is not
 // ordered with what NCCL sends. Its memory is the device's: where that hangs it stays, for cudaFree would wait for all streams,

@@ -66,7 +66,9 @@ void NetAccount::lost(int32_t worker, bool comes_back) {
 
 // Where somebody is still to come, it begins when that is there.
 void NetAccount::begin() {
-  const auto count = [this](State state) { return std::count_if(ends_.begin(), ends_.end(), [state](const End& e) { return e.state == state; }); };
+  const auto count = [this](State state) {
+    return std::count_if(ends_.begin(), ends_.end(), [state](const End& e) { return e.state == state; });
+  };
   const int32_t size = static_cast<int32_t>(count(State::kReady));
   if (joined_ || given_up_ || count(State::kStarting) > 0 || size < 2) return;
   const bool is_trainers = options_.first_id.has_value() && size == static_cast<int32_t>(ends_.size());
@@ -77,8 +79,12 @@ void NetAccount::begin() {
     return;
   }
   ++generation_;
-  NetOrder join{.kind = NetOrder::Kind::kJoin, .generation = generation_, .id = id.value(), .size = is_trainers ? options_.num_ranks : size,
-                .rank = is_trainers ? options_.first_rank : 0, .pull = {}};
+  NetOrder join{.kind = NetOrder::Kind::kJoin,
+                .generation = generation_,
+                .id = id.value(),
+                .size = is_trainers ? options_.num_ranks : size,
+                .rank = is_trainers ? options_.first_rank : 0,
+                .pull = {}};
   for (size_t worker = 0; worker < ends_.size(); ++worker) {
     if (ends_[worker].state != State::kReady) continue;
     order_(static_cast<int32_t>(worker), join);
@@ -133,7 +139,8 @@ Status NetAccount::pull(int32_t worker, const NetNews& news) {
     return {};
   }
   ++moves_;
-  if (std::exchange(at(worker).has_pulled, true)) good_moves_ = std::min(good_moves_ + 1, kGoodMoves);  // it has got what it asked for before
+  if (std::exchange(at(worker).has_pulled, true))
+    good_moves_ = std::min(good_moves_ + 1, kGoodMoves);  // it has got what it asked for before
   order.kind = NetOrder::Kind::kMove;
   order.peer = at(from).rank;
   order_(worker, order);
@@ -153,8 +160,9 @@ bool NetAccount::is_up() const {
 }
 
 std::string NetAccount::json() const {
-  return std::string("{\"up\":") + (is_up() ? "true" : "false") + ",\"generation\":" + std::to_string(generation_) + ",\"moves\":" +
-         std::to_string(moves_) + ",\"failures\":" + std::to_string(failures_) + ",\"last_failure\":" + json_text(last_failure_) + "}";
+  return std::string("{\"up\":") + (is_up() ? "true" : "false") + ",\"generation\":" + std::to_string(generation_) +
+         ",\"moves\":" + std::to_string(moves_) + ",\"failures\":" + std::to_string(failures_) +
+         ",\"last_failure\":" + json_text(last_failure_) + "}";
 }
 
 }  // namespace otr

@@ -1,12 +1,12 @@
 // NetAccount: who of an engine's worker processes is joined to whom, GPU to GPU (page_net.h), as the engine sees it.
 //
-// All processes that are there join once every one is ready or gone for ever. Whoever is lost, or fails, ends the generation for all; then
-// all that are there join anew, with a new id. After kMostFailures in a row that no death explains, and without kGoodMoves between them, pages
-// go by file for good.
+// All processes that are there join once every one is ready or gone for ever. Whoever is lost, or fails, ends the generation
+// for all; then all that are there join anew, with a new id. After kMostFailures in a row that no death explains, and without
+// kGoodMoves between them, pages go by file for good.
 //
-// Thread safety: none needed; the engine's lock guards it. Orders are given while it is held. So ids are made beforehand, by SpareId.
-// Errors: an order that there is no memory for ends the call with std::bad_alloc. Nothing has changed then but what some were told already:
-// whoever called ends the process that it called for, or calls again, and all hear of it once more.
+// Thread safety: none needed; the engine's lock guards it. Orders are given while it is held. So ids are made beforehand, by
+// SpareId. Errors: an order that there is no memory for ends the call with std::bad_alloc. Nothing has changed then but what
+// some were told already: whoever called ends the process that it called for, or calls again, and all hear of it once more.
 #pragma once
 
 #include <chrono>
@@ -32,12 +32,16 @@ struct NetOptions {
   int32_t num_ranks = 0, first_rank = 0;
 };
 
-// An id that is there before it is asked for: to make one a library may be loaded and sockets opened, on a thread of its own. take() waits
-// only where two are taken sooner than one is made, and no longer than its patience. A `make` that does not come back keeps its thread, and
-// what it refers to, to itself: nobody waits for it. Errors: `make`'s; kTimeout; kOutOfMemory without a thread. The next take() tries again.
+// An id that is there before it is asked for: to make one a library may be loaded and sockets opened, on a thread of its own.
+// take() waits only where two are taken sooner than one is made, and no longer than its patience. A `make` that does not come
+// back keeps its thread, and what it refers to, to itself: nobody waits for it. Errors: `make`'s; kTimeout; kOutOfMemory
+// without a thread. The next take() tries again.
 class SpareId {
  public:
-  SpareId(std::function<Result<NetId>()> make, std::chrono::milliseconds patience) : make_(std::move(make)), patience_(patience) { begin(); }
+  SpareId(std::function<Result<NetId>()> make, std::chrono::milliseconds patience)
+      : make_(std::move(make)), patience_(patience) {
+    begin();
+  }
   ~SpareId() { release(); }
   SpareId(const SpareId&) = delete;
   SpareId& operator=(const SpareId&) = delete;
@@ -83,7 +87,7 @@ class NetAccount {
     State state = State::kStarting;
     bool up = false;
     bool has_pulled = false;  // in this generation
-    int32_t rank = -1;  // -1: no member of the generation
+    int32_t rank = -1;        // -1: no member of the generation
   };
 
   void begin();

@@ -4,9 +4,9 @@
  * they were drawn from, and the raw log-probabilities. The engine knows token ids, not text.
  *
  * THE CONTRACT. A sample is a function of (weights, prompt tokens, sampling parameters, seed, stream, sample index) and of the
- * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, drafts, or the
- * number of threads. Tokens and log-probabilities are equal to the last bit. Not promised: equality across paths ("cpu-amx",
- * "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90a") or library versions.
+ * instruction-set path. Of nothing else: not of what it was batched with, the chunking, a prefix-cache hit, preemption, drafts,
+ * or the number of threads. Tokens and log-probabilities are equal to the last bit. Not promised: equality across paths
+ * ("cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90a") or library versions.
  *
  * A SESSION
  *     otr_engine_options options;
@@ -115,74 +115,81 @@ typedef struct otr_engine otr_engine;
 typedef struct otr_engine_options {
   size_t struct_size;
   const char* model_path;  /* a Hugging Face folder (config.json, safetensors) or an .otr file; required */
-  const char* device;      /* "cpu"; "cuda" (GPU 0), "cuda:2", "cuda:0,1,3" (workers go round them, at least one each; every GPU has the
-                              weights once); "auto" (default): what isa names, "cpu" if that is "auto" too */
+  const char* device;      /* "cpu"; "cuda" (GPU 0), "cuda:2", "cuda:0,1,3" (workers go round them, at least one each; every GPU
+                              has the weights once); "auto" (default): what isa names, "cpu" if that is "auto" too */
   const char* isa;         /* "auto" (default): the best of the device; "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar",
                               "cuda-sm90a"; a forced path that is missing is OTR_UNSUPPORTED, never replaced */
-  const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps those that it
-                              would have drawn itself. Samples are the same under every policy; only their speed differs. "auto"
-                              (default): every tick what should pay most, of all drafters that are there; without a profile (see below)
-                              what passes cost is measured at create, by some 40 of them. "off": nothing; no memory for drafters.
-                              "specactor", "rhymerl", "tlt", "efficientrollout": as the papers of these names choose.
-                              "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]": always the same; with "q", drafters do
-                              without the noise that samples are drawn with: for comparison. "fixed:…:<window>:decoupled": see
-                              num_draft_workers */
+  const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps
+                              those that it would have drawn itself. Samples are the same under every policy; only their speed
+                              differs. "auto" (default): every tick what should pay most, of all drafters that are there;
+                              without a profile (see below) what passes cost is measured at create, by some 40 of them. "off":
+                              nothing; no memory for drafters. "specactor", "rhymerl", "tlt", "efficientrollout": as the papers
+                              of these names choose. "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]":
+                              always the same; with "q", drafters do without the noise that samples are drawn with: for
+                              comparison. "fixed:…:<window>:decoupled": see num_draft_workers */
   int32_t max_batch;       /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
   int32_t prefill_chunk;   /* prompt tokens a tick, 1 … 1048576; default 512 */
   int32_t num_threads;     /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
-  uint64_t kv_bytes;       /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is free;
-                              0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights leave, and a copy of
-                              them in 4 bits would */
-  const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the policy may
-                              name; "NAME=w4:PATH": in 4 bits, which drafts faster while samples are few, and is right a little less often. Always there: "self", the model itself in 4 bits; "ngram", which repeats what followed the last
-                              few tokens before in the group; and "history", which repeats what the prompt's samples said in the last
-                              epoch (see History) */
+  uint64_t kv_bytes;       /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is
+                              free; 0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights
+                              leave, and a copy of them in 4 bits would */
+  const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the
+                              policy may name; "NAME=w4:PATH": in 4 bits, which drafts faster while samples are few, and is
+                              right a little less often. Always there: "self", the model itself in 4 bits; "ngram", which
+                              repeats what followed the last few tokens before in the group; and "history", which repeats what
+                              the prompt's samples said in the last epoch (see History) */
   size_t num_drafters;
-  int32_t history;         /* what is kept of finished samples for the drafter "history": 0 (default): nothing, unless the policy
-                              names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead of 8) */
-  int32_t pin_threads;     /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is steadier where
-                              nothing else runs; default 0 */
-  const char* profile_path; /* what passes cost on this machine, a file that 'outrider profile' wrote; NULL: none. One of another machine,
-                              path, number of threads (a worker's), model shape or drafter is OTR_BAD_INPUT */
-  const char* trace_path;  /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider report` open
-                              it), one event a line: what each tick chose, expected and did, and each sample's end. Up to date
-                              whenever no sample is unfinished. NULL or "" (default): none. What the file had is replaced once the model is
-                              loaded. A write that fails later ends the trace alone, and otr_stats says why (trace_error) */
-  int32_t num_workers;     /* 1 … 256, at most max_batch; default 1. Each worker decodes on a thread of its own, with its share of
-                              num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's samples start
-                              at one worker, whose share of the pages must hold each of them; samples move to workers that have run
-                              dry. Samples are the same for any number of workers. prefill_chunk is a worker's */
+  int32_t history;         /* what is kept of finished samples for the drafter "history": 0 (default): nothing, unless the
+                              policy names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead
+                              of 8) */
+  int32_t pin_threads;     /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is
+                              steadier where nothing else runs; default 0 */
+  const char* profile_path; /* what passes cost on this machine, a file that 'outrider profile' wrote; NULL: none. One of
+                              another machine, path, number of threads (a worker's), model shape or drafter is OTR_BAD_INPUT */
+  const char* trace_path;  /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider
+                              report` open it), one event a line: what each tick chose, expected and did, and each sample's end.
+                              Up to date whenever no sample is unfinished. NULL or "" (default): none. What the file had is
+                              replaced once the model is loaded. A write that fails later ends the trace alone, and otr_stats
+                              says why (trace_error) */
+  int32_t num_workers;     /* 1 … 256, at most max_batch; default 1. Each worker decodes on a thread of its own, with its share
+                              of num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's
+                              samples start at one worker, whose share of the pages must hold each of them; samples move to
+                              workers that have run dry. Samples are the same for any number of workers. prefill_chunk is a
+                              worker's */
   int32_t worker_processes; /* 1: each worker is a process: see Worker processes; on GPUs each has one of its own; default 0 */
   const char* worker_executable; /* the program that serves a worker process; required with worker_processes */
-  int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung: longer than
-                              the longest tick; default 300000 */
-  int32_t max_worker_restarts; /* processes that may take a worker's place one after the other without one of them finishing a sample;
-                              then the worker is given up; default 3. After two in a row that bring no token the next one waits 20 ms, then
-                              twice as long each time, 2 s at most */
-  int32_t num_draft_workers; /* 0 (default) … half of num_workers: workers that may draft for the others ("decoupled"), with the first of
-                              the policy's drafters that has a model of its own. Policies "specactor" and "auto" decide whenever
-                              nothing runs whether that pays, by what passes cost and how many drafts were kept (otr_stats:
-                              decoupled, plan); if not, these workers decode like the others.
+  int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung:
+                              longer than the longest tick; default 300000 */
+  int32_t max_worker_restarts; /* processes that may take a worker's place one after the other without one of them finishing a
+                              sample; then the worker is given up; default 3. After two in a row that bring no token the next
+                              one waits 20 ms, then twice as long each time, 2 s at most */
+  int32_t num_draft_workers; /* 0 (default) … half of num_workers: workers that may draft for the others ("decoupled"), with the
+                              first of the policy's drafters that has a model of its own. Policies "specactor" and "auto" decide
+                              whenever nothing runs whether that pays, by what passes cost and how many drafts were kept
+                              (otr_stats: decoupled, plan); if not, these workers decode like the others.
                               "fixed:<drafter>[+<drafter>…]:<window>:decoupled" always does. Other policies must have 0 */
-  int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's limit; default 0 */
+  int32_t keep_checkpoints; /* 1: the engine keeps what otr_checkpoint_save needs, up to 12 bytes a token of every sample's
+                               limit; default 0 */
   /* Of worker processes on GPUs: see there. */
-  const char* nccl_library;    /* by which pages of samples that move go from GPU to GPU: "libnccl.so.2", or a path; NULL or "" (default): they
-                              go through the host's memory */
+  const char* nccl_library;    /* by which pages of samples that move go from GPU to GPU: "libnccl.so.2", or a path; NULL or ""
+                              (default): they go through the host's memory */
   const void* nccl_unique_id;  /* an ncclUniqueId of yours, used once; NULL (default): the engine makes its own */
   size_t nccl_unique_id_bytes; /* sizeof(ncclUniqueId), which is 128 */
   int32_t nccl_num_ranks;      /* of the communicator with that id; 0 (default): num_workers */
   int32_t nccl_first_rank;     /* worker i is rank nccl_first_rank + i; default 0 */
-  int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; at most worker_timeout_ms / 8; 0 (default): that, or 10000 if less */
+  int32_t nccl_timeout_ms;     /* of a transfer; to join, three times as long; at most worker_timeout_ms / 8; 0 (default): that,
+                                  or 10000 if less */
   int32_t reserved;            /* 0; else OTR_UNSUPPORTED */
 } otr_engine_options;
 
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
 
-/* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model.
- * On failure *engine is NULL and otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the
- * model_path missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it
- * cannot be read, the trace not be written, or worker_executable not be run. OTR_LOST: a worker process ended, or was not ready in time. OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run.
- * OTR_OUT_OF_MEMORY: weights, KV pages or threads do not fit. */
+/* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model. On
+ * failure *engine is NULL and otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the model_path
+ * missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it cannot be read, the
+ * trace not be written, or worker_executable not be run. OTR_LOST: a worker process ended, or was not ready in time.
+ * OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run. OTR_OUT_OF_MEMORY: weights, KV
+ * pages or threads do not fit. */
 OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
 
 /* Abandons whatever is outstanding and frees the engine, once the tick in progress is over. A thread that is inside otr_wait
@@ -196,36 +203,40 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
 
 /* ---- Worker processes --------------------------------------------------------------------------------------------------- */
 
-/* With options.worker_processes each of the num_workers workers is a process, and the engine outlives any of them. The weights, of
- * drafters too, lie in shared memory once. A process that dies, hangs, sends what is wrong, or is refused memory is ended with
- * SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room, and are the
- * same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
- * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit and otr_score return
- * OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep, otr_kv_export and otr_kv_import.
+/* With options.worker_processes each of the num_workers workers is a process, and the engine outlives any of them. The weights,
+ * of drafters too, lie in shared memory once. A process that dies, hangs, sends what is wrong, or is refused memory is ended
+ * with SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room,
+ * and are the same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
+ * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit and
+ * otr_score return OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep, otr_kv_export
+ * and otr_kv_import.
  *
- * On GPUs (device "cuda:0,1,…") each process has a GPU of its own; more workers than GPUs are OTR_UNSUPPORTED. The engine's own process
- * runs nothing there: it keeps the weights in the host's memory, for otr_weights_put and for processes that come anew, and each process
- * has a copy on its GPU and makes the one in 4 bits itself. A tensor of otr_weights_put may still lie on a GPU.
+ * On GPUs (device "cuda:0,1,…") each process has a GPU of its own; more workers than GPUs are OTR_UNSUPPORTED. The engine's own
+ * process runs nothing there: it keeps the weights in the host's memory, for otr_weights_put and for processes that come anew,
+ * and each process has a copy on its GPU and makes the one in 4 bits itself. A tensor of otr_weights_put may still lie on a
+ * GPU.
  *
- * With options.nccl_library the processes join in a communicator, and keys and values of a sample that moves go from GPU to GPU. A death, an
- * error or a transfer that takes longer than nccl_timeout_ms ends the communicator: it is aborted, what was under way is computed anew,
- * and the processes that are there join in a new one, with an id that the engine makes. After three failures without a death, and
- * meanwhile, pages go through the host's memory. An abort that does not come back within worker_timeout_ms ends its process. otr_stats says
- * how it stands (nccl). OTR_UNSUPPORTED: the library cannot be loaded, is older than 2.14, or the build had no nccl.h.
- * OTR_INVALID_ARGUMENT: an id of another size; ranks that do not fit; worker_timeout_ms below 8; nccl_timeout_ms above an eighth of
- * worker_timeout_ms, because a process that comes no further may be waiting for five transfers, one after the other, and for the abort of
- * the last one, and its next sign may come an eighth of worker_timeout_ms late.
- * With an id of yours and nccl_num_ranks above num_workers the other ranks are yours to join: none of theirs is sent anything.
+ * With options.nccl_library the processes join in a communicator, and keys and values of a sample that moves go from GPU to
+ * GPU. A death, an error or a transfer that takes longer than nccl_timeout_ms ends the communicator: it is aborted, what was
+ * under way is computed anew, and the processes that are there join in a new one, with an id that the engine makes. After three
+ * failures without a death, and meanwhile, pages go through the host's memory. An abort that does not come back within
+ * worker_timeout_ms ends its process. otr_stats says how it stands (nccl). OTR_UNSUPPORTED: the library cannot be loaded, is
+ * older than 2.14, or the build had no nccl.h. OTR_INVALID_ARGUMENT: an id of another size; ranks that do not fit;
+ * worker_timeout_ms below 8; nccl_timeout_ms above an eighth of worker_timeout_ms, because a process that comes no further may
+ * be waiting for five transfers, one after the other, and for the abort of the last one, and its next sign may come an eighth
+ * of worker_timeout_ms late. With an id of yours and nccl_num_ranks above num_workers the other ranks are yours to join: none
+ * of theirs is sent anything.
  *
  * The library runs `<worker_executable> worker 3`, with the engine's end of things at file descriptor 3, standard streams and
- * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such a
- * program. It must have the same version of the library (OTR_UNSUPPORTED from otr_engine_create otherwise). Processes end with their
- * engine, however that ends. The drafter "history" proposes there what the history was when the last group was submitted. */
+ * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such
+ * a program. It must have the same version of the library (OTR_UNSUPPORTED from otr_engine_create otherwise). Processes end
+ * with their engine, however that ends. The drafter "history" proposes there what the history was when the last group was
+ * submitted. */
 
-/* Serves as a worker at file descriptor `fd`, which it takes, until the engine at its other end is destroyed or gone: call it from main
- * and return from there. OTR_OK: the engine said stop. OTR_IO_ERROR: it is gone. OTR_INVALID_ARGUMENT: no such file. Anything else is
- * what kept the worker from its work; the engine has been told. Unlike other calls it may end the process: where the worker cannot go on,
- * or does not come to an end within the engine's worker_timeout_ms. */
+/* Serves as a worker at file descriptor `fd`, which it takes, until the engine at its other end is destroyed or gone: call it
+ * from main and return from there. OTR_OK: the engine said stop. OTR_IO_ERROR: it is gone. OTR_INVALID_ARGUMENT: no such file.
+ * Anything else is what kept the worker from its work; the engine has been told. Unlike other calls it may end the process:
+ * where the worker cannot go on, or does not come to an end within the engine's worker_timeout_ms. */
 OTR_API otr_status otr_serve_worker(int fd);
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------------- */
@@ -263,10 +274,10 @@ typedef struct otr_group_request {
 
 OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t struct_size);
 
-/* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an
- * id outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range.
- * OTR_NEVER_FITS: prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced, or it sleeps. OTR_LOST: every
- * worker process was given up. */
+/* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an id
+ * outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range. OTR_NEVER_FITS:
+ * prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced, or it sleeps. OTR_LOST:
+ * every worker process was given up. */
 OTR_API otr_status otr_submit(otr_engine* engine, const otr_group_request* request, uint64_t* group_id);
 
 /* Teacher forcing: the log-probs the engine would have reported had it drawn token_ids after the prompt, through the same
@@ -291,9 +302,10 @@ OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* reques
  * that is finished or unknown is OTR_INVALID_ARGUMENT. */
 OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 
-/* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on later
- * as if nothing had been. Processors and GPUs are free meanwhile. otr_pause returns when the running tick has ended. Submits are queued, cancels take
- * effect at the resume, waits wait. Pausing a paused engine, or resuming one that runs, is no error. */
+/* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on
+ * later as if nothing had been. Processors and GPUs are free meanwhile. otr_pause returns when the running tick has ended.
+ * Submits are queued, cancels take effect at the resume, waits wait. Pausing a paused engine, or resuming one that runs, is no
+ * error. */
 OTR_API otr_status otr_pause(otr_engine* engine);
 OTR_API otr_status otr_resume(otr_engine* engine);
 
@@ -326,7 +338,8 @@ typedef struct otr_result_view {
   int64_t spec_num_draft_tokens;    /* drafted tokens that the model verified */
   int64_t spec_num_accepted_tokens; /* of these, how many it kept */
   int64_t spec_num_verify_steps;    /* runs of the model that verified at least one */
-  uint64_t weight_version;          /* of the weights that drew all of it: see Weights, and otr_checkpoint_load; 0: those of model_path */
+  uint64_t weight_version;          /* of the weights that drew all of it: see Weights, and otr_checkpoint_load; 0: those of
+                                       model_path */
 } otr_result_view;
 
 /* Takes the next finished sample or score, waiting up to timeout_ms (0: not at all; negative: as long as something is
@@ -351,35 +364,36 @@ OTR_API otr_status otr_result_destroy(otr_result* result);
  *     otr_weights_commit(engine);
  *
  * From begin to commit nothing can be submitted. Tensors that are not put keep their values. After a put that failed the others
- * can go on, and the failed one can be repeated. A drafter that was made of the old weights ("self") is made again by the commit, and
- * cached prompts are forgotten: what is drawn then is what an engine created with these weights would draw, bit for bit. */
+ * can go on, and the failed one can be repeated. A drafter that was made of the old weights ("self") is made again by the
+ * commit, and cached prompts are forgotten: what is drawn then is what an engine created with these weights would draw, bit for
+ * bit. */
 
 typedef enum otr_dtype { OTR_DTYPE_BF16 = 0, OTR_DTYPE_F16 = 1, OTR_DTYPE_F32 = 2 } otr_dtype;
 
 typedef struct otr_tensor {
   size_t struct_size;
-  const char* name;     /* "model.layers.0.mlp.up_proj.weight"; one that checkpoints have and the engine never reads (a tied model's
-                           lm_head.weight, rotary_emb.inv_freq) is accepted */
+  const char* name;     /* "model.layers.0.mlp.up_proj.weight"; one that checkpoints have and the engine never reads (a tied
+                           model's lm_head.weight, rotary_emb.inv_freq) is accepted */
   otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;
-  const void* data;     /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by then, as
-                           seen from the host */
+  const void* data;     /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by
+                           then, as seen from the host */
   size_t data_bytes;    /* what the shape and dtype come to */
 } otr_tensor;
 
 OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
 
-/* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished (results that nobody has
- * taken yet do not matter), or the weights are asleep. OTR_INVALID_ARGUMENT: an update has already begun. */
+/* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished (results that
+ * nobody has taken yet do not matter), or the weights are asleep. OTR_INVALID_ARGUMENT: an update has already begun. */
 OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
 
-/* Replaces one tensor; returns when `data` is no longer needed. OTR_INVALID_ARGUMENT: no update has begun; the model has no tensor of
- * this name; its shape or size is another; the dtype is unknown. */
+/* Replaces one tensor; returns when `data` is no longer needed. OTR_INVALID_ARGUMENT: no update has begun; the model has no
+ * tensor of this name; its shape or size is another; the dtype is unknown. */
 OTR_API otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor);
 
-/* Ends the update. OTR_INVALID_ARGUMENT: none has begun; or weights were lost in otr_sleep, and some of them not put since (the update goes
- * on). */
+/* Ends the update. OTR_INVALID_ARGUMENT: none has begun; or weights were lost in otr_sleep, and some of them not put since (the
+ * update goes on). */
 OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
 /* ---- Sleep ------------------------------------------------------------------------------------------------------------- */
@@ -391,105 +405,116 @@ OTR_API otr_status otr_weights_commit(otr_engine* engine);
  *     otr_weights_begin … a put for every tensor … otr_weights_commit
  *     otr_wake(engine, OTR_MEMORY_KV);                          now that the trainer's copy is gone
  *
- * Samples are those of an engine created with these weights, bit for bit. A sleeping engine keeps its options, its history and what it
- * has learnt of drafters. */
+ * Samples are those of an engine created with these weights, bit for bit. A sleeping engine keeps its options, its history and
+ * what it has learnt of drafters. */
 
 typedef enum otr_memory {
-  OTR_MEMORY_WEIGHTS = 1, /* the model's weights and what is made of them ("self"). They are lost: after otr_wake all are to be put. Norms and
-                             biases, and drafters' own weights, which no trainer has, keep their memory */
-  OTR_MEMORY_KV = 2,      /* KV pages, with the cached prompts, buffers of passes, and on a GPU captured programs; drafters' too */
+  OTR_MEMORY_WEIGHTS = 1, /* the model's weights and what is made of them ("self"). They are lost: after otr_wake all are to be
+                             put. Norms and biases, and drafters' own weights, which no trainer has, keep their memory */
+  OTR_MEMORY_KV = 2,      /* KV pages, with the cached prompts, buffers of passes, and on a GPU captured programs; drafters' too
+                             */
   OTR_MEMORY_ALL = 3
 } otr_memory;
 
-/* Gives memory back to the system or the GPUs. What sleeps already goes on sleeping. From here on nothing can be submitted, exported,
- * imported or checkpointed (OTR_BUSY) until all is awake and the weights are committed. OTR_BUSY: samples are unfinished (results that nobody
- * has taken yet do not matter), or the weights are being replaced. OTR_UNSUPPORTED: worker processes do not sleep; nor does a GPU whose
- * driver cannot keep addresses. */
+/* Gives memory back to the system or the GPUs. What sleeps already goes on sleeping. From here on nothing can be submitted,
+ * exported, imported or checkpointed (OTR_BUSY) until all is awake and the weights are committed. OTR_BUSY: samples are
+ * unfinished (results that nobody has taken yet do not matter), or the weights are being replaced. OTR_UNSUPPORTED: worker
+ * processes do not sleep; nor does a GPU whose driver cannot keep addresses. */
 OTR_API otr_status otr_sleep(otr_engine* engine, otr_memory what);
 
-/* Takes it again; what is awake stays awake. OTR_OUT_OF_MEMORY: it is not there, and all that was asked goes on sleeping: try again. */
+/* Takes it again; what is awake stays awake. OTR_OUT_OF_MEMORY: it is not there, and all that was asked goes on sleeping: try
+ * again. */
 OTR_API otr_status otr_wake(otr_engine* engine, otr_memory what);
 
 /* ---- Pages ------------------------------------------------------------------------------------------------------------- */
 
-/* An engine keeps the keys and values of prompts it has run, in pages of 64 tokens, as long as there is room: a prompt that begins with the
- * same tokens does not run them again. They can be taken from one engine to another of the same weights, instruction-set path and
- * library version, on this machine or elsewhere. Samples are the same with and without. */
+/* An engine keeps the keys and values of prompts it has run, in pages of 64 tokens, as long as there is room: a prompt that
+ * begins with the same tokens does not run them again. They can be taken from one engine to another of the same weights,
+ * instruction-set path and library version, on this machine or elsewhere. Samples are the same with and without. */
 
-/* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first token is
- * drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small a one is
- * OTR_INVALID_ARGUMENT with *size set. The form is independent of the path's own: bf16, row-major, with a checksum. OTR_BUSY as
- * otr_submit. OTR_UNSUPPORTED: worker processes. The engine stands still meanwhile, as paused. */
+/* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first
+ * token is drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small
+ * a one is OTR_INVALID_ARGUMENT with *size set. The form is independent of the path's own: bf16, row-major, with a checksum.
+ * OTR_BUSY as otr_submit. OTR_UNSUPPORTED: worker processes. The engine stands still meanwhile, as paused. */
 OTR_API otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity,
                                  size_t* size, size_t* num_covered);
 
-/* Takes what otr_kv_export wrote, into every worker's cache; of the first pages as many as have room: *num_covered says how many tokens
- * that is. OTR_UNSUPPORTED: it is of another model shape, path, library version or of other weights; or worker processes. OTR_BAD_INPUT: it is damaged
- * or something else. The text says what. A checksum tells damage, not malice: import only what you trust. */
+/* Takes what otr_kv_export wrote, into every worker's cache; of the first pages as many as have room: *num_covered says how
+ * many tokens that is. OTR_UNSUPPORTED: it is of another model shape, path, library version or of other weights; or worker
+ * processes. OTR_BAD_INPUT: it is damaged or something else. The text says what. A checksum tells damage, not malice: import
+ * only what you trust. */
 OTR_API otr_status otr_kv_import(otr_engine* engine, const void* data, size_t size, size_t* num_covered);
 
 /* ---- Checkpoints ------------------------------------------------------------------------------------------------------- */
 
-/* A new process can go on where another was killed: samples end with the same bits, and what was drawn before is not drawn again. */
+/* A new process can go on where another was killed: samples end with the same bits, and what was drawn before is not drawn
+ * again. */
 
-/* Writes to a file what the engine owes: every group and score that is unfinished or of which results have not been taken by otr_wait, with
- * the tokens accepted so far. `user_data` goes with it: what the caller needs to know of the results it has taken. The file appears when it
- * is complete and durable, in place of the one before. The engine goes on meanwhile. OTR_INVALID_ARGUMENT: options.keep_checkpoints
- * is 0. OTR_IO_ERROR: the old file is as it was. OTR_OUT_OF_MEMORY: now, or, as the text says then, earlier, when what samples had accepted was
- * to be kept: then no later save of this engine succeeds, and its samples go on. OTR_BUSY as otr_submit. */
+/* Writes to a file what the engine owes: every group and score that is unfinished or of which results have not been taken by
+ * otr_wait, with the tokens accepted so far. `user_data` goes with it: what the caller needs to know of the results it has
+ * taken. The file appears when it is complete and durable, in place of the one before. The engine goes on meanwhile.
+ * OTR_INVALID_ARGUMENT: options.keep_checkpoints is 0. OTR_IO_ERROR: the old file is as it was. OTR_OUT_OF_MEMORY: now, or, as
+ * the text says then, earlier, when what samples had accepted was to be kept: then no later save of this engine succeeds, and
+ * its samples go on. OTR_BUSY as otr_submit. */
 OTR_API otr_status otr_checkpoint_save(otr_engine* engine, const char* path, const void* user_data, size_t user_size);
 
-/* Into an engine that owes nothing (else OTR_BUSY): all goes on as if it had been submitted here, under new group ids and with the tags
- * it had; finished samples arrive at once. The new ids follow one another in the order of the old ones, from the id on that the next
- * otr_submit would have given (in a new engine: 1, 2, …); groups whose results had all been taken are not among them. Options that change no
- * sample may differ: workers, batch, policy, pages. Whether the weights are the same their digest decides; the file's version of them becomes
- * the engine's, so that a new process with these weights as its model_path goes on under the number they had. OTR_IO_ERROR,
- * OTR_INVALID_ARGUMENT (it is no checkpoint), OTR_BAD_INPUT (torn or damaged), OTR_UNSUPPORTED (of other weights, another
- * instruction-set path or library version), OTR_NEVER_FITS: nothing was taken; the text says what. */
+/* Into an engine that owes nothing (else OTR_BUSY): all goes on as if it had been submitted here, under new group ids and with
+ * the tags it had; finished samples arrive at once. The new ids follow one another in the order of the old ones, from the id on
+ * that the next otr_submit would have given (in a new engine: 1, 2, …); groups whose results had all been taken are not among
+ * them. Options that change no sample may differ: workers, batch, policy, pages. Whether the weights are the same their digest
+ * decides; the file's version of them becomes the engine's, so that a new process with these weights as its model_path goes on
+ * under the number they had. OTR_IO_ERROR, OTR_INVALID_ARGUMENT (it is no checkpoint), OTR_BAD_INPUT (torn or damaged),
+ * OTR_UNSUPPORTED (of other weights, another instruction-set path or library version), OTR_NEVER_FITS: nothing was taken; the
+ * text says what. */
 OTR_API otr_status otr_checkpoint_load(otr_engine* engine, const char* path);
 
-/* Writes the user data of a checkpoint to `buffer`, and its size to *size; too small a buffer is OTR_INVALID_ARGUMENT with *size set.
- * Errors as otr_checkpoint_load: otr_last_error(NULL). */
+/* Writes the user data of a checkpoint to `buffer`, and its size to *size; too small a buffer is OTR_INVALID_ARGUMENT with
+ * *size set. Errors as otr_checkpoint_load: otr_last_error(NULL). */
 OTR_API otr_status otr_checkpoint_user_data(const char* path, void* buffer, size_t capacity, size_t* size);
 
 /* ---- History ----------------------------------------------------------------------------------------------------------- */
 
-/* Training visits a prompt once an epoch, and what its samples say changes slowly. An engine that keeps a history (options.history, or
- * a policy that names "history") drafts a prompt's samples from those of its last visit. It changes speed alone, never a sample.
+/* Training visits a prompt once an epoch, and what its samples say changes slowly. An engine that keeps a history
+ * (options.history, or a policy that names "history") drafts a prompt's samples from those of its last visit. It changes speed
+ * alone, never a sample.
  *
  *     otr_history_load(engine, "history");          at the start of a run
  *     each step: submit and wait as ever; otr_reward for each sample; otr_history_commit
  *     otr_history_save(engine, "history");          with each checkpoint */
 
-/* The reward of a finished sample, at any time from its otr_wait to the next otr_history_commit; a second one replaces the first.
- * Of different branches in a prompt's history those with the greater sum of rewards are drafted first; only the order and
- * the distances of one prompt's rewards matter. Without a reward a sample counts as middling. An engine without a history takes it and
- * does nothing. OTR_INVALID_ARGUMENT: no such sample since the last commit, or a reward that is not finite. */
+/* The reward of a finished sample, at any time from its otr_wait to the next otr_history_commit; a second one replaces the
+ * first. Of different branches in a prompt's history those with the greater sum of rewards are drafted first; only the order
+ * and the distances of one prompt's rewards matter. Without a reward a sample counts as middling. An engine without a history
+ * takes it and does nothing. OTR_INVALID_ARGUMENT: no such sample since the last commit, or a reward that is not finite. */
 OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward);
 
-/* The step is over: what its samples said becomes their prompts' history, in place of what the prompts had. Returns at once (after the
- * build before it, should that still run); a thread of the library's own builds the index, or this call where the system refuses a thread,
- * and samples that begin after that use it. Call it once a step: until then every finished sample is kept in memory. */
+/* The step is over: what its samples said becomes their prompts' history, in place of what the prompts had. Returns at once
+ * (after the build before it, should that still run); a thread of the library's own builds the index, or this call where the
+ * system refuses a thread, and samples that begin after that use it. Call it once a step: until then every finished sample is
+ * kept in memory. */
 OTR_API otr_status otr_history_commit(otr_engine* engine);
 
-/* Commits, waits for the index and writes the history to a file, which appears only when it is complete. OTR_IO_ERROR: the old file is
- * as it was. */
+/* Commits, waits for the index and writes the history to a file, which appears only when it is complete. OTR_IO_ERROR: the old
+ * file is as it was. */
 OTR_API otr_status otr_history_save(otr_engine* engine, const char* path);
 
-/* Adds a file's history; its prompts' own are replaced. OTR_IO_ERROR: the file, or a part of it, cannot be read. OTR_INVALID_ARGUMENT: it is
- * no history, or its header is damaged or cut off, so that it may be none. OTR_UNSUPPORTED: it is of another version of the format. None of
- * these has an effect. OTR_BAD_INPUT: it is damaged or torn behind the header, or empty; here an error has one: what is whole is used, and
- * otr_last_error says what is not. */
+/* Adds a file's history; its prompts' own are replaced. OTR_IO_ERROR: the file, or a part of it, cannot be read.
+ * OTR_INVALID_ARGUMENT: it is no history, or its header is damaged or cut off, so that it may be none. OTR_UNSUPPORTED: it is
+ * of another version of the format. None of these has an effect. OTR_BAD_INPUT: it is damaged or torn behind the header, or
+ * empty; here an error has one: what is whole is used, and otr_last_error says what is not. */
 OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------------- */
 
-/* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs
- * to *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
+/* Writes the engine's counters as a JSON object with a terminating NUL, at most `capacity` bytes, and the size that it needs to
+ * *size. Too small a buffer is OTR_INVALID_ARGUMENT with *size set. Keys: isa, version, ticks, generated_tokens,
  * prefill_tokens, finished_samples, preemptions, prefix_hit_tokens, kv_pages_total, kv_pages_in_use, kv_pages_peak,
- * kv_page_bytes, vocab_size, context_limit (tokens of prompt and response together), eos_token_ids (the model's own, that stop a sample),
- * weight_version, weights_digest (null until a checkpoint or an export of pages has needed it), weight_bytes_written (loaded, put and quantised so far), busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations (samples that
- * went to another worker), worker_restarts, requeued_samples and last_worker_loss (of worker processes: the last one's cause, "" while none was lost), workers (a list: what each one counted), … Of several workers all are sums, peaks too. */
+ * kv_page_bytes, vocab_size, context_limit (tokens of prompt and response together), eos_token_ids (the model's own, that stop
+ * a sample), weight_version, weights_digest (null until a checkpoint or an export of pages has needed it), weight_bytes_written
+ * (loaded, put and quantised so far), busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations
+ * (samples that went to another worker), worker_restarts, requeued_samples and last_worker_loss (of worker processes: the last
+ * one's cause, "" while none was lost), workers (a list: what each one counted), … Of several workers all are sums, peaks too.
+ * */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 
 #ifdef __cplusplus

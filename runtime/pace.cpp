@@ -27,7 +27,10 @@ PassShape pass_shape(double batch, const RowBatch& rows) {
   double context = 0;
   for (int32_t row = 0; row < rows.num_rows; ++row) context += rows.positions[row];
   const double num_rows = rows.num_rows;
-  return {.batch = batch, .rows = num_rows, .context = num_rows == 0 ? 0 : context / num_rows, .silent = num_rows - rows.num_logit_rows};
+  return {.batch = batch,
+          .rows = num_rows,
+          .context = num_rows == 0 ? 0 : context / num_rows,
+          .silent = num_rows - rows.num_logit_rows};
 }
 
 // ---- The clock -----------------------------------------------------------------------------------------------------------
@@ -65,7 +68,8 @@ void PaceClock::sleep(Sleeper* s, double until_ms, bool may_be_called) {
   advance();
   const auto is_awake = [s] { return !s->asleep; };
   if (is_virtual() || until_ms == kForever) return s->woken.wait(lock, is_awake);
-  const auto due = start_ + std::chrono::duration_cast<Wall::duration>(std::chrono::duration<double, std::milli>(until_ms * scale_));
+  const auto due =
+      start_ + std::chrono::duration_cast<Wall::duration>(std::chrono::duration<double, std::milli>(until_ms * scale_));
   if (!s->woken.wait_until(lock, due, is_awake)) rouse(s);
 }
 

@@ -1,5 +1,5 @@
-// Pace: a worker's passes take as long as a profile's costs say, and not as long as they take here. So what an engine would do on
-// another machine, with its queues, moves and races, is seen with small models on few cores: outputs stay as they are.
+// Pace: a worker's passes take as long as a profile's costs say, and not as long as they take here. So what an engine would do
+// on another machine, with its queues, moves and races, is seen with small models on few cores: outputs stay as they are.
 //
 // A worker computes a pass and then sleeps until the pass is due; what it does next counts from there. PaceClock, which the
 // workers of an engine share, counts the modelled milliseconds:
@@ -10,13 +10,13 @@
 //   scale 0     time stands still while any worker computes, and jumps to the next due pass when all sleep. No pass is late,
 //               however many workers share a core; between two runs only the order of what happens at one time may differ.
 //
-// Workers in processes of their own have a clock each, of one scale and one beginning: scale > 0 alone, since nobody can hold the time of
-// another process.
+// Workers in processes of their own have a clock each, of one scale and one beginning: scale > 0 alone, since nobody can hold
+// the time of another process.
 //
 // Nobody spins: a worker that is busy without running anything, since a queue is full, looks again after kIdleMs.
 //
-// Thread safety: PaceClock and Pace::wake() may be used by any thread, the rest of Pace by its worker's. Nothing is allocated after
-// construction. Times are modelled milliseconds since the clock was made, unless they say otherwise.
+// Thread safety: PaceClock and Pace::wake() may be used by any thread, the rest of Pace by its worker's. Nothing is allocated
+// after construction. Times are modelled milliseconds since the clock was made, unless they say otherwise.
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,8 @@ struct PaceOptions {
   CostModel target;  // its draft role is not looked at
   std::vector<PacedDrafter> drafters;
   double kv_transfer_ms = 0;  // of a token's keys and values, from worker to worker; 0: they are computed anew
-  int64_t reconfigure_every = kReconfigureIterations;  // ticks of a drafting worker, whose responses may be shorter than meant; 0: never
+  int64_t reconfigure_every =
+      kReconfigureIterations;  // ticks of a drafting worker, whose responses may be shorter than meant; 0: never
 
   const PacedDrafter* drafter(const std::string& name) const;  // null: it is not named
 };
@@ -75,7 +76,9 @@ class PaceClock {
 
  private:
   using Wall = std::chrono::steady_clock;
-  static int64_t steady_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Wall::now().time_since_epoch()).count(); }
+  static int64_t steady_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Wall::now().time_since_epoch()).count();
+  }
   bool is_virtual() const { return scale_ == 0; }
   void advance();
   void rouse(Sleeper* sleeper);

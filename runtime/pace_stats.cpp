@@ -28,7 +28,8 @@ void PaceStats::add(const PaceStats& o) {
 double PaceStats::stretch(double share) const {
   int64_t beyond = 0;
   size_t bucket = kBuckets - 1;
-  while (bucket > 0 && static_cast<double>(beyond + needed[bucket]) <= share * static_cast<double>(passes)) beyond += needed[bucket--];
+  while (bucket > 0 && static_cast<double>(beyond + needed[bucket]) <= share * static_cast<double>(passes))
+    beyond += needed[bucket--];
   return std::exp2((static_cast<double>(bucket) - kOne + 1) / kPerDoubling);  // the bucket's upper end
 }
 

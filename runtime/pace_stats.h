@@ -10,15 +10,15 @@
 namespace otr {
 
 struct PaceStats {
-  static constexpr size_t kBuckets = 40;       // of what passes needed of their time
-  static constexpr double kPerDoubling = 4;    // of them
+  static constexpr size_t kBuckets = 40;        // of what passes needed of their time
+  static constexpr double kPerDoubling = 4;     // of them
   static constexpr size_t kOne = kBuckets / 2;  // the first whose passes needed more than their time
 
   int64_t passes = 0;
-  int64_t late = 0;          // over after they were due
-  double modelled_ms = 0;    // of all passes
-  double late_ms = 0;        // of the late ones, together; modelled, as all times here
-  double overshoot_ms = 0;   // by which sleepers woke too late, together
+  int64_t late = 0;         // over after they were due
+  double modelled_ms = 0;   // of all passes
+  double late_ms = 0;       // of the late ones, together; modelled, as all times here
+  double overshoot_ms = 0;  // by which sleepers woke too late, together
   double worst_late_ms = 0;
   std::array<int64_t, kBuckets> needed = {};  // passes, by the logarithm of the share of their time that computing them took
 

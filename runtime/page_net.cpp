@@ -201,12 +201,13 @@ Status PageNet::move(PageMove* move, uint64_t generation) {
   return status;
 }
 
-// Something goes in any case: the other end waits for it. Pages that are not there any more go as what is there now, with the word 0. The
-// lease is held until the move is done or the port has left.
+// Something goes in any case: the other end waits for it. Pages that are not there any more go as what is there now, with the
+// word 0. The lease is held until the move is done or the port has left.
 void PageNet::send(const NetOrder& order) {
   const std::shared_ptr<LentPages> lease = parcel(order.pull.parcel);
   sent_.assign(static_cast<size_t>(order.pull.count), address(0));
-  PageMove pages{.sends = true, .peer = order.peer, .pages = sent_, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
+  PageMove pages{
+      .sends = true, .peer = order.peer, .pages = sent_, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
   Status status;
   const auto go = [&] { status = move(&pages, order.generation); };
   const auto whole = [&] {
@@ -229,8 +230,10 @@ void PageNet::receive(const NetOrder& order) {
       to = pull_.to;
     }
   }
-  if (to.size() != static_cast<size_t>(order.pull.count)) return fail(order.generation, Status(StatusCode::kTimeout, "pages come too late"));
-  PageMove pages{.sends = false, .peer = order.peer, .pages = to, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
+  if (to.size() != static_cast<size_t>(order.pull.count))
+    return fail(order.generation, Status(StatusCode::kTimeout, "pages come too late"));
+  PageMove pages{
+      .sends = false, .peer = order.peer, .pages = to, .page_bytes = static_cast<size_t>(target_->page_bytes()), .word = 0};
   const Status status = move(&pages, order.generation);
   if (!status.ok()) return fail(order.generation, status);
   {
@@ -254,14 +257,19 @@ PageNet::Parcel PageNet::offer(std::shared_ptr<LentPages> lease) try {
 bool PageNet::pull(uint64_t generation, int32_t from, uint64_t parcel, int32_t first, std::span<const PageId> to) {
   for (size_t at = 0; at < to.size(); at += kMostPages) {
     const size_t count = std::min<size_t>(kMostPages, to.size() - at);
-    const PagePull some{.number = 0, .parcel = parcel, .from = from, .first = first + static_cast<int32_t>(at), .count = static_cast<int32_t>(count)};
+    const PagePull some{.number = 0,
+                        .parcel = parcel,
+                        .from = from,
+                        .first = first + static_cast<int32_t>(at),
+                        .count = static_cast<int32_t>(count)};
     if (!pull_some(generation, some, to.subspan(at, count))) return false;
   }
   return true;
 }
 
-// A move that has begun is waited for as long as it takes: it writes to the pages until it is done or aborted. A pull of kMostPages so takes
-// kTimeoutShare - kSlackPatiences patiences at most, if the abort takes no more than its part; each is a turn of the worker's.
+// A move that has begun is waited for as long as it takes: it writes to the pages until it is done or aborted. A pull of
+// kMostPages so takes kTimeoutShare - kSlackPatiences patiences at most, if the abort takes no more than its part; each is a
+// turn of the worker's.
 bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const PageId> to) {
   host_->pass(ProtocolStep::kNetPull);
   {
@@ -282,7 +290,10 @@ bool PageNet::pull_some(uint64_t generation, PagePull pull, std::span<const Page
 
 void PageNet::end(uint64_t generation, int32_t from, uint64_t parcel) {
   if (stop_) return;
-  host_->tell({.kind = NetNews::Kind::kEndParcel, .generation = generation, .why = {}, .pull = {.number = 0, .parcel = parcel, .from = from}});
+  host_->tell({.kind = NetNews::Kind::kEndParcel,
+               .generation = generation,
+               .why = {},
+               .pull = {.number = 0, .parcel = parcel, .from = from}});
 }
 
 bool RemotePages::copy(int32_t first, std::span<const PageId> to, ModelRunner*) {

@@ -6,13 +6,14 @@
 //                ◂── kEndParcel ─────────────────────────── end()
 //
 // A thread does what the engine orders, one move after the other. Every process has them in the same order, so none waits for
-// another in a circle. A word goes with the pages: the parcel's number, or 0 where the lender took them back; else what comes is
-// not used. A move that fails or takes too long ends the generation: nothing is offered until the engine has all join again, and
-// what was under way is computed anew, or goes by file. Parcels end after the port has left: nothing reads their pages then. A
-// port that does not come back shows in busy_ms(), one that leaves in vain is told to the host: its process has to end.
+// another in a circle. A word goes with the pages: the parcel's number, or 0 where the lender took them back; else what comes
+// is not used. A move that fails or takes too long ends the generation: nothing is offered until the engine has all join again,
+// and what was under way is computed anew, or goes by file. Parcels end after the port has left: nothing reads their pages
+// then. A port that does not come back shows in busy_ms(), one that leaves in vain is told to the host: its process has to end.
 //
-// Thread safety: follow() and stop() by the serving thread, offer() and pull() by the worker's, end() by any. The host is called
-// without a lock held. follow() waits for no move. pull() and end() allocate nothing; without memory the generation fails.
+// Thread safety: follow() and stop() by the serving thread, offer() and pull() by the worker's, end() by any. The host is
+// called without a lock held. follow() waits for no move. pull() and end() allocate nothing; without memory the generation
+// fails.
 #pragma once
 
 #include <atomic>
@@ -33,15 +34,15 @@ namespace otr {
 class NetHost {
  public:
   virtual ~NetHost() = default;
-  virtual void tell(const NetNews& news) = 0;  // to the engine
+  virtual void tell(const NetNews& news) = 0;       // to the engine
   virtual void end_process(const Status& why) = 0;  // before anybody uses pages again that the port may touch for ever
-  virtual void pass(ProtocolStep) {}           // for proofs: where it is
+  virtual void pass(ProtocolStep) {}                // for proofs: where it is
 };
 
 class PageNet {
  public:
-  static constexpr int32_t kMostPages = 256;  // of a move
-  static constexpr int32_t kMovesBefore = 4;  // of others, that a pull may have to wait for
+  static constexpr int32_t kMostPages = 256;     // of a move
+  static constexpr int32_t kMovesBefore = 4;     // of others, that a pull may have to wait for
   static constexpr int32_t kAbortPatiences = 1;  // that the abort of a move that failed may take
   static constexpr int32_t kSlackPatiences = 2;  // the heartbeat that tells of the worker's turn may be one late; one to spare
   // Of patiences, that an engine's patience has to have at least: a pull of kMostPages may wait so long but for the slack.

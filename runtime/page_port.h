@@ -1,9 +1,9 @@
 // PagePort: one process' end of what joins the GPUs of an engine's worker processes. nccl_port.h is the one there is.
 //
-// Nothing waits without a limit: join() and move() return when they are done, have failed, `given_up()` says that another end is
-// lost, or the port's patience is over. After an error the port is to leave(), which ends what is under way, before it joins
-// again. That has a patience too; where it fails, something may touch the pages for ever, and the port is good for nothing but to
-// leave() again, which fails at once.
+// Nothing waits without a limit: join() and move() return when they are done, have failed, `given_up()` says that another end
+// is lost, or the port's patience is over. After an error the port is to leave(), which ends what is under way, before it joins
+// again. That has a patience too; where it fails, something may touch the pages for ever, and the port is good for nothing but
+// to leave() again, which fails at once.
 //
 // Thread safety: one thread at a time. Errors: kLost: given up; kTimeout; kInternal with the library's text.
 #pragma once
@@ -39,9 +39,9 @@ class PagePort {
   virtual Status leave() = 0;
 };
 
-// By NCCL, which is the shared library of this name or path. `device` is that of `gpu`, and not used by another thread while the
-// port is opened or destroyed. `patience_ms`: of a move and of leaving; joining has three times as long. Errors: kUnsupported
-// where the build has no NCCL, the library is not there, or is too old.
+// By NCCL, which is the shared library of this name or path. `device` is that of `gpu`, and not used by another thread while
+// the port is opened or destroyed. `patience_ms`: of a move and of leaving; joining has three times as long. Errors:
+// kUnsupported where the build has no NCCL, the library is not there, or is too old.
 Result<std::unique_ptr<PagePort>> open_nccl_port(const std::string& library, int32_t gpu, std::shared_ptr<Accelerator> device,
                                                  int32_t patience_ms);
 // A new one, for one generation. Whoever makes it has to live until all have joined.

@@ -1,6 +1,7 @@
 // ProcessOrders: what a worker process is to do and has not been told yet (ProcessWorker).
 //
-// Thread safety: none; its owner's lock guards it. Nothing allocates but `cancels` and `handed_on`, and `relinks` beyond what is reserved.
+// Thread safety: none; its owner's lock guards it. Nothing allocates but `cancels` and `handed_on`, and `relinks` beyond what
+// is reserved.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ struct ProcessOrders {
   bool end_step = false, weights = false;
 
   bool empty() const {
-    return starts.empty() && cancels.empty() && !move && !roles && !lend && relinks.empty() && handed_on.empty() && !end_step && !weights;
+    return starts.empty() && cancels.empty() && !move && !roles && !lend && relinks.empty() && handed_on.empty() && !end_step &&
+           !weights;
   }
   void discard();
   // The next one, with its contents in *bytes, which are empty before, but for a start, which is *s. None: there is none.

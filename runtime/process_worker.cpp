@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kMostQueued = size_t{1} << 20;  // bytes: more orders wait where they are
 constexpr int64_t kStopMs = 2000;                // for a process to end by itself
 constexpr std::chrono::milliseconds kRetry{100};
-// A process that has worked comes back at once. One that dies again and again, of what it finds in the system, waits longer each time.
+// A process that has worked comes back at once. One that dies again and again, of what it finds in the system, waits longer
+// each time.
 constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{2000};
 constexpr std::chrono::minutes kLongLife{1};
 
@@ -38,7 +39,10 @@ StartPages start_pages(const Sequence& s, std::vector<OwnedFd>* files) {
 }  // namespace
 
 ProcessWorker::ProcessWorker(const ProcessOptions& options)
-    : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), num_pages_(options.setup.num_pages), costs_(options.setup.costs) {
+    : options_(options),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      num_pages_(options.setup.num_pages),
+      costs_(options.setup.costs) {
   orders_.relinks.reserve(static_cast<size_t>(options.setup.num_workers));
 }
 
@@ -295,7 +299,8 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (state_ == State::kReady) break;
     }
-    if (Clock::now() >= limit) return Status(StatusCode::kTimeout, "was not ready within " + std::to_string(options_.start_timeout_ms) + " ms");
+    if (Clock::now() >= limit)
+      return Status(StatusCode::kTimeout, "was not ready within " + std::to_string(options_.start_timeout_ms) + " ms");
     wait_for_channel(*channel, channel->queued_bytes() > 0, wake_.get(), ms_until(limit));
   }
   heard_ = turned_ = Clock::now();
@@ -325,13 +330,15 @@ Status ProcessWorker::serve(WorkerChannel* channel) {
 Status ProcessWorker::check_signs(Clock::time_point now) {
   const std::chrono::milliseconds limit(options_.timeout_ms);
   if (was_at_rest_) turned_ = now;
-  if (now - heard_ > limit) return Status(StatusCode::kTimeout, "was not heard of for " + std::to_string(options_.timeout_ms) + " ms");
-  if (now - turned_ > limit) return Status(StatusCode::kTimeout, "came no further for " + std::to_string(options_.timeout_ms) + " ms");
+  if (now - heard_ > limit)
+    return Status(StatusCode::kTimeout, "was not heard of for " + std::to_string(options_.timeout_ms) + " ms");
+  if (now - turned_ > limit)
+    return Status(StatusCode::kTimeout, "came no further for " + std::to_string(options_.timeout_ms) + " ms");
   return {};
 }
 
-// The next order, with its contents in bytes_, but for a start, which is *s. A pause before all else and a resume after: what comes
-// between them arrives together. None: nothing is to be said.
+// The next order, with its contents in bytes_, but for a start, which is *s. A pause before all else and a resume after: what
+// comes between them arrives together. None: nothing is to be said.
 std::optional<WireType> ProcessWorker::take_order(std::unique_ptr<Sequence>* s, std::vector<OwnedFd>* files) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::optional<WireType> type;
@@ -391,7 +398,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
         if (state_ == State::kReady) return bad_input("it says twice that it is ready");
         state_ = State::kReady;
         last_order_ = rested_after_ = 1;  // the setup
-        first_over_ = true;  // here: what comes in the same read may be its end, and is not that of its start
+        first_over_ = true;               // here: what comes in the same read may be its end, and is not that of its start
         first_.notify_all();
       }
       options_.host->process_rested();  // unless orders wait
@@ -401,7 +408,8 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
       OTR_RETURN_IF_ERROR(decode_report(frame.payload, options_.setup.num_workers, &report_));
       if (!report_.finished.empty()) failures_ = 0;
       if (!report_.finished.empty() || !report_.progress.segments.empty()) idle_lives_ = 0;
-      const auto num_files = std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.has_file(); });
+      const auto num_files =
+          std::count_if(report_.given.begin(), report_.given.end(), [](const SampleGiven& g) { return g.has_file(); });
       OTR_ASSIGN_OR_RETURN(report_.files, channel->take_files(static_cast<size_t>(num_files)));
       const Status taken = pass_on_report();
       heard_ = turned_ = Clock::now();  // it may have taken long

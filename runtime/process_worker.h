@@ -1,12 +1,12 @@
-// ProcessWorker: a worker that is a process, as its engine sees it. It starts the process, passes orders on and reports back, and sees
-// when the process is dead, hangs or errs: then it ends it, tells the engine, and starts another one in its place.
+// ProcessWorker: a worker that is a process, as its engine sees it. It starts the process, passes orders on and reports back,
+// and sees when the process is dead, hangs or errs: then it ends it, tells the engine, and starts another one in its place.
 //
-// One thread does all of that. It waits for the socket, for orders and for the clock, and never for the process: a process that does
-// not read its orders, is not heard of, or has something to do and comes no further, for timeout_ms, is taken for hung. Nothing of
-// the process' memory is ever read; what it says is checked before it is believed.
+// One thread does all of that. It waits for the socket, for orders and for the clock, and never for the process: a process that
+// does not read its orders, is not heard of, or has something to do and comes no further, for timeout_ms, is taken for hung.
+// Nothing of the process' memory is ever read; what it says is checked before it is believed.
 //
-// Thread safety: WorkerPort's functions, weights_changed(), relink(), hand_on() and discard_orders() may be called from any thread.
-// Orders never allocate, but for cancel() and hand_on(). The host is called by the thread, without a lock held.
+// Thread safety: WorkerPort's functions, weights_changed(), relink(), hand_on() and discard_orders() may be called from any
+// thread. Orders never allocate, but for cancel() and hand_on(). The host is called by the thread, without a lock held.
 #pragma once
 
 #include <atomic>
@@ -39,8 +39,8 @@ class ProcessHost {
   virtual Status process_trace(int32_t worker, WireView payload) = 0;
   virtual Status process_net(int32_t worker, WireView payload) = 0;
   virtual void process_rested() = 0;
-  // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the worker before
-  // it gives it new ones.
+  // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the
+  // worker before it gives it new ones.
   virtual void process_lost(int32_t worker, const Status& why, bool comes_back) = 0;
 };
 
@@ -77,10 +77,11 @@ class ProcessWorker final : public WorkerPort {
   bool at_rest() const override;
   // Times that the socket did not take all orders at once, of all processes so far.
   int64_t full_sockets() const { return full_sockets_; }
-  void weights_changed();  // REQUIRES: at rest, and paused
+  void weights_changed();          // REQUIRES: at rest, and paused
   void set_history(OwnedFd file);  // what processes draft from: this one, and its successors
   void relink(const Relink& relink);
-  // An order that came from elsewhere, as it is: kLinked, kDrop, kLeap or kNetOrder. They come in the order in which they are given.
+  // An order that came from elsewhere, as it is: kLinked, kDrop, kLeap or kNetOrder. They come in the order in which they are
+  // given.
   void hand_on(WireType type, WireView payload);
   // Forgets the orders that no process has got, but for pause().
   void discard_orders();
@@ -118,7 +119,7 @@ class ProcessWorker final : public WorkerPort {
   int32_t idle_lives_ = 0;  // in a row, of which nothing came
   uint64_t turns_ = 0;
   bool was_at_rest_ = true;
-  Clock::time_point heard_, turned_;  // the last sign of the process; of the worker in it
+  Clock::time_point heard_, turned_;       // the last sign of the process; of the worker in it
   std::atomic<int64_t> full_sockets_ = 0;  // read by any
 
   mutable std::mutex mutex_;

@@ -47,9 +47,11 @@ ordered_json cost_json(const RoleCost& cost, const Goodness& goodness) {
 // The share of logits by a shape_text(); 0 of another text: rows without logits then cost what those with logits do.
 double logits_share_of(const std::string& shape) {
   ModelConfig c;
-  const int count = std::sscanf(shape.c_str(), "%*s layers=%9d hidden=%9d intermediate=%9d heads=%9d kv_heads=%9d head_dim=%9d vocab=%9d",
-                                &c.num_layers, &c.hidden_size, &c.intermediate_size, &c.num_heads, &c.num_kv_heads, &c.head_dim, &c.vocab_size);
-  const int least = std::min({c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size});
+  const int count = std::sscanf(
+      shape.c_str(), "%*s layers=%9d hidden=%9d intermediate=%9d heads=%9d kv_heads=%9d head_dim=%9d vocab=%9d", &c.num_layers,
+      &c.hidden_size, &c.intermediate_size, &c.num_heads, &c.num_kv_heads, &c.head_dim, &c.vocab_size);
+  const int least =
+      std::min({c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size});
   return count == 7 && least > 0 ? logits_share(c) : 0;
 }
 
@@ -145,7 +147,8 @@ class ProfileReader {
     keys.finish();
     for (size_t d = 0; d < p_.fits.size(); ++d) {
       const bool drafts = d < p_.subject.drafters.size();
-      set_logits_shares(logits_share_of(p_.subject.target), drafts ? logits_share_of(p_.subject.drafters[d].shape) : 0, &p_.fits[d].model);
+      set_logits_shares(logits_share_of(p_.subject.target), drafts ? logits_share_of(p_.subject.drafters[d].shape) : 0,
+                        &p_.fits[d].model);
     }
     return status_;
   }

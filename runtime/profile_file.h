@@ -11,8 +11,9 @@
 // alone; none while the sweep is under way. A shape that was visited again has a pass for each visit. The times are those of
 // kernels and shapes, not of weights: a profile stays right when weights change.
 //
-// A COST that no fit made, but arithmetic, may have "pass_ms" too. Reading is strict: all other keys are there, none else is, and every number is in its range. Errors: kBadInput "FILE: ITEM: REASON",
-// kUnsupported for another format_version, kIoError. Thread safety: values, pure functions.
+// A COST that no fit made, but arithmetic, may have "pass_ms" too. Reading is strict: all other keys are there, none else is,
+// and every number is in its range. Errors: kBadInput "FILE: ITEM: REASON", kUnsupported for another format_version, kIoError.
+// Thread safety: values, pure functions.
 #pragma once
 
 #include <span>

@@ -83,8 +83,7 @@ Result<std::unique_ptr<Profiler>> Profiler::create(const ProfilerOptions& option
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<TreeDrafter> self, SelfDrafter::create(tree, p->device_->target(), p->no_sequences_));
   p->add_drafter("self", std::move(self));
   for (const DrafterModel& d : options.drafters) {
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<TreeDrafter> drafter,
-                         ModelDrafter::create(tree, d, *p->device_, p->no_sequences_));
+    OTR_ASSIGN_OR_RETURN(std::unique_ptr<TreeDrafter> drafter, ModelDrafter::create(tree, d, *p->device_, p->no_sequences_));
     p->add_drafter(d.name, std::move(drafter));
   }
   return p;

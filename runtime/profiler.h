@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "runtime/device.h"
 #include "runtime/drafter_model.h"
 #include "runtime/profile_file.h"
 #include "runtime/tree_drafter.h"
-#include "runtime/device.h"
 
 namespace otr {
 

@@ -5,7 +5,10 @@
 namespace otr {
 
 Race::Race(const Sequence& s, bool leaps)
-    : begin_(s.num_tokens()), num_prompt_(s.num_prompt()), leaps_(leaps), found_(begin_, leaps ? s.max_tokens : begin_, kMostReplicas) {
+    : begin_(s.num_tokens()),
+      num_prompt_(s.num_prompt()),
+      leaps_(leaps),
+      found_(begin_, leaps ? s.max_tokens : begin_, kMostReplicas) {
   const size_t most = leaps ? static_cast<size_t>(s.max_tokens - begin_) : 0;
   logprobs_.reserve(most);
   raw_logprobs_.reserve(most);
@@ -24,23 +27,27 @@ bool Race::finish(bool failed) {
 
 void Race::publish(const Sequence& s, int32_t num_new) {
   const size_t count = static_cast<size_t>(num_new);
-  add(std::min(s.rung, kMostReplicas - 2), s.num_tokens() - num_new, std::span(s.tokens).last(count), std::span(s.logprobs).last(count),
-      std::span(s.raw_logprobs).last(count));
+  add(std::min(s.rung, kMostReplicas - 2), s.num_tokens() - num_new, std::span(s.tokens).last(count),
+      std::span(s.logprobs).last(count), std::span(s.raw_logprobs).last(count));
 }
 
-void Race::publish(int32_t first, std::span<const int32_t> tokens, std::span<const float> logprobs, std::span<const float> raw_logprobs) {
+void Race::publish(int32_t first, std::span<const int32_t> tokens, std::span<const float> logprobs,
+                   std::span<const float> raw_logprobs) {
   const int32_t begin = num_prompt_ + first, skip = std::clamp(begin_ - begin, 0, static_cast<int32_t>(tokens.size()));
   const size_t from = static_cast<size_t>(skip);
   add(kMostReplicas - 1, begin + skip, tokens.subspan(from), logprobs.subspan(from), raw_logprobs.subspan(from));
 }
 
-void Race::add(int32_t replica, int32_t begin, std::span<const int32_t> tokens, std::span<const float> logprobs, std::span<const float> raw_logprobs) {
+void Race::add(int32_t replica, int32_t begin, std::span<const int32_t> tokens, std::span<const float> logprobs,
+               std::span<const float> raw_logprobs) {
   if (!leaps_ || tokens.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   const int32_t known = found_.length();
   disagree_ = disagree_ || !found_.publish(replica, begin, tokens, false).ok();
   const size_t news = static_cast<size_t>(std::max(0, found_.length() - known));
-  const auto copy = [news](std::span<const float> from, std::vector<float>* to) { to->insert(to->end(), from.end() - static_cast<std::ptrdiff_t>(news), from.end()); };
+  const auto copy = [news](std::span<const float> from, std::vector<float>* to) {
+    to->insert(to->end(), from.end() - static_cast<std::ptrdiff_t>(news), from.end());
+  };
   copy(logprobs, &logprobs_);
   copy(raw_logprobs, &raw_logprobs_);
 }

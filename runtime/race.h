@@ -3,12 +3,13 @@
 // unless it is the last one.
 //
 // If replicas leap, each one takes over what the others have found, log-probs included, and computes its keys and values with
-// its next pass (sched/leapfrog.h). Replicas that disagree are an error in the kernels: then nobody leaps any more, and the test
-// that compares outputs sees it.
+// its next pass (sched/leapfrog.h). Replicas that disagree are an error in the kernels: then nobody leaps any more, and the
+// test that compares outputs sees it.
 //
 // Between processes each replica has a race of its own: the engine passes on what they find, and says who was first.
 //
-// Thread safety: all functions may be called by any replica's worker, and by whoever speaks for those of other processes. Allocates when it is made only.
+// Thread safety: all functions may be called by any replica's worker, and by whoever speaks for those of other processes.
+// Allocates when it is made only.
 #pragma once
 
 #include <atomic>
@@ -44,12 +45,14 @@ class Race {
   // The replica has `num_new` tokens more, at its end.
   void publish(const Sequence& s, int32_t num_new);
   // Replicas elsewhere have found these tokens, which the response has from index `first` on.
-  void publish(int32_t first, std::span<const int32_t> tokens, std::span<const float> logprobs, std::span<const float> raw_logprobs);
+  void publish(int32_t first, std::span<const int32_t> tokens, std::span<const float> logprobs,
+               std::span<const float> raw_logprobs);
   // Appends to the replica what others have found behind its tokens, but for a token that ends the sample. Returns how many.
   int32_t adopt(Sequence* s);
 
  private:
-  void add(int32_t replica, int32_t begin, std::span<const int32_t> tokens, std::span<const float> logprobs, std::span<const float> raw_logprobs);
+  void add(int32_t replica, int32_t begin, std::span<const int32_t> tokens, std::span<const float> logprobs,
+           std::span<const float> raw_logprobs);
 
   const int32_t begin_, num_prompt_;
   const bool leaps_;

@@ -134,7 +134,7 @@ void RemoteDrafter::receive() {
     if (at >= requests_.size()) continue;
     Request& r = requests_[at];
     if (r.window == nullptr || r.name != m->request) continue;
-    (void)r.window->offer(*m);  // a stale one too shows that the drafter lives
+    (void)r.window->offer(*m);              // a stale one too shows that the drafter lives
     const bool empty = m->num_tokens == 0;  // it finds no draft: nobody is to wait for the next
     if (r.alone && !empty) r.waits_since = clock_.seconds();
     r.alone = r.quiet = empty;

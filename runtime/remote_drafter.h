@@ -1,23 +1,23 @@
-// RemoteDrafter: the drafter whose drafts come from another worker (decoupled speculation): the verifier's half of sched/window.h
-// for each sequence.
+// RemoteDrafter: the drafter whose drafts come from another worker (decoupled speculation): the verifier's half of
+// sched/window.h for each sequence.
 //
-// A sequence is opened at the drafting worker when it may draft for the first time. From then on it waits for each window: it has
-// no row in the ticks until that has come, while others have theirs. It waits for kPatienceMs at most. Whoever has waited longer
-// decodes plainly and does not wait until a message shows that its drafter lives. At first a sequence decodes kHeadStart tokens
-// plainly, while its drafter computes what it missed; without an end to that, a drafter no faster than the target would never
-// catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow). Nor does it wait where its drafter has
-// said, with an empty message, that it finds nothing: its pages are all taken, or its context is full. Such a drafter hears of
-// kQuietTokens at once.
+// A sequence is opened at the drafting worker when it may draft for the first time. From then on it waits for each window: it
+// has no row in the ticks until that has come, while others have theirs. It waits for kPatienceMs at most. Whoever has waited
+// longer decodes plainly and does not wait until a message shows that its drafter lives. At first a sequence decodes kHeadStart
+// tokens plainly, while its drafter computes what it missed; without an end to that, a drafter no faster than the target would
+// never catch up. Each token found without the draft begins a new epoch (VerifyWindow::grow). Nor does it wait where its
+// drafter has said, with an empty message, that it finds nothing: its pages are all taken, or its context is full. Such a
+// drafter hears of kQuietTokens at once.
 //
 // A useless drafter costs a wait for every token. So a sequence may give its request up: where fewer than one in kLeastKept of
-// its last kJudged to 2 kJudged judged tokens was kept. It then decodes plainly here to its end. One such finding is enough for a
-// while where all sequences' last tokens together say the same, and so are those together (of kTogether): all that have not found
-// better themselves give up too, and none is opened while the worker finds kRestTokens. Then one is, and so on, until kJudged
-// tokens of whoever drafts are good.
+// its last kJudged to 2 kJudged judged tokens was kept. It then decodes plainly here to its end. One such finding is enough for
+// a while where all sequences' last tokens together say the same, and so are those together (of kTogether): all that have not
+// found better themselves give up too, and none is opened while the worker finds kRestTokens. Then one is, and so on, until
+// kJudged tokens of whoever drafts are good.
 //
 // A sequence that leaves, by its end, cancelled or to another worker, ends its request here; where it goes it opens another. A
-// drafting worker that is lost takes its requests along: they are opened anew at the one that takes its place, and go on plainly
-// until that is heard of.
+// drafting worker that is lost takes its requests along: they are opened anew at the one that takes its place, and go on
+// plainly until that is heard of.
 //
 // Thread safety: used by the worker's thread. Errors: none.
 #pragma once
@@ -38,7 +38,8 @@ class RemoteDrafter final : public Drafter {
 
   // `link` and `live`, the worker's sequences by slot, outlive the drafter. `pace`: whose clock it waits by; null: the wall's.
   // `gives_up`: requests whose drafts are no use are.
-  RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live, const Pace* pace, bool gives_up)
+  RemoteDrafter(int number, DraftLink* link, const std::vector<std::unique_ptr<Sequence>>& live, const Pace* pace,
+                bool gives_up)
       : number_(number), link_(*link), live_(live), clock_(pace), gives_up_(gives_up) {}
   // Whether sequences are opened. At first they are not.
   void set_open(bool open) { opens_ = open; }

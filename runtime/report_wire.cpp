@@ -21,16 +21,18 @@ void put_load(const WorkerLoad& l, WireWriter* w) {
 WorkerLoad read_load(WireReader* r) {
   WorkerLoad l;
   l.arrived = r->integer<int64_t>("arrived", 0, kMaxCount);
-  for (int32_t* n : {&l.samples, &l.running, &l.queued, &l.free_places, &l.free_pages, &l.next_pages}) *n = r->integer("load", 0, kMaxInt);
+  for (int32_t* n : {&l.samples, &l.running, &l.queued, &l.free_places, &l.free_pages, &l.next_pages})
+    *n = r->integer("load", 0, kMaxInt);
   return l;
 }
 
 // One list of a worker's counters for both directions.
 template <typename Stats, typename Visit>
 void for_each_count(Stats& s, const Visit& visit) {
-  for (auto* n : {&s.ticks, &s.generated_tokens, &s.prefill_tokens, &s.scored_tokens, &s.finished_samples, &s.preemptions, &s.migrations,
-                  &s.prefix_hit_tokens, &s.weight_bytes_written, &s.kv_copied_tokens, &s.kv_overlaps, &s.kv_overlaps_lost, &s.replicas, &s.lost_replicas,
-                  &s.lost_tokens, &s.adopted_tokens, &s.drafts_elsewhere, &s.impatient, &s.full_links, &s.full_sockets}) {
+  for (auto* n : {&s.ticks,          &s.generated_tokens, &s.prefill_tokens,    &s.scored_tokens,        &s.finished_samples,
+                  &s.preemptions,    &s.migrations,       &s.prefix_hit_tokens, &s.weight_bytes_written, &s.kv_copied_tokens,
+                  &s.kv_overlaps,    &s.kv_overlaps_lost, &s.replicas,          &s.lost_replicas,        &s.lost_tokens,
+                  &s.adopted_tokens, &s.drafts_elsewhere, &s.impatient,         &s.full_links,           &s.full_sockets}) {
     visit(*n);
   }
   auto& d = s.drafting;
@@ -45,7 +47,9 @@ void for_each_count(Stats& s, const Visit& visit) {
   for (auto* n : {&p.passes, &p.late}) visit(*n);
   for (auto* n : {&p.modelled_ms, &p.late_ms, &p.overshoot_ms, &p.worst_late_ms}) visit(*n);
   std::for_each(p.needed.begin(), p.needed.end(), visit);
-  for (auto* n : {&s.spec.decode_steps, &s.spec.decode_tokens, &s.spec.verify_steps, &s.spec.draft_tokens, &s.spec.accepted_tokens}) visit(*n);
+  for (auto* n :
+       {&s.spec.decode_steps, &s.spec.decode_tokens, &s.spec.verify_steps, &s.spec.draft_tokens, &s.spec.accepted_tokens})
+    visit(*n);
   for (auto& c : s.spec.drafters) {
     for (auto* n : {&c.drafts, &c.drafted, &c.accepted}) visit(*n);
     for (auto* counts : {&c.drafted_at, &c.accepted_at}) std::for_each(counts->begin(), counts->end(), visit);
@@ -162,7 +166,8 @@ Result<Progress> decode_progress(WireView in, int32_t vocab_size) {
   int64_t total = 0;
   for (const ProgressSegment& segment : p.segments) total += segment.count;
   const size_t size = p.tokens.size();
-  if (static_cast<int64_t>(size) != total || p.logprobs.size() != size || p.raw_logprobs.size() != size) r.fail("progress", "has arrays of different lengths");
+  if (static_cast<int64_t>(size) != total || p.logprobs.size() != size || p.raw_logprobs.size() != size)
+    r.fail("progress", "has arrays of different lengths");
   check_tokens("tokens", p.tokens, vocab_size, &r);
   OTR_RETURN_IF_ERROR(r.finish("progress"));
   return p;
@@ -258,8 +263,14 @@ void for_each_number(Tick& t, Plan& p, const Visit& visit) {
 
 void encode_tick(const TraceTick& tick, int64_t ended_ns, WireBytes* out) {
   const auto is_wrong = [](double x) { return !(x >= 0 && x <= kMaxSeconds); };  // of what is only expected
-  TickPlan plan{.drafters = tick.plan->drafters, .depth = tick.plan->depth, .top_k = tick.plan->top_k, .verify_tokens = tick.plan->verify_tokens,
-                .row_depth = {}, .model_depth = {}, .expected_ms = tick.plan->expected_ms, .expected_tokens = tick.plan->expected_tokens};
+  TickPlan plan{.drafters = tick.plan->drafters,
+                .depth = tick.plan->depth,
+                .top_k = tick.plan->top_k,
+                .verify_tokens = tick.plan->verify_tokens,
+                .row_depth = {},
+                .model_depth = {},
+                .expected_ms = tick.plan->expected_ms,
+                .expected_tokens = tick.plan->expected_tokens};
   if (is_wrong(plan.expected_ms)) plan.expected_ms = 0;
   if (is_wrong(plan.expected_tokens)) plan.expected_tokens = 0;
   WireWriter w(out);

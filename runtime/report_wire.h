@@ -1,4 +1,5 @@
-// The messages from a worker process to its engine, as bytes: that it is ready, what has become of its samples, its ticks, signs of life.
+// The messages from a worker process to its engine, as bytes: that it is ready, what has become of its samples, its ticks,
+// signs of life.
 //
 // Thread safety and errors: as worker_wire.h.
 #pragma once
@@ -42,7 +43,7 @@ struct SampleGiven {
   uint64_t group = 0;
   uint32_t sample = 0;
   int32_t to = 0;
-  int32_t num_blocked = 0;  // that go with it
+  int32_t num_blocked = 0;    // that go with it
   int32_t num_positions = 0;  // whose keys and values go too: a file beside the report (kv_file.h), or a parcel; 0: none do
   uint64_t generation = 0, parcel = 0;  // of page_net.h; 0: it is a file
 
@@ -60,7 +61,7 @@ struct ProcessReport {
   std::vector<SampleGiven> given;
   std::vector<OwnedFd> files;  // of what is given with positions, in that order: they come beside the message
   std::optional<Move> answered;
-  std::optional<Lend> lent;  // the order that is over; with the samples
+  std::optional<Lend> lent;                   // the order that is over; with the samples
   std::vector<SampleName> replicas, dropped;  // that it has lent; that have lost their race
 
   void clear();
@@ -68,7 +69,8 @@ struct ProcessReport {
 void encode_report(const ProcessReport& report, WireBytes* out);
 Status decode_report(WireView in, int32_t num_workers, ProcessReport* report);
 
-// Ticks as a trace has them, one behind the other, each with when it ended: nanoseconds of the clock that all processes of a machine share.
+// Ticks as a trace has them, one behind the other, each with when it ended: nanoseconds of the clock that all processes of a
+// machine share.
 void encode_tick(const TraceTick& tick, int64_t ended_ns, WireBytes* out);
 // Calls visit() for each; the tick's plan lives as long as the call.
 Status decode_ticks(WireView in, int32_t worker, int64_t now_ns, const std::function<void(const TraceTick&)>& visit);

@@ -28,7 +28,8 @@ Result<SamplingParams> read_sampling(const otr_sampling_params* p, int32_t vocab
   if (p->max_new_tokens < 1) return invalid_argument("max_new_tokens must be at least 1");
   if (p->ignore_eos != 0 && p->ignore_eos != 1) return invalid_argument("ignore_eos must be 0 or 1");
   if (p->num_stop_token_ids > 0 && p->stop_token_ids == nullptr) return invalid_argument("stop_token_ids is NULL");
-  if (p->num_stop_token_ids > static_cast<size_t>(vocab_size)) return invalid_argument("more stop_token_ids than the vocabulary has ids");
+  if (p->num_stop_token_ids > static_cast<size_t>(vocab_size))
+    return invalid_argument("more stop_token_ids than the vocabulary has ids");
   for (size_t i = 0; i < p->num_stop_token_ids; ++i) {
     if (p->stop_token_ids[i] < 0 || p->stop_token_ids[i] >= vocab_size) {
       return invalid_argument("stop token id " + std::to_string(p->stop_token_ids[i]) + " is outside the vocabulary of " +
@@ -64,10 +65,12 @@ Status check_fits(int64_t tokens, const RequestLimits& limits) {
   const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
   if (pages <= limits.num_pages) return {};
   return Status(StatusCode::kNeverFits, "prompt and response of up to " + std::to_string(tokens) + " tokens need " +
-                                            std::to_string(pages) + " KV pages; the engine has " + std::to_string(limits.num_pages));
+                                            std::to_string(pages) + " KV pages; the engine has " +
+                                            std::to_string(limits.num_pages));
 }
 
-std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int32_t* prompt, size_t num_prompt, int64_t max_tokens) {
+std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int32_t* prompt, size_t num_prompt,
+                                        int64_t max_tokens) {
   auto s = std::make_unique<Sequence>();
   s->group = std::move(group);
   s->max_tokens = static_cast<int32_t>(max_tokens);
@@ -105,7 +108,9 @@ int32_t Sequence::logits_from() const {
   return group->is_score ? num_prompt() + static_cast<int32_t>(raw_logprobs.size()) - 1 : num_tokens() - 1;
 }
 
-bool Sequence::stops_at(int32_t token) const { return std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), token); }
+bool Sequence::stops_at(int32_t token) const {
+  return std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), token);
+}
 
 SampleDraw Sequence::draw(int32_t logits_row, int32_t position, int32_t forced_token) const {
   const SamplingParams& s = group->sampling;
@@ -160,8 +165,9 @@ Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& r, const R
   if (r.num_tokens == 0) return invalid_argument("there are no tokens to score");
   const size_t most = static_cast<size_t>(limits.context_limit);
   if (r.num_prompt_tokens > most || r.num_tokens > most || r.num_prompt_tokens + r.num_tokens > most) {
-    return invalid_argument("prompt and tokens are " + std::to_string(r.num_prompt_tokens) + " + " + std::to_string(r.num_tokens) +
-                            "; the model's context limit is " + std::to_string(limits.context_limit));
+    return invalid_argument("prompt and tokens are " + std::to_string(r.num_prompt_tokens) + " + " +
+                            std::to_string(r.num_tokens) + "; the model's context limit is " +
+                            std::to_string(limits.context_limit));
   }
   OTR_RETURN_IF_ERROR(check_tokens(r.prompt_token_ids, r.num_prompt_tokens, limits.vocab_size, "prompt_token_ids"));
   OTR_RETURN_IF_ERROR(check_tokens(r.token_ids, r.num_tokens, limits.vocab_size, "token_ids"));

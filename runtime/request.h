@@ -2,9 +2,9 @@
 //
 // A Group is one prompt; its Sequences are the samples, or the one sequence of a score. The group's first sequence runs the
 // prompt; the others are blocked until its last row, from whose logits all first tokens are drawn, and then share its pages.
-// Thread safety: a sequence is built by the caller's thread, then owned by the thread of the worker that it is at, then by whoever takes
-// the result. Samples of a group may be at several workers once none is blocked: from then on nobody writes to the group but for
-// `cancelled`.
+// Thread safety: a sequence is built by the caller's thread, then owned by the thread of the worker that it is at, then by
+// whoever takes the result. Samples of a group may be at several workers once none is blocked: from then on nobody writes to
+// the group but for `cancelled`.
 #pragma once
 
 #include <atomic>
@@ -55,12 +55,12 @@ void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penal
 struct Group {
   uint64_t id = 0;
   uint64_t tag = 0;
-  uint64_t weight_version = 0;    // of the weights that its tokens are drawn from
+  uint64_t weight_version = 0;  // of the weights that its tokens are drawn from
   SamplingParams sampling;
   std::vector<int32_t> stop_ids;  // ascending: the model's and the request's
   int32_t num_prompt = 0;
   bool is_score = false;
-  bool wants_logprobs = true;     // a score without sampling parameters reports raw_logprobs only
+  bool wants_logprobs = true;                      // a score without sampling parameters reports raw_logprobs only
   std::vector<std::unique_ptr<Sequence>> blocked;  // samples that wait for the prompt's last row
   std::atomic<bool> cancelled = false;
 
@@ -71,43 +71,45 @@ struct Group {
 struct Sequence {
   std::shared_ptr<Group> group;
   uint32_t sample = 0;
-  uint64_t age = 0;   // order of arrival
-  int32_t slot = -1;  // index in its worker's table while live; -1: it never was
+  uint64_t age = 0;                   // order of arrival
+  int32_t slot = -1;                  // index in its worker's table while live; -1: it never was
   int32_t goes_to = 0;                // the worker that is to get it, while it moves
   Sequence* next_in_queue = nullptr;  // see SequenceQueue
 
-  std::vector<int32_t> tokens;  // prompt and response; capacity for max_tokens
-  int32_t max_tokens = 0;       // prompt + response at most
+  std::vector<int32_t> tokens;                // prompt and response; capacity for max_tokens
+  int32_t max_tokens = 0;                     // prompt + response at most
   std::vector<float> logprobs, raw_logprobs;  // of tokens[num_prompt …]
   PageTable pages;
-  int32_t num_computed = 0;     // positions whose keys and values are in `pages`
-  // While they are made anew at another worker (KvRebuild): what the old one lends, the copies of its pages from number first_copied
-  // on, and the position that rows may run up to.
+  int32_t num_computed = 0;  // positions whose keys and values are in `pages`
+  // While they are made anew at another worker (KvRebuild): what the old one lends, the copies of its pages from number
+  // first_copied on, and the position that rows may run up to.
   std::shared_ptr<KvLease> lease;
   std::vector<PageId> copied;  // [the lease's pages]
   int32_t first_copied = 0;
   int32_t runs_to = kEverything;
   static constexpr int32_t kEverything = INT32_MAX;
-  int32_t prefix_hit = 0;       // of these, what the prefix cache gave
+  int32_t prefix_hit = 0;  // of these, what the prefix cache gave
 
   std::shared_ptr<Race> race;  // with the sample's replicas at other workers; null: there are none
   int32_t rung = 0;            // which replica it is; 0: the first
   bool is_new_replica() const { return rung > 0 && slot < 0; }
-  int64_t raced_tokens = 0;    // that this replica has found since the race began
+  int64_t raced_tokens = 0;  // that this replica has found since the race began
 
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
   int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
   int64_t spec_judged_tokens = 0;  // of those drafted, the accepted ones and the first of each draft that was not
-  int32_t num_reported = 0;  // of `raw_logprobs`: what the ledger has been told
+  int32_t num_reported = 0;        // of `raw_logprobs`: what the ledger has been told
 
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
   double finished_ms = 0;  // by the clock of a paced engine
 
   // Of its group, that wait for its first token.
-  int32_t num_waiting() const { return group->is_score || num_tokens() > num_prompt() ? 0 : static_cast<int32_t>(group->blocked.size()); }
+  int32_t num_waiting() const {
+    return group->is_score || num_tokens() > num_prompt() ? 0 : static_cast<int32_t>(group->blocked.size());
+  }
   int32_t num_prompt() const { return group->num_prompt; }
   int32_t num_copied_pages() const { return static_cast<int32_t>(copied.size()) - first_copied; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

@@ -2,7 +2,8 @@
 
 namespace otr {
 
-Result<std::unique_ptr<SelfDrafter>> SelfDrafter::create(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live) {
+Result<std::unique_ptr<SelfDrafter>> SelfDrafter::create(const TreeDrafterOptions& options, ModelRunner& target,
+                                                         const LiveSequences& live) {
   TreeDrafterOptions o = options;
   o.chunk = 0;  // it never runs more of a sequence than its last token
   OTR_RETURN_IF_ERROR(target.add_quantized(bucket(o)));

@@ -1,6 +1,7 @@
-// SelfDrafter ("self"): the target itself in 4 bits, lm_head included (EfficientRollout, section 3.1). It has no KV cache: it reads the
-// target's keys and writes provisional ones for the drafted tokens, on pages the engine has made writable; verification
-// overwrites them, or they are never read. So it is never behind, and costs its weights and a program's buffers, but no cache.
+// SelfDrafter ("self"): the target itself in 4 bits, lm_head included (EfficientRollout, section 3.1). It has no KV cache: it
+// reads the target's keys and writes provisional ones for the drafted tokens, on pages the engine has made writable;
+// verification overwrites them, or they are never read. So it is never behind, and costs its weights and a program's buffers,
+// but no cache.
 //
 // Coupled mode only. The target quantises its weights (ModelRunner::quantize).
 //
@@ -16,7 +17,8 @@ namespace otr {
 class SelfDrafter final : public TreeDrafter {
  public:
   // `target` and `live` outlive the drafter.
-  static Result<std::unique_ptr<SelfDrafter>> create(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live);
+  static Result<std::unique_ptr<SelfDrafter>> create(const TreeDrafterOptions& options, ModelRunner& target,
+                                                     const LiveSequences& live);
 
  private:
   SelfDrafter(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live);

@@ -83,32 +83,44 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const SpeculatorOptions& 
   s->plan_.row_depth.reserve(batch);
   s->plan_.model_depth.reserve(batch);
   OTR_ASSIGN_OR_RETURN(s->costs_, s->find_costs(device));
-  s->chooser_ = make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = s->costs_, .max_batch = options.max_batch});
+  s->chooser_ =
+      make_chooser({.policy = options.policy, .drafters = s->traits_, .costs = s->costs_, .max_batch = options.max_batch});
   return s;
 }
 
 Result<std::unique_ptr<Drafter>> Speculator::make_drafter(const std::string& name, Device& device,
                                                           const std::vector<std::unique_ptr<Sequence>>& live) {
   const Policy& policy = options_.policy;
-  const TreeDrafterOptions tree{.number = static_cast<int>(drafters_.size()), .top_k = policy.top_k, .max_nodes = policy.verify_tokens,
-                                .max_batch = options_.max_batch, .max_draft_rows = options_.max_draft_rows, .chunk = options_.prefill_chunk,
-                                .by_q = policy.by_q, .uncoupled = policy.uncoupled, .paced = PacedLevels(options_.pace, options_.pace_options, name)};
+  const TreeDrafterOptions tree{.number = static_cast<int>(drafters_.size()),
+                                .top_k = policy.top_k,
+                                .max_nodes = policy.verify_tokens,
+                                .max_batch = options_.max_batch,
+                                .max_draft_rows = options_.max_draft_rows,
+                                .chunk = options_.prefill_chunk,
+                                .by_q = policy.by_q,
+                                .uncoupled = policy.uncoupled,
+                                .paced = PacedLevels(options_.pace, options_.pace_options, name)};
   const auto named = [&name](const auto& d) { return d.name == name; };
   if (is_remote(name)) {
-    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live, options_.pace, /*gives_up=*/policy.kind == PolicyKind::kAuto);
+    auto remote = std::make_unique<RemoteDrafter>(tree.number, options_.link, live, options_.pace,
+                                                  /*gives_up=*/policy.kind == PolicyKind::kAuto);
     remote_ = remote.get();
     return std::unique_ptr<Drafter>(std::move(remote));
   }
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));
-  if (name == "history") return std::unique_ptr<Drafter>(std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));
-  if (name == "self" && options_.idle) return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));  // it has no model
+  if (name == "history")
+    return std::unique_ptr<Drafter>(
+        std::make_unique<HistoryDrafter>(tree.number, options_.history, uses_history_logprobs(policy)));
+  if (name == "self" && options_.idle)
+    return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(tree.number));  // it has no model
   if (name == "self") {
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<SelfDrafter> self, SelfDrafter::create(tree, device.target(), live));
     drafter_weight_bytes_ += device.target().quantized_bytes();
     programs_.emplace_back(self->timed_program());
     return std::unique_ptr<Drafter>(std::move(self));
   }
-  if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end()) return c->make(tree.number);
+  if (const auto c = std::find_if(options_.custom.begin(), options_.custom.end(), named); c != options_.custom.end())
+    return c->make(tree.number);
   if (const auto m = std::find_if(options_.models.begin(), options_.models.end(), named); m != options_.models.end()) {
     const ModelRunner* share = options_.share != nullptr ? options_.share->programs_[drafters_.size()]->model : nullptr;
     DrafterModel made = *m;
@@ -151,7 +163,8 @@ Result<std::vector<CostModel>> Speculator::paced_costs() const {
   std::vector<CostModel> costs;
   for (size_t d = 0; d < drafters_.size(); ++d) {
     const PacedDrafter* const named = options_.pace_options->drafter(traits_[d].name);
-    if (programs_[d] && named == nullptr) return invalid_argument("drafter '" + traits_[d].name + "' is not in the profile, and runs a model");
+    if (programs_[d] && named == nullptr)
+      return invalid_argument("drafter '" + traits_[d].name + "' is not in the profile, and runs a model");
     costs.push_back(programs_[d] ? named->cost : options_.pace_options->target);
     if (!programs_[d]) costs.back().roles[static_cast<size_t>(CostRole::kDraft)] = {};
   }
@@ -162,7 +175,8 @@ std::vector<DrafterModel> Speculator::shared_models() const {
   std::vector<DrafterModel> models;
   for (const DrafterModel& m : options_.models) {
     for (size_t d = 0; d < drafters_.size(); ++d) {
-      if (traits_[d].name == m.name && programs_[d]) models.push_back({.name = m.name, .path = m.path, .in_4_bits = m.in_4_bits, .shared = programs_[d]->model->share()});
+      if (traits_[d].name == m.name && programs_[d])
+        models.push_back({.name = m.name, .path = m.path, .in_4_bits = m.in_4_bits, .shared = programs_[d]->model->share()});
     }
   }
   return models;
@@ -174,7 +188,8 @@ const ModelRunner* Speculator::model_of(const std::string& drafter) const {
 }
 
 size_t Speculator::number_of(const std::string& drafter) const {
-  const auto at = std::find_if(traits_.begin(), traits_.end(), [&drafter](const DrafterTraits& t) { return t.name == drafter; });
+  const auto at =
+      std::find_if(traits_.begin(), traits_.end(), [&drafter](const DrafterTraits& t) { return t.name == drafter; });
   return static_cast<size_t>(at - traits_.begin());
 }
 
@@ -183,7 +198,11 @@ bool Speculator::is_model(const std::string& name) const {
 }
 
 DraftSequence Speculator::view(const Sequence& s) const {
-  return {.slot = s.slot, .group = s.group->id, .tokens = s.tokens, .num_prompt = s.num_prompt(), .noise = s.noise,
+  return {.slot = s.slot,
+          .group = s.group->id,
+          .tokens = s.tokens,
+          .num_prompt = s.num_prompt(),
+          .noise = s.noise,
           .temperature = s.group->sampling.temperature};
 }
 
@@ -222,7 +241,12 @@ void Speculator::begin_tick(size_t num_runs) {
 }
 
 void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
-  offered_.push_back({.sequence = s.age, .slot = s.slot, .context = s.num_tokens(), .generated = s.num_tokens() - s.num_prompt(), .max_depth = max_depth, .rung = s.rung});
+  offered_.push_back({.sequence = s.age,
+                      .slot = s.slot,
+                      .context = s.num_tokens(),
+                      .generated = s.num_tokens() - s.num_prompt(),
+                      .max_depth = max_depth,
+                      .rung = s.rung});
   if (policy().kind == PolicyKind::kAuto) find_behind(s, &offered_.back());
   run_of_.push_back(run);
 }
@@ -244,8 +268,12 @@ void Speculator::choose(int32_t num_rows, int32_t silent_rows) {
   double context = 0;
   for (const TickRow& row : offered_) context += row.context;
   const int32_t rows = static_cast<int32_t>(offered_.size());
-  view_ = {.rows = offered_, .batch = static_cast<int32_t>(depths_.size()), .other_rows = num_rows - rows, .silent_rows = silent_rows,
-           .context = rows == 0 ? 0 : context / rows, .decoupled = decoupled_};
+  view_ = {.rows = offered_,
+           .batch = static_cast<int32_t>(depths_.size()),
+           .other_rows = num_rows - rows,
+           .silent_rows = silent_rows,
+           .context = rows == 0 ? 0 : context / rows,
+           .decoupled = decoupled_};
   if (rows == 0) return;
   const Stopwatch deciding;
   try {
@@ -266,7 +294,8 @@ void Speculator::plan(size_t run, const Sequence& s, int32_t depth) {
 
 // Whom to ask for how many nodes. Equal shares: no row's draft depends on its place in the batch.
 void Speculator::share_out(int32_t max_nodes) {
-  const int32_t room = max_nodes / std::max(1, static_cast<int32_t>(rows_.size())), num_drafters = std::popcount(plan_.drafters);
+  const int32_t room = max_nodes / std::max(1, static_cast<int32_t>(rows_.size())),
+                num_drafters = std::popcount(plan_.drafters);
   const int32_t nodes = std::min(plan_.verify_tokens, room);
   const std::vector<DraftRow>& model_rows = plan_.model_depth.empty() ? rows_ : rows_for_models();
   int32_t asked = 0;
@@ -346,19 +375,24 @@ void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int3
 
 void Speculator::adopt(const Sequence& s, int32_t num_new) {
   const Forest none;
-  for (const auto& drafter : drafters_) drafter->observe({.sequence = view(s), .num_new = num_new, .forest = &none, .accepted = {}});
+  for (const auto& drafter : drafters_)
+    drafter->observe({.sequence = view(s), .num_new = num_new, .forest = &none, .accepted = {}});
 }
 
 // Rows are observed in the order they were offered in; samples that begin in this tick were not.
-void Speculator::note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new, bool ended) {
+void Speculator::note_outcome(const Sequence& s, const Forest& forest, std::span<const int32_t> accepted, int32_t num_new,
+                              bool ended) {
   const size_t first = outcomes_.empty() ? 0 : static_cast<size_t>(outcomes_.back().row) + 1;
   const auto at = std::find_if(offered_.begin() + static_cast<std::ptrdiff_t>(first), offered_.end(),
                                [&s](const TickRow& row) { return row.sequence == s.age; });
   if (at == offered_.end()) return;
   const size_t first_kept = kept_.size();
   kept_.insert(kept_.end(), accepted.begin(), accepted.end());
-  outcomes_.push_back({.row = static_cast<int32_t>(at - offered_.begin()), .drafted = forest.size(),
-                       .accepted = static_cast<int32_t>(accepted.size()), .num_new = num_new, .ended = ended,
+  outcomes_.push_back({.row = static_cast<int32_t>(at - offered_.begin()),
+                       .drafted = forest.size(),
+                       .accepted = static_cast<int32_t>(accepted.size()),
+                       .num_new = num_new,
+                       .ended = ended,
                        .kept = std::span<const int32_t>(kept_).subspan(first_kept)});
 }
 
@@ -379,9 +413,10 @@ void Speculator::end_tick(TickOutcome outcome) {
 }
 
 std::string Speculator::counts_json(const SpecCounts& c) const {
-  std::string text = "{\"decode_steps\":" + std::to_string(c.decode_steps) + ",\"decode_tokens\":" + std::to_string(c.decode_tokens) +
-                     ",\"verify_steps\":" + std::to_string(c.verify_steps) + ",\"draft_tokens\":" + std::to_string(c.draft_tokens) +
-                     ",\"accepted_tokens\":" + std::to_string(c.accepted_tokens) + ",\"drafters\":{";
+  std::string text =
+      "{\"decode_steps\":" + std::to_string(c.decode_steps) + ",\"decode_tokens\":" + std::to_string(c.decode_tokens) +
+      ",\"verify_steps\":" + std::to_string(c.verify_steps) + ",\"draft_tokens\":" + std::to_string(c.draft_tokens) +
+      ",\"accepted_tokens\":" + std::to_string(c.accepted_tokens) + ",\"drafters\":{";
   for (size_t d = 0; d < options_.policy.drafters.size(); ++d) {
     text += (d == 0 ? "\"" : ",\"") + options_.policy.drafters[d] + "\":" + drafter_json(c.drafters[d]);
   }

@@ -29,7 +29,8 @@ Result<std::unique_ptr<Trace>> Trace::create(const std::string& path, const Pace
   return std::unique_ptr<Trace>(new Trace(path, fd, pace));
 }
 
-Trace::Trace(std::string path, int fd, const PaceClock* pace) : path_(std::move(path)), fd_(fd), pace_(pace), buffer_(new char[kBufferBytes]) {}
+Trace::Trace(std::string path, int fd, const PaceClock* pace)
+    : path_(std::move(path)), fd_(fd), pace_(pace), buffer_(new char[kBufferBytes]) {}
 
 Trace::~Trace() {
   if (begun_) put("\n]\n");
@@ -48,8 +49,9 @@ Status Trace::begin(std::string_view isa, int32_t num_workers, int32_t num_threa
             std::to_string(w - 1) + "\"}},\n";
   }
   text += "{\"name\":\"outrider\",\"ph\":\"M\",\"pid\":1,\"args\":{\"version\":\"" + std::string(otr_version()) +
-          "\",\"isa\":\"" + std::string(isa) + "\",\"num_workers\":" + std::to_string(num_workers) + ",\"num_threads\":" + std::to_string(num_threads) +
-          ",\"max_batch\":" + std::to_string(max_batch) + ",\"policy\":\"" + std::string(policy) + "\",\"drafters\":[";
+          "\",\"isa\":\"" + std::string(isa) + "\",\"num_workers\":" + std::to_string(num_workers) +
+          ",\"num_threads\":" + std::to_string(num_threads) + ",\"max_batch\":" + std::to_string(max_batch) + ",\"policy\":\"" +
+          std::string(policy) + "\",\"drafters\":[";
   for (size_t d = 0; d < drafters_.size(); ++d) text += (d == 0 ? "\"" : ",\"") + drafters_[d] + "\"";
   text += "]}}";
   constexpr int kNoRegularFile = EINVAL;  // it has no length
@@ -167,7 +169,8 @@ void Trace::tick(const TraceTick& t) {
   slice("verify", t.worker, at + 1e6 * t.verify_at, t.verify);
   put("}");
   counter("batch", t.worker, at, "active", t.batch);
-  counter("acceptance", t.worker, at, "kept", t.drafted == 0 ? 0.0 : static_cast<double>(t.accepted) / static_cast<double>(t.drafted));
+  counter("acceptance", t.worker, at, "kept",
+          t.drafted == 0 ? 0.0 : static_cast<double>(t.accepted) / static_cast<double>(t.drafted));
   counter("tokens per second", t.worker, at, "tokens", static_cast<double>(t.tokens) / t.tick);
   end_events();
 }

@@ -1,8 +1,9 @@
 // Trace: what every tick decided, foretold and did, as a Chrome trace (JSON) that Perfetto and `outrider report` open.
 //
-// One event a line: metadata, then of each worker, a thread of the trace, a slice a tick with slices for its draft and its verification inside, counters, and an
-// instant for each finished sample. Times are microseconds since the engine was made. The array is closed when the engine ends;
-// that of a program that was killed is open, which the format allows, and ends with a whole event.
+// One event a line: metadata, then of each worker, a thread of the trace, a slice a tick with slices for its draft and its
+// verification inside, counters, and an instant for each finished sample. Times are microseconds since the engine was made. The
+// array is closed when the engine ends; that of a program that was killed is open, which the format allows, and ends with a
+// whole event.
 //
 // Events go into a buffer made at create, and to the file when that is full, after kFlushSeconds, or at rest: nothing is
 // allocated. A write that fails ends the trace, and error() says why.
@@ -29,11 +30,11 @@ struct TraceTick {
   int32_t worker;  // whose it is: its thread in the trace, from 0
   int64_t number;
   double draft_at = 0, draft = 0, verify_at = 0, verify = 0, tick = 0;
-  int32_t batch = 0;                  // sequences
-  int32_t rows = 0;                   // of the target's pass
-  int32_t offered = 0;                // sequences that might draft
-  int64_t verified = 0;               // of them, with a draft
-  int64_t drafted = 0, accepted = 0;  // nodes, as otr_stats counts them
+  int32_t batch = 0;                       // sequences
+  int32_t rows = 0;                        // of the target's pass
+  int32_t offered = 0;                     // sequences that might draft
+  int64_t verified = 0;                    // of them, with a draft
+  int64_t drafted = 0, accepted = 0;       // nodes, as otr_stats counts them
   int64_t tokens = 0, prefill_tokens = 0;  // generated; run of prompts
   const TickPlan* plan = nullptr;
   double age = 0;  // wall seconds since it ended: of one that another process tells of
@@ -60,14 +61,15 @@ class TraceSink {
 
 class Trace final : public TraceSink {
  public:
-  // Makes the file, or opens it and leaves what it has to begin(). kIoError, with the path and the reason; pipes and sockets are refused.
-  // `pace`: of paced workers, whose times its events have then; it outlives the trace.
+  // Makes the file, or opens it and leaves what it has to begin(). kIoError, with the path and the reason; pipes and sockets
+  // are refused. `pace`: of paced workers, whose times its events have then; it outlives the trace.
   static Result<std::unique_ptr<Trace>> create(const std::string& path, const PaceClock* pace = nullptr);
   ~Trace() override;
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // Who runs: written at once, in place of what the file had. Before all else. `num_threads` of all workers. `drafters`: names, by bit.
+  // Who runs: written at once, in place of what the file had. Before all else. `num_threads` of all workers. `drafters`: names,
+  // by bit.
   Status begin(std::string_view isa, int32_t num_workers, int32_t num_threads, int32_t max_batch, std::string_view policy,
                std::vector<std::string> drafters);
   void tick(const TraceTick& tick) override;

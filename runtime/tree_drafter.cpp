@@ -37,7 +37,8 @@ uint32_t verified_of(const Forest& forest, int32_t node, const Candidates& c) {
 
 }  // namespace
 
-TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, const ForwardProgram& program, const LiveSequences& live)
+TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, ModelRunner& model, const ForwardProgram& program,
+                         const LiveSequences& live)
     : model_(model),
       program_(program),
       options_(options),
@@ -128,7 +129,8 @@ void TreeDrafter::start(std::span<const DraftRow> rows, const DraftLimits& limit
 
 int32_t TreeDrafter::deepest(std::span<const DraftRow> rows) const {
   int32_t most = 0;
-  for (const DraftRow& row : rows) most = drafts(row.sequence.slot) ? std::max(most, member_of(row.sequence.slot)->depth) : most;
+  for (const DraftRow& row : rows)
+    most = drafts(row.sequence.slot) ? std::max(most, member_of(row.sequence.slot)->depth) : most;
   return most;
 }
 
@@ -335,7 +337,8 @@ bool TreeDrafter::place(const DraftSequence& s, Member* m, int32_t node, bool fi
     m->own_chain.push_back(n.token);
     rows_.add({&n.token, 1}, position, pages, 0);
   } else {
-    rows_.add_path({&n.token, 1}, position, std::span(pages).first(static_cast<size_t>(first / kPageTokens)), paths_.pages(path));
+    rows_.add_path({&n.token, 1}, position, std::span(pages).first(static_cast<size_t>(first / kPageTokens)),
+                   paths_.pages(path));
   }
   return true;
 }

@@ -1,13 +1,13 @@
-// TreeDrafter: what drafters with a model of their own have in common. A tick's drafts grow level by level: one pass of the model runs
-// every sequence's frontier, the best candidates with the target's own noise become the next nodes, and so on (spec/draft_tree.h).
-// A chain is the tree with one candidate a place.
+// TreeDrafter: what drafters with a model of their own have in common. A tick's drafts grow level by level: one pass of the
+// model runs every sequence's frontier, the best candidates with the target's own noise become the next nodes, and so on
+// (spec/draft_tree.h). A chain is the tree with one candidate a place.
 //
-// On a device chains grow there: a level's draws are the next level's tokens, and the host waits once a propose(). They are asked for in
-// begin(), so that retrieval drafters look up on the host meanwhile. Not where a gate decides level by level, nor where penalties depend on
-// what was drafted.
+// On a device chains grow there: a level's draws are the next level's tokens, and the host waits once a propose(). They are
+// asked for in begin(), so that retrieval drafters look up on the host meanwhile. Not where a gate decides level by level, nor
+// where penalties depend on what was drafted.
 //
-// Sibling nodes share a position, so every path of a tree but the first has pages of its own (memory/draft_paths.h) for the length of
-// the propose(). Derived classes say where the committed tokens' keys are.
+// Sibling nodes share a position, so every path of a tree but the first has pages of its own (memory/draft_paths.h) for the
+// length of the propose(). Derived classes say where the committed tokens' keys are.
 //
 // Thread safety: used by the worker's thread.
 #pragma once
@@ -30,15 +30,15 @@
 namespace otr {
 
 struct TreeDrafterOptions {
-  int number;               // its bit in the forests
-  int32_t top_k;            // candidates at one place, at most
-  int32_t max_nodes;        // of one sequence's tree
-  int32_t max_batch;        // rows of one propose()
-  int32_t max_draft_rows;   // nodes of all trees of one propose()
-  int32_t chunk;            // further rows of a pass, for committed tokens
-  bool by_q = false;        // candidates without noise, and trees grown by the drafter's own q: for comparison
-  bool uncoupled = false;   // draws with noise that the target does not see: for comparison
-  PacedLevels paced = {};   // what its passes take, and where it errs: for emulation
+  int number;              // its bit in the forests
+  int32_t top_k;           // candidates at one place, at most
+  int32_t max_nodes;       // of one sequence's tree
+  int32_t max_batch;       // rows of one propose()
+  int32_t max_draft_rows;  // nodes of all trees of one propose()
+  int32_t chunk;           // further rows of a pass, for committed tokens
+  bool by_q = false;       // candidates without noise, and trees grown by the drafter's own q: for comparison
+  bool uncoupled = false;  // draws with noise that the target does not see: for comparison
+  PacedLevels paced = {};  // what its passes take, and where it errs: for emulation
 };
 
 class TreeDrafter : public Drafter {
@@ -58,8 +58,8 @@ class TreeDrafter : public Drafter {
   // On a device, before the first propose(). Errors: kOutOfMemory.
   Status create_chain();
 
-  // The row takes part with drafts of up to `depth` tokens: its committed tokens have a place, and all drafted ones but the last.
-  // False: it goes without a draft. `before`: the rows asked already.
+  // The row takes part with drafts of up to `depth` tokens: its committed tokens have a place, and all drafted ones but the
+  // last. False: it goes without a draft. `before`: the rows asked already.
   virtual bool admit(const DraftRow& row, std::span<const DraftRow> before, int32_t depth, PageWork* work) = 0;
   // Runs committed tokens until those that are left fit one pass.
   virtual void catch_up(std::span<const DraftRow>) {}
@@ -85,11 +85,11 @@ class TreeDrafter : public Drafter {
 
  private:
   struct Member {
-    bool drafts = false;             // takes part in this propose()
-    int32_t depth = 0;               // levels it may have
-    int32_t newest_draw = 0;         // of a chain
+    bool drafts = false;      // takes part in this propose()
+    int32_t depth = 0;        // levels it may have
+    int32_t newest_draw = 0;  // of a chain
     DraftTree tree;
-    std::vector<int32_t> place_of;   // by tree node: its index in `places`, if it was expanded
+    std::vector<int32_t> place_of;  // by tree node: its index in `places`, if it was expanded
     std::vector<Candidates> places;
     std::vector<int32_t> own_chain;  // tokens whose keys stand on the sequence's own pages, behind the committed ones
   };
@@ -117,12 +117,12 @@ class TreeDrafter : public Drafter {
 
   const TreeDrafterOptions options_;
   const LiveSequences& live_;
-  // That one tree expands, those included that better ones displace later: with 3 a level, 97 of 64 nodes and 32 levels. The tree has room
-  // for all their children.
+  // That one tree expands, those included that better ones displace later: with 3 a level, 97 of 64 nodes and 32 levels. The
+  // tree has room for all their children.
   size_t most_places() const { return 2 * static_cast<size_t>(options_.max_nodes); }
   static constexpr int32_t kAbsent = -2, kNoRow = -1;
-  std::vector<Member> members_;   // by row of the last propose(): as many as have joined, at most max_batch
-  std::vector<int32_t> row_of_;   // by slot: of the last propose(); kNoRow: none; kAbsent: no sequence that joined
+  std::vector<Member> members_;  // by row of the last propose(): as many as have joined, at most max_batch
+  std::vector<int32_t> row_of_;  // by slot: of the last propose(); kNoRow: none; kAbsent: no sequence that joined
   int32_t num_joined_ = 0;
   RowBatchBuilder rows_;
   DraftPaths paths_;
@@ -131,14 +131,14 @@ class TreeDrafter : public Drafter {
   std::vector<int32_t> tokens_;
   std::vector<CandidateDraw> draws_;
   std::vector<Candidates> candidates_;
-  std::unique_ptr<DeviceChain> chain_;  // on a device
-  std::vector<int32_t> from_;           // by row of a chain's level: the draw that gives its token
-  std::vector<float> frontier_;  // A of all frontiers' nodes
-  DraftWork work_;               // of the propose() that runs
-  bool begun_ = false;           // begin() has started it
-  bool chains_ = false;          // its chains grow on the device
+  std::unique_ptr<DeviceChain> chain_;        // on a device
+  std::vector<int32_t> from_;                 // by row of a chain's level: the draw that gives its token
+  std::vector<float> frontier_;               // A of all frontiers' nodes
+  DraftWork work_;                            // of the propose() that runs
+  bool begun_ = false;                        // begin() has started it
+  bool chains_ = false;                       // its chains grow on the device
   std::array<float, kMaxCandidates> growth_;  // of one place's candidates: what the tree is grown by
-  Calibration calibrations_[2];  // of sampled and of greedy sequences
+  Calibration calibrations_[2];               // of sampled and of greedy sequences
 };
 
 }  // namespace otr

@@ -53,8 +53,9 @@ inline Lend read_lend(int32_t num_workers, WireReader* r) {
 template <typename Costs, typename Visit>
 void for_each_cost(Costs& c, const Visit& visit) {
   for (auto& role : c.roles) {
-    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms, &role.overlap, &role.pass_ms,
-                    &role.logits_share}) visit(*x);
+    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms,
+                    &role.overlap, &role.pass_ms, &role.logits_share})
+      visit(*x);
   }
   visit(c.comm_ms);
 }

@@ -37,9 +37,9 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options, std
   DraftServerOptions server = options.server;
   server.tree.paced = PacedLevels(w->pace_.get(), options.pace, server.model.name);
   const ModelRunner* const own = w->speculator_->model_of(server.model.name);
-  if (own != nullptr && !w->speculator_->costs().empty()) server.costs = {w->speculator_->costs()[w->speculator_->number_of(server.model.name)]};
-  OTR_ASSIGN_OR_RETURN(w->server_,
-                       DraftServer::create(server, *w->device_, own != nullptr ? own : options.share_server_model));
+  if (own != nullptr && !w->speculator_->costs().empty())
+    server.costs = {w->speculator_->costs()[w->speculator_->number_of(server.model.name)]};
+  OTR_ASSIGN_OR_RETURN(w->server_, DraftServer::create(server, *w->device_, own != nullptr ? own : options.share_server_model));
   for (DraftLink* link : options.serves) w->server_->add_link(link);
   return w;
 }
@@ -117,8 +117,8 @@ bool Worker::busy() const {
   return !batcher_.empty() || orders_.pending() || speculator_->owes() || (server_ != nullptr && (served_ || server_->busy()));
 }
 
-// All that run wait for their drafts: so does the worker, unless it has something else to do. What it owes it tries again: room in a queue is
-// announced, but where the queue looked full to this worker alone. False: nobody waits.
+// All that run wait for their drafts: so does the worker, unless it has something else to do. What it owes it tries again: room
+// in a queue is announced, but where the queue looked full to this worker alone. False: nobody waits.
 bool Worker::await_drafts() {
   bool waits = false;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) waits |= speculator_->waits(batcher_.running_slot(i));
@@ -184,8 +184,7 @@ void Worker::start_arrived() {
     // It was cancelled, or its race was decided, on its way from one worker to another.
     if (sequence->group->cancelled || is_decided(*sequence)) finish(sequence, OTR_FINISH_ABORT);
     // A score of one token without a prompt has nothing to run.
-    else if (sequence->group->is_score && sequence->num_target() == 0)
-      finish(sequence, OTR_FINISH_SCORE);
+    else if (sequence->group->is_score && sequence->num_target() == 0) finish(sequence, OTR_FINISH_SCORE);
   }
 }
 
@@ -199,10 +198,8 @@ void Worker::abort_cancelled() {
 void Worker::give(const Move& move) {
   for (int32_t given = 0; given < move.count;) {
     Sequence* s = nullptr;
-    if (move.running)
-      s = batcher_.num_running() > 1 ? cheapest_running() : nullptr;
-    else if (batcher_.num_waiting() > 0)
-      s = &live(batcher_.oldest_waiting());
+    if (move.running) s = batcher_.num_running() > 1 ? cheapest_running() : nullptr;
+    else if (batcher_.num_waiting() > 0) s = &live(batcher_.oldest_waiting());
     if (s == nullptr || stays(*s)) return;
     given += 1 + static_cast<int32_t>(s->group->blocked.size());
     give(s, move.to);
@@ -232,14 +229,15 @@ Sequence* Worker::cheapest_running() const {
   return cheapest;
 }
 
-// One that has not come to its newest token since it arrived goes the more seldom the more ticks that takes: else it might never.
+// One that has not come to its newest token since it arrived goes the more seldom the more ticks that takes: else it might
+// never.
 void Worker::migrate_at_random() {
   if (batcher_.empty() || random_() % static_cast<uint32_t>(options_.proofs.migrate_every) != 0) return;
   Sequence* s = nullptr;
   for (size_t at = random_() % live_.size(); s == nullptr; at = (at + 1) % live_.size()) s = live_[at].get();
   constexpr uint32_t kSeldom = 4;
-  // A sample that decodes always has its newest token to run; a score with one token left is about to end, and who has run nothing is behind
-  // even with a prompt of one token.
+  // A sample that decodes always has its newest token to run; a score with one token left is about to end, and who has run
+  // nothing is behind even with a prompt of one token.
   if (stays(*s)) return;
   const bool decodes = !s->group->is_score && s->num_computed > 0;
   const int32_t behind = s->num_target() - s->num_computed - (decodes ? 1 : 0);

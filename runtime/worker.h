@@ -1,9 +1,10 @@
 // Worker: one thread that ticks, with its device: it runs the sequences it is given and says what became of them.
 //
-// It is told what to do through its mailbox: start these sequences, look for cancelled groups, give some to another worker, rest. After
-// every tick it reports to its host: what has finished, what it gives away, how loaded it is. Every tick is step().
+// It is told what to do through its mailbox: start these sequences, look for cancelled groups, give some to another worker,
+// rest. After every tick it reports to its host: what has finished, what it gives away, how loaded it is. Every tick is step().
 //
-// Thread safety: mailbox() may be used from any thread; target() while the worker is at rest; everything else belongs to its thread.
+// Thread safety: mailbox() may be used from any thread; target() while the worker is at rest; everything else belongs to its
+// thread.
 #pragma once
 
 #include <memory>
@@ -33,7 +34,9 @@ class Worker final : private BatchHost {
   static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options, std::unique_ptr<Device> device);
   ~Worker() override;
 
-  void begin() { thread_ = std::thread([this] { loop(); }); }
+  void begin() {
+    thread_ = std::thread([this] { loop(); });
+  }
   WorkerMailbox& mailbox() { return mailbox_; }
   // Returns when the thread has ended. After mailbox().stop().
   void join();
@@ -45,8 +48,8 @@ class Worker final : private BatchHost {
   const DraftServer* server() const { return server_.get(); }  // null: it drafts for nobody
   WorkerLoad load() const;
   int64_t weight_bytes_written() const;  // by all its models. Any thread
-  // Pages, buffers and captured programs of all its models give their memory back, or get it again; an error of the latter leaves them
-  // asleep. REQUIRES: it is at rest, and has no sequence.
+  // Pages, buffers and captured programs of all its models give their memory back, or get it again; an error of the latter
+  // leaves them asleep. REQUIRES: it is at rest, and has no sequence.
   Status sleep_pages(), wake_pages();
 
  private:
@@ -66,7 +69,7 @@ class Worker final : private BatchHost {
   void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error);
   void conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error);
   void abort_cancelled();
-  void give(const Move& move), give(Sequence* s, int32_t to);
+  void give(const Move&move), give(Sequence*s, int32_t to);
   void lend(Lend* order);
   bool lose(const Sequence& s, otr_finish_reason reason);
   bool stays(const Sequence& s) const { return options_.replicas_stay && s.race != nullptr; }
@@ -128,10 +131,10 @@ class Worker final : private BatchHost {
   int64_t num_arrived_ = 0;                 // samples
   std::unique_ptr<Speculator> speculator_;  // set by create()
   KvRebuild rebuild_;
-  std::unique_ptr<DraftServer> server_;     // likewise; may be null
-  bool served_ = false;                     // in this round it has drafted for others
-  GrowingWait blind_;                       // while nothing runs, since the last order, tick or draft
-  std::mt19937 random_;                     // for proofs
+  std::unique_ptr<DraftServer> server_;  // likewise; may be null
+  bool served_ = false;                  // in this round it has drafted for others
+  GrowingWait blind_;                    // while nothing runs, since the last order, tick or draft
+  std::mt19937 random_;                  // for proofs
   std::thread thread_;
 
   // Of the tick.

@@ -52,11 +52,11 @@ WorkerChannel::WorkerChannel(OwnedFd fd) : fd_(std::move(fd)) {
 
 uint64_t WorkerChannel::queue(WireType type, WireView payload, std::vector<OwnedFd> files) {
   ChannelHeader h{.size = static_cast<uint32_t>(payload.size()),
-           .type = static_cast<uint16_t>(type),
-           .zero = 0,
-           .number = num_sent_ + 1,
-           .payload_sum = xxh64(payload.data(), payload.size()),
-           .header_sum = 0};
+                  .type = static_cast<uint16_t>(type),
+                  .zero = 0,
+                  .number = num_sent_ + 1,
+                  .payload_sum = xxh64(payload.data(), payload.size()),
+                  .header_sum = 0};
   h.header_sum = sum_of(h);
   const size_t begin = out_.size();
   out_.resize(begin + sizeof h + payload.size());
@@ -77,7 +77,8 @@ void WorkerChannel::queue_half(WireType type, WireView payload) {
 
 Status WorkerChannel::flush() {
   while (queued_bytes() > 0) {
-    const auto next = std::find_if(files_to_send_.begin(), files_to_send_.end(), [this](const Parcel& p) { return p.at > sent_; });
+    const auto next =
+        std::find_if(files_to_send_.begin(), files_to_send_.end(), [this](const Parcel& p) { return p.at > sent_; });
     iovec bytes{out_.data() + sent_, (next == files_to_send_.end() ? out_.size() : next->at) - sent_};
     msghdr message{};
     message.msg_iov = &bytes;
@@ -145,7 +146,8 @@ Result<bool> WorkerChannel::next(Frame* frame) {
   if (in_.size() - read_ < sizeof h) return false;
   std::memcpy(&h, in_.data() + read_, sizeof h);
   if (h.header_sum != sum_of(h)) return bad_input("a frame's header is damaged");
-  if (h.number != num_received_ + 1) return bad_input("frame " + std::to_string(h.number) + " comes after " + std::to_string(num_received_));
+  if (h.number != num_received_ + 1)
+    return bad_input("frame " + std::to_string(h.number) + " comes after " + std::to_string(num_received_));
   if (h.zero != 0 || !is_wire_type(h.type)) return bad_input("a frame is of an unknown type: " + std::to_string(h.type));
   if (h.size > kMostPayload) return bad_input("a frame of " + std::to_string(h.size) + " bytes is too long");
   if (in_.size() - read_ - sizeof h < h.size) return false;
@@ -170,7 +172,8 @@ void wait_for_channel(const WorkerChannel& channel, bool to_write, int wake, int
   pollfd fds[2] = {{.fd = channel.fd(), .events = static_cast<short>(to_write ? POLLIN | POLLOUT : POLLIN), .revents = 0},
                    {.fd = wake, .events = POLLIN, .revents = 0}};
   const int64_t most = std::numeric_limits<int>::max();
-  (void)poll(fds, 2, static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, most)));  // whoever waits looks for himself what has come
+  (void)poll(fds, 2,
+             static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, most)));  // whoever waits looks for himself what has come
 }
 
 int64_t ms_until(std::chrono::steady_clock::time_point limit) {

@@ -1,13 +1,13 @@
 // WorkerChannel: one end of the Unix socket between an engine and a worker process, as frames.
 //
-// A frame is a header of 32 bytes (u32 length of the payload, u16 type, u16 zero, u64 number, from 1 on without a gap, u64 xxh64 of the
-// payload, u64 xxh64 of these 24 bytes) and the payload. So a torn, damaged, lost or repeated frame is seen where it is, before its
-// contents are.
+// A frame is a header of 32 bytes (u32 length of the payload, u16 type, u16 zero, u64 number, from 1 on without a gap, u64
+// xxh64 of the payload, u64 xxh64 of these 24 bytes) and the payload. So a torn, damaged, lost or repeated frame is seen where
+// it is, before its contents are.
 //
-// Nothing here blocks but wait(): frames are queued in a buffer, flush() sends what the socket takes, fill() reads what is there.
-// Thread safety: sending (queue, flush, queued_bytes) by one thread at a time, receiving (fill, next, take_files) by one; each may
-// be another's.
-// Errors: kIoError when the other end is gone; kBadInput for what is no frame: the channel is of no use from then on.
+// Nothing here blocks but wait(): frames are queued in a buffer, flush() sends what the socket takes, fill() reads what is
+// there. Thread safety: sending (queue, flush, queued_bytes) by one thread at a time, receiving (fill, next, take_files) by
+// one; each may be another's. Errors: kIoError when the other end is gone; kBadInput for what is no frame: the channel is of no
+// use from then on.
 #pragma once
 
 #include <chrono>
@@ -69,8 +69,8 @@ class WorkerChannel {
   int fd() const { return fd_.get(); }
   void shutdown();  // both ends see that it is over
 
-  // For proofs: its socket takes no more at a time, or as little as the system lets; the next frame has a wrong bit; half of one is all that
-  // is queued.
+  // For proofs: its socket takes no more at a time, or as little as the system lets; the next frame has a wrong bit; half of
+  // one is all that is queued.
   void shrink(int32_t bytes);
   void corrupt_next() { corrupts_ = true; }
   void queue_half(WireType type, WireView payload);
@@ -91,7 +91,8 @@ class WorkerChannel {
   bool corrupts_ = false;
 };
 
-// Waits until the socket can be read (or, if `to_write`, written), `wake` can be read, or the time is up. `wake` may be -1: none.
+// Waits until the socket can be read (or, if `to_write`, written), `wake` can be read, or the time is up. `wake` may be -1:
+// none.
 void wait_for_channel(const WorkerChannel& channel, bool to_write, int wake, int64_t timeout_ms);
 int64_t ms_until(std::chrono::steady_clock::time_point limit);  // at least 1 before it
 

@@ -1,5 +1,5 @@
-// The steps of the protocol between an engine and a worker process, and faults that tests plant in them: so that "at every step" is a
-// list that can be walked.
+// The steps of the protocol between an engine and a worker process, and faults that tests plant in them: so that "at every
+// step" is a list that can be walked.
 //
 // Thread safety: strike() may be called from any thread.
 #pragma once
@@ -10,7 +10,8 @@
 
 namespace otr {
 
-// Where a worker process is. In the order of its life; what has a name like an order is that order, received and not yet followed.
+// Where a worker process is. In the order of its life; what has a name like an order is that order, received and not yet
+// followed.
 enum class ProtocolStep : uint8_t {
   kSetup,
   kReady,  // set up, and has not said so

@@ -1,6 +1,7 @@
 // WorkerMailbox: what a worker's thread is told, and whether it is at rest.
 //
-// Thread safety: all functions may be called from any thread, but take() and await() from the worker's alone. Posting never allocates.
+// Thread safety: all functions may be called from any thread, but take() and await() from the worker's alone. Posting never
+// allocates.
 #pragma once
 
 #include <condition_variable>

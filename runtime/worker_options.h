@@ -47,10 +47,11 @@ struct WorkerProofs {
   int64_t migrate_at_tick = -1;  // all that the first worker runs goes to the next one before this tick of its own
   RebuildOptions rebuild = {};
   std::vector<WorkerFault> faults = {};  // of processes
-  uint32_t delay_seed = 0;  // not 0: messages between workers are seen late, at random
-  bool alternate_roles = false;  // who drafts for others in one step, does not in the next, whatever is planned
-  int32_t link_capacity = 0;  // of the queues between them; 0: what their batch may fill
-  int32_t socket_bytes = 0;   // that may wait at an end of a process' socket, or as few as the system lets; 0: what it is used to
+  uint32_t delay_seed = 0;               // not 0: messages between workers are seen late, at random
+  bool alternate_roles = false;          // who drafts for others in one step, does not in the next, whatever is planned
+  int32_t link_capacity = 0;             // of the queues between them; 0: what their batch may fill
+  int32_t socket_bytes =
+      0;  // that may wait at an end of a process' socket, or as few as the system lets; 0: what it is used to
 };
 
 struct WorkerOptions {
@@ -60,9 +61,10 @@ struct WorkerOptions {
   int32_t prefill_chunk = 0;
   int32_t max_draft_rows = 0;  // of a tick
   SpeculatorOptions speculation;
-  DraftServerOptions server = {};  // of a worker that drafts for others
+  DraftServerOptions server = {};       // of a worker that drafts for others
   std::vector<DraftLink*> serves = {};  // whom it drafts for; none: nobody
-  const ModelRunner* share_server_model = nullptr;  // another worker's, whose weights its own uses; null: what speculation has, or none
+  const ModelRunner* share_server_model =
+      nullptr;  // another worker's, whose weights its own uses; null: what speculation has, or none
   WorkerProofs proofs;
   bool reports_progress = false;
   bool replicas_stay = false;  // who races is given to nobody: a process is one place in a race
@@ -70,13 +72,14 @@ struct WorkerOptions {
   WorkerHost* host = nullptr;
   const PaceOptions* pace = nullptr;  // what passes take; null: as long as they do
   PaceClock* pace_clock = nullptr;    // then: all workers'
-  HistoryStore* history = nullptr;  // may be null
-  TraceSink* trace = nullptr;       // may be null
+  HistoryStore* history = nullptr;    // may be null
+  TraceSink* trace = nullptr;         // may be null
 
   // Every running sample wants one row of logits a tick; scores want one for every token, so a small batch gets some more.
   int32_t max_logit_rows() const { return std::max(max_batch, 64); }
   ProgramBucket bucket() const {
-    return {.max_rows = max_batch + prefill_chunk + max_draft_rows, .max_logit_rows = max_logit_rows() + max_draft_rows,
+    return {.max_rows = max_batch + prefill_chunk + max_draft_rows,
+            .max_logit_rows = max_logit_rows() + max_draft_rows,
             .max_copies = max_draft_rows * kMaxDraftDepth};
   }
 };

@@ -1,8 +1,8 @@
-// WorkerPort: how an engine speaks to a worker, wherever that runs. What comes back goes to the engine as WorkerHost (a thread) or
-// ProcessHost (a process).
+// WorkerPort: how an engine speaks to a worker, wherever that runs. What comes back goes to the engine as WorkerHost (a thread)
+// or ProcessHost (a process).
 //
-// Thread safety: all functions may be called from any thread. They return at once: what is said is done before the worker's next
-// tick.
+// Thread safety: all functions may be called from any thread. They return at once: what is said is done before the worker's
+// next tick.
 #pragma once
 
 #include <cstdint>

@@ -10,10 +10,12 @@ int32_t full_prompt_pages(const Sequence& s) { return s.num_prompt() / kPageToke
 
 }  // namespace
 
-// Before a tick: copies come on, the ends that have met are joined, and who has waited for a sibling's prompt takes it from the cache.
+// Before a tick: copies come on, the ends that have met are joined, and who has waited for a sibling's prompt takes it from the
+// cache.
 void Worker::advance_rebuilds() {
   rebuild_.begin_tick();
-  if (options_.proofs.rebuild.revoke_every > 0 && random_() % static_cast<uint32_t>(options_.proofs.rebuild.revoke_every) == 0) {
+  if (options_.proofs.rebuild.revoke_every > 0 &&
+      random_() % static_cast<uint32_t>(options_.proofs.rebuild.revoke_every) == 0) {
     rebuild_.reclaim();
   }
   for (int32_t i = 0; i < batcher_.num_running(); ++i) {
@@ -51,7 +53,8 @@ void Worker::settle_copies() {
   }
 }
 
-// Siblings that come, or come back, together have one prompt to make: the oldest makes it, the others find it in the prefix cache.
+// Siblings that come, or come back, together have one prompt to make: the oldest makes it, the others find it in the prefix
+// cache.
 bool Worker::waits_for_sibling(const Sequence& s) const {
   if (s.group->is_score || s.num_computed >= full_prompt_pages(s) * kPageTokens) return false;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) {
@@ -62,12 +65,14 @@ bool Worker::waits_for_sibling(const Sequence& s) const {
   return false;
 }
 
-// Nothing can run: that is right as long as something comes from elsewhere. When the link brings the next page is known, though whoever lends may
-// take it back. Where there is no link, a tick that has copied as much as it may is followed by the next one at once. What else is missing, room
-// or a sibling's prompt, is looked for ever more seldom. Whatever is posted ends the wait. False: nothing comes.
+// Nothing can run: that is right as long as something comes from elsewhere. When the link brings the next page is known, though
+// whoever lends may take it back. Where there is no link, a tick that has copied as much as it may is followed by the next one
+// at once. What else is missing, room or a sibling's prompt, is looked for ever more seldom. Whatever is posted ends the wait.
+// False: nothing comes.
 bool Worker::wait_for_pages() {
   bool comes = false;
-  for (int32_t i = 0; i < batcher_.num_running() && !comes; ++i) comes = live(batcher_.running_slot(i)).runs_to != Sequence::kEverything;
+  for (int32_t i = 0; i < batcher_.num_running() && !comes; ++i)
+    comes = live(batcher_.running_slot(i)).runs_to != Sequence::kEverything;
   if (!comes) return false;
   const double page_ms = std::min(GrowingWait::kMostMs, 1e3 * rebuild_.seconds_to_wait());
   const bool is_known = page_ms > 0;

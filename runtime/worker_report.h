@@ -32,8 +32,8 @@ class WorkerHost {
   virtual void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) = 0;
   // The worker begins to wait for orders.
   virtual void rested() = 0;
-  // Something went wrong that is no sample's fault. Where samples can go elsewhere, does not return; else the samples that the worker
-  // has fail.
+  // Something went wrong that is no sample's fault. Where samples can go elsewhere, does not return; else the samples that the
+  // worker has fail.
   virtual void broke(const std::string&) {}
 };
 

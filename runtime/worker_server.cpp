@@ -67,7 +67,8 @@ Status WorkerServer::read_setup() {
   if (setup_.proofs.socket_bytes > 0) channel_.shrink(setup_.proofs.socket_bytes);
   pass(ProtocolStep::kSetup);
   if (setup_.version != otr_version()) {
-    return unsupported("the worker's executable has version " + std::string(otr_version()) + " of the library, its engine " + setup_.version);
+    return unsupported("the worker's executable has version " + std::string(otr_version()) + " of the library, its engine " +
+                       setup_.version);
   }
   return {};
 }
@@ -104,12 +105,16 @@ Status WorkerServer::make_worker() {
                    .prefill_chunk = setup_.prefill_chunk,
                    .max_draft_rows = setup_.max_draft_rows};
   if (setup_.num_draft_workers > 0) {
-    OTR_ASSIGN_OR_RETURN(links_, LinkRelay::create({.worker = setup_.index, .num_workers = setup_.num_workers, .num_draft_workers = setup_.num_draft_workers,
-                                                    .capacity = link_capacity(setup_.engine_batch, setup_.proofs), .delay_seed = setup_.proofs.delay_seed}));
+    OTR_ASSIGN_OR_RETURN(links_, LinkRelay::create({.worker = setup_.index,
+                                                    .num_workers = setup_.num_workers,
+                                                    .num_draft_workers = setup_.num_draft_workers,
+                                                    .capacity = link_capacity(setup_.engine_batch, setup_.proofs),
+                                                    .delay_seed = setup_.proofs.delay_seed}));
     w.speculation.link = links_->own();
     w.speculation.decoupled = setup_.decoupled;
     w.serves = links_->served();
-    const auto model = std::find_if(setup_.models.begin(), setup_.models.end(), [this](const DrafterModel& m) { return m.name == setup_.draft_model; });
+    const auto model = std::find_if(setup_.models.begin(), setup_.models.end(),
+                                    [this](const DrafterModel& m) { return m.name == setup_.draft_model; });
     w.server = draft_server_options(w, *model, setup_.num_draft_workers);
   }
   DeviceOptions d;
@@ -126,7 +131,9 @@ Status WorkerServer::make_worker() {
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
   const ModelRunner& target = worker_->target();
   if (!setup_.nccl_library.empty()) {
-    OTR_ASSIGN_OR_RETURN(std::unique_ptr<PagePort> port, open_nccl_port(setup_.nccl_library, setup_.gpu, worker_->device().accelerator(), setup_.nccl_patience_ms));
+    OTR_ASSIGN_OR_RETURN(
+        std::unique_ptr<PagePort> port,
+        open_nccl_port(setup_.nccl_library, setup_.gpu, worker_->device().accelerator(), setup_.nccl_patience_ms));
     net_ = std::make_unique<PageNet>(std::move(port), &worker_->target(), static_cast<NetHost*>(this), setup_.nccl_patience_ms);
   }
   if (links_ != nullptr) {
@@ -200,8 +207,8 @@ Status WorkerServer::pump_links() {
   });
 }
 
-// The worker ends with the tick that it is in, and the net with what its port is in: an abort takes as long as it takes. Whoever does not
-// come to an end must not outlive its engine for ever.
+// The worker ends with the tick that it is in, and the net with what its port is in: an abort takes as long as it takes.
+// Whoever does not come to an end must not outlive its engine for ever.
 void WorkerServer::give_up() {
   if (worker_ == nullptr) return;
   worker_->mailbox().stop();
@@ -247,8 +254,17 @@ void WorkerServer::strike(const WorkerFault& fault) {
   if (fault.kind == FaultKind::kLate) std::this_thread::sleep_for(std::chrono::milliseconds(setup_.timeout_ms / 2));
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   WireBytes lie;
-  encode_report({.load = {}, .stats = {}, .progress = {}, .finished = {{.group = ~uint64_t{0}, .sample = 1, .reason = OTR_FINISH_STOP, .error = {}}},
-                 .given = {}, .files = {}, .answered = {}, .lent = {}, .replicas = {}, .dropped = {}}, &lie);
+  encode_report({.load = {},
+                 .stats = {},
+                 .progress = {},
+                 .finished = {{.group = ~uint64_t{0}, .sample = 1, .reason = OTR_FINISH_STOP, .error = {}}},
+                 .given = {},
+                 .files = {},
+                 .answered = {},
+                 .lent = {},
+                 .replicas = {},
+                 .dropped = {}},
+                &lie);
   switch (fault.kind) {
     case FaultKind::kHang:
     case FaultKind::kLate: return;

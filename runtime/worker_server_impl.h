@@ -1,5 +1,5 @@
-// What worker_server.h says, as a class: worker_server.cpp has a process's way from its first frame to its last, worker_server_orders.cpp
-// what it is told, worker_server_reports.cpp what it tells.
+// What worker_server.h says, as a class: worker_server.cpp has a process's way from its first frame to its last,
+// worker_server_orders.cpp what it is told, worker_server_reports.cpp what it tells.
 //
 // Thread safety: orders by the serving thread, reports by the worker's; what both touch says what guards it.
 #pragma once
@@ -82,9 +82,9 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   Policy policy_;
   std::optional<FaultSchedule> faults_;
   std::unique_ptr<HistoryStore> history_;  // null: nobody drafts from it
-  std::unique_ptr<HistoryLoader> loader_;   // likewise
-  std::unique_ptr<LinkRelay> links_;  // null: nobody drafts for others
-  std::unique_ptr<PageNet> net_;  // null: pages go by file; outlives the worker, whose sequences use it
+  std::unique_ptr<HistoryLoader> loader_;  // likewise
+  std::unique_ptr<LinkRelay> links_;       // null: nobody drafts for others
+  std::unique_ptr<PageNet> net_;           // null: pages go by file; outlives the worker, whose sequences use it
   std::unique_ptr<PaceClock> pace_clock_;  // null: it is not paced
   std::unique_ptr<Worker> worker_;
   std::unordered_multimap<uint64_t, std::weak_ptr<Group>> groups_;  // by id; the serving thread's
@@ -98,7 +98,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<Race>> races_;  // by group and sample: of the replicas here
   WorkerStats stats_;
   WireBytes bytes_, ticks_, net_bytes_;
-  std::vector<OwnedFd> files_;  // that go with pending_
+  std::vector<OwnedFd> files_;                 // that go with pending_
   bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
   Clock::time_point reported_ = Clock::now(), counted_ = reported_;
   uint64_t followed_ = 0, announced_ = 0;

@@ -23,12 +23,19 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
       mailbox.give(move);
       return {};
     }
-    case WireType::kEndStep: pass(ProtocolStep::kEndStep); mailbox.end_step(); return {};
-    case WireType::kPause: pass(ProtocolStep::kPause); mailbox.pause(); return {};
-    case WireType::kResume: pass(ProtocolStep::kResume); mailbox.resume(); return {};
-    case WireType::kWeights:
-      pass(ProtocolStep::kWeights);
-      return change_weights();
+    case WireType::kEndStep:
+      pass(ProtocolStep::kEndStep);
+      mailbox.end_step();
+      return {};
+    case WireType::kPause:
+      pass(ProtocolStep::kPause);
+      mailbox.pause();
+      return {};
+    case WireType::kResume:
+      pass(ProtocolStep::kResume);
+      mailbox.resume();
+      return {};
+    case WireType::kWeights: pass(ProtocolStep::kWeights); return change_weights();
     case WireType::kRoles: {
       pass(ProtocolStep::kRoles);
       OTR_ASSIGN_OR_RETURN(const DraftRoles roles, decode_roles(frame.payload));
@@ -87,7 +94,9 @@ Status WorkerServer::change_weights() {
 
 StartLimits WorkerServer::start_limits() const {
   const ModelConfig& config = worker_->target().config();
-  return {.vocab_size = config.vocab_size, .context_limit = context_limit(config), .num_pages = worker_->target().page_pool().num_pages()};
+  return {.vocab_size = config.vocab_size,
+          .context_limit = context_limit(config),
+          .num_pages = worker_->target().page_pool().num_pages()};
 }
 
 Status WorkerServer::start(WireView payload) {
@@ -123,8 +132,8 @@ Status WorkerServer::take_pages(const StartPages& pages, Sequence* s) {
     return {};
   }
   OTR_ASSIGN_OR_RETURN(std::vector<OwnedFd> file, channel_.take_files(1));
-  Result<std::shared_ptr<KvFile>> opened =
-      KvFile::open(std::move(file.front()), kv_file_name(s->group->id, s->sample), pages.num_positions, worker_->target().kv_layout());
+  Result<std::shared_ptr<KvFile>> opened = KvFile::open(std::move(file.front()), kv_file_name(s->group->id, s->sample),
+                                                        pages.num_positions, worker_->target().kv_layout());
   if (opened.ok()) (void)KvRebuild::take(std::move(opened.value()), s);
   return {};
 }

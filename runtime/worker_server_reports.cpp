@@ -18,7 +18,8 @@ void WorkerServer::report(int32_t, const WorkerStats& stats, const WorkerLoad& l
   take(report);
   const Clock::time_point now = Clock::now();
   // What one replica has found saves the others its computing.
-  const bool is_urgent = !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent || !races_.empty();
+  const bool is_urgent =
+      !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent || !races_.empty();
   stats_due_ = stats_due_ || !pending_.finished.empty() || now - counted_ >= kStatsPeriod;
   if (is_urgent || now - reported_ >= kReportPeriod) send_report();
 } catch (const std::exception& e) {
@@ -58,8 +59,8 @@ void WorkerServer::take(WorkerReport* report) {
   if (report->answered) pending_.answered = report->answered;
 }
 
-// What the sequence has computed goes along in a file, or stays here as a parcel. Nothing does where the pages were taken back meanwhile,
-// or where the report has as many files as may go with it: then it is computed anew.
+// What the sequence has computed goes along in a file, or stays here as a parcel. Nothing does where the pages were taken back
+// meanwhile, or where the report has as many files as may go with it: then it is computed anew.
 void WorkerServer::give_pages(Sequence* s, SampleGiven* given) {
   constexpr size_t kMostFiles = 64;
   if (s->lease == nullptr) return;
@@ -72,7 +73,8 @@ void WorkerServer::give_pages(Sequence* s, SampleGiven* given) {
     return;  // it ends when nobody pulls from it any more
   }
   OwnedFd file;
-  if (files_.size() < kMostFiles) file = write_kv_file(kv_file_name(s->group->id, s->sample), lent->pages(), lent->num_positions(), &worker_->target());
+  if (files_.size() < kMostFiles)
+    file = write_kv_file(kv_file_name(s->group->id, s->sample), lent->pages(), lent->num_positions(), &worker_->target());
   lent->end();
   if (file.get() < 0) return;
   given->num_positions = lent->num_positions();
@@ -128,7 +130,8 @@ void WorkerServer::send_report() {
   bytes_.clear();
   encode_report(pending_, &bytes_);
   pending_.clear();
-  if (!send(WireType::kReport, bytes_, std::exchange(files_, {})).ok()) worker_->mailbox().stop();  // nobody is there to work for
+  if (!send(WireType::kReport, bytes_, std::exchange(files_, {})).ok())
+    worker_->mailbox().stop();  // nobody is there to work for
   pass(ProtocolStep::kReported);
 }
 
@@ -144,7 +147,8 @@ void WorkerServer::announce_rest() {
   // What it has followed before it rests, read before: an order that comes in between wakes it.
   if (announced_ == followed_ || !worker_->mailbox().at_rest()) return;
   pass(ProtocolStep::kRest);
-  // Who drafts for others rests after every window: tell_counts() tells what it has counted, but in a pause, whose caller may read it.
+  // Who drafts for others rests after every window: tell_counts() tells what it has counted, but in a pause, whose caller may
+  // read it.
   const bool may_wait = worker_->server() != nullptr && !worker_->mailbox().is_paused();
   if (has_news_ && !may_wait) {
     stats_due_ = true;

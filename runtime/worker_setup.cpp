@@ -12,8 +12,8 @@ constexpr int32_t kMaxModels = 64;
 
 void put_config(const ModelConfig& c, WireWriter* w) {
   w->put(static_cast<int32_t>(c.architecture));
-  for (const int32_t n : {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size,
-                          c.max_position_embeddings}) {
+  for (const int32_t n : {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim,
+                          c.vocab_size, c.max_position_embeddings}) {
     w->put(n);
   }
   w->put(c.rms_norm_eps);
@@ -58,7 +58,8 @@ ModelConfig read_config(WireReader* r) {
   }
   for (bool* flag : {&c.tie_word_embeddings, &c.qkv_bias, &c.qk_norm}) *flag = r->flag("config");
   r->array("eos_ids", &c.eos_ids);
-  if (c.num_kv_heads == 0 || c.num_heads % c.num_kv_heads != 0 || c.head_dim % 2 != 0) r->fail("config", "has impossible heads");
+  if (c.num_kv_heads == 0 || c.num_heads % c.num_kv_heads != 0 || c.head_dim % 2 != 0)
+    r->fail("config", "has impossible heads");
   for (const int32_t id : c.eos_ids) {
     if (id < 0 || id >= c.vocab_size) r->fail("eos_ids", "are outside the vocabulary");
   }
@@ -185,8 +186,8 @@ WorkerProofs read_proofs(WireReader* r) {
 void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files) {
   WireWriter w(out);
   w.put(s.version);
-  for (const int32_t n : {s.num_workers, s.index, s.max_batch, s.engine_batch, s.prefill_chunk, s.max_draft_rows, s.num_threads, s.first_cpu, s.num_pages,
-                          s.life, s.timeout_ms}) {
+  for (const int32_t n : {s.num_workers, s.index, s.max_batch, s.engine_batch, s.prefill_chunk, s.max_draft_rows, s.num_threads,
+                          s.first_cpu, s.num_pages, s.life, s.timeout_ms}) {
     w.put(n);
   }
   w.put(static_cast<uint8_t>(s.pin_threads));
@@ -261,7 +262,8 @@ Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   s.history = static_cast<HistoryContent>(r.integer("history", 0, static_cast<int32_t>(HistoryContent::kLogprobs)));
   s.traces = r.flag("traces");
   const auto is_draft_model = [&s](const DrafterModel& m) { return m.name == s.draft_model; };
-  if (s.num_draft_workers > 0 && std::none_of(s.models.begin(), s.models.end(), is_draft_model)) r.fail("draft_model", "is not among the models");
+  if (s.num_draft_workers > 0 && std::none_of(s.models.begin(), s.models.end(), is_draft_model))
+    r.fail("draft_model", "is not among the models");
   if (!files.empty()) r.fail("files", "are too many");
   OTR_RETURN_IF_ERROR(r.finish("setup"));
   return s;

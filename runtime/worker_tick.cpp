@@ -25,8 +25,12 @@ const Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .err
 // One tick. False if there was nothing to run.
 bool Worker::step() {
   const SpecCounts& spec = speculator_->counts();
-  marks_ = {.clock = PacedStopwatch(pace_.get()), .generated_tokens = stats_.generated_tokens, .prefill_tokens = stats_.prefill_tokens,
-            .verify_steps = spec.verify_steps, .draft_tokens = spec.draft_tokens, .accepted_tokens = spec.accepted_tokens};
+  marks_ = {.clock = PacedStopwatch(pace_.get()),
+            .generated_tokens = stats_.generated_tokens,
+            .prefill_tokens = stats_.prefill_tokens,
+            .verify_steps = spec.verify_steps,
+            .draft_tokens = spec.draft_tokens,
+            .accepted_tokens = spec.accepted_tokens};
   const double drafted = stats_.draft_seconds;
   page_work_.clear();
   if (stats_.ticks == options_.proofs.preempt_at_tick) batcher_.preempt_one(this);
@@ -35,18 +39,22 @@ bool Worker::step() {
   rebuild_.begin_pass(runs);
   if (runs.empty()) return wait_for_pages() || await_drafts();
   blind_.reset();
-  draft(runs);                      // draft: what may come after them, on pages to spare
+  draft(runs);  // draft: what may come after them, on pages to spare
   assemble(runs);
   marks_.verify_at = marks_.clock.seconds();
   target().run(rows_.batch(), rebuild_.gate());  // run: the forward program …
-  if (device_->accelerator() != nullptr) speculator_->look_ahead();  // … beside which, on a device, drafters look up for the next tick
-  draw(runs);                       // verify: the target's own draw at every row that wants one, drafted or not …
+  if (device_->accelerator() != nullptr)
+    speculator_->look_ahead();  // … beside which, on a device, drafters look up for the next tick
+  draw(runs);                   // verify: the target's own draw at every row that wants one, drafted or not …
   hold_pass(runs.size());
   const double waited = rebuild_.waited_seconds(), verifying = marks_.clock.seconds() - marks_.verify_at - waited;
   settle_copies();
-  commit(runs);                     // commit: … kept, with its pages; finished samples leave
+  commit(runs);  // commit: … kept, with its pages; finished samples leave
   const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;
-  speculator_->end_tick({.verify_rows = rows_.batch().num_rows, .draft_ms = 1e3 * drafting, .verify_ms = 1e3 * verifying, .tick_ms = 1e3 * (seconds - waited)});
+  speculator_->end_tick({.verify_rows = rows_.batch().num_rows,
+                         .draft_ms = 1e3 * drafting,
+                         .verify_ms = 1e3 * verifying,
+                         .tick_ms = 1e3 * (seconds - waited)});
   if (options_.trace != nullptr) trace_tick(runs.size(), drafting, verifying, seconds);
   rebuild_.end_tick(marks_.rows_behind, seconds - waited);
   ++stats_.ticks;
@@ -68,17 +76,27 @@ void Worker::hold_pass(size_t batch) {
 
 void Worker::trace_tick(size_t batch, double draft, double verify, double tick) {
   const SpecCounts& spec = speculator_->counts();
-  options_.trace->tick({.worker = options_.index, .number = stats_.ticks, .draft_at = marks_.draft_at, .draft = draft, .verify_at = marks_.verify_at, .verify = verify,
-                .tick = tick, .batch = static_cast<int32_t>(batch), .rows = rows_.batch().num_rows,
-                .offered = static_cast<int32_t>(speculator_->offered().size()), .verified = spec.verify_steps - marks_.verify_steps,
-                .drafted = spec.draft_tokens - marks_.draft_tokens, .accepted = spec.accepted_tokens - marks_.accepted_tokens,
-                .tokens = stats_.generated_tokens - marks_.generated_tokens,
-                .prefill_tokens = stats_.prefill_tokens - marks_.prefill_tokens, .plan = &speculator_->chosen()});
+  options_.trace->tick({.worker = options_.index,
+                        .number = stats_.ticks,
+                        .draft_at = marks_.draft_at,
+                        .draft = draft,
+                        .verify_at = marks_.verify_at,
+                        .verify = verify,
+                        .tick = tick,
+                        .batch = static_cast<int32_t>(batch),
+                        .rows = rows_.batch().num_rows,
+                        .offered = static_cast<int32_t>(speculator_->offered().size()),
+                        .verified = spec.verify_steps - marks_.verify_steps,
+                        .drafted = spec.draft_tokens - marks_.draft_tokens,
+                        .accepted = spec.accepted_tokens - marks_.accepted_tokens,
+                        .tokens = stats_.generated_tokens - marks_.generated_tokens,
+                        .prefill_tokens = stats_.prefill_tokens - marks_.prefill_tokens,
+                        .plan = &speculator_->chosen()});
   stats_.trace_error = options_.trace->error();
 }
 
-// Lets the policy choose among the runs that may draft, and takes pages for their nodes as long as there are any that no sequence
-// holds: a draft preempts nobody.
+// Lets the policy choose among the runs that may draft, and takes pages for their nodes as long as there are any that no
+// sequence holds: a draft preempts nobody.
 void Worker::draft(const std::vector<RowRun>& runs) {
   speculator_->begin_tick(runs.size());
   places_.assign(runs.size(), RunPlace{});
@@ -88,7 +106,8 @@ void Worker::draft(const std::vector<RowRun>& runs) {
       const Sequence& s = live(runs[i].slot);
       num_rows += runs[i].end - runs[i].begin;
       silent_rows += std::clamp(s.logits_from() - runs[i].begin, 0, runs[i].end - runs[i].begin);
-      if (const int32_t depth = draft_depth(s, runs[i], speculator_->policy().depth); depth > 0) speculator_->offer(i, s, depth);
+      if (const int32_t depth = draft_depth(s, runs[i], speculator_->policy().depth); depth > 0)
+        speculator_->offer(i, s, depth);
     }
     speculator_->choose(num_rows, silent_rows);
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -120,7 +139,9 @@ void Worker::fork(size_t run, const Sequence& s, int32_t begin) {
   if (forest->empty()) return;
   for (int32_t node = forest->run_end(0); node < forest->size(); node = forest->run_end(node)) {
     const int32_t depth = (*forest)[forest->run_end(node) - 1].depth;
-    if (paths_.add(s.pages, DraftPaths::kNoPath, begin, begin, begin + depth, &target().prefix_cache(), &fork_work_) == DraftPaths::kNoPath) forest->truncate(node);
+    if (paths_.add(s.pages, DraftPaths::kNoPath, begin, begin, begin + depth, &target().prefix_cache(), &fork_work_) ==
+        DraftPaths::kNoPath)
+      forest->truncate(node);
   }
 }
 
@@ -129,7 +150,8 @@ int32_t Worker::draft_depth(const Sequence& s, const RowRun& run, int32_t most) 
   const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() && run.end - run.begin == 1;
   if (!decodes || rebuild_.comes_in_pass(s)) return 0;  // a drafter would read what is not there yet
   const int32_t depth = std::min(most, s.max_tokens - s.num_tokens() - 1);
-  if (s.pages.pages_to_write(target().page_pool(), run.end, run.end + depth) <= target().prefix_cache().num_available()) return depth;
+  if (s.pages.pages_to_write(target().page_pool(), run.end, run.end + depth) <= target().prefix_cache().num_available())
+    return depth;
   return std::min(depth, s.pages.num_pages() * kPageTokens - run.end);
 }
 
@@ -165,7 +187,8 @@ void Worker::add_paths(size_t run, const Sequence& s, int32_t begin) {
     draft_tokens_.clear();
     for (int32_t i = node; i < end; ++i) draft_tokens_.push_back(forest[i].token);
     const std::span<const PageId> own = paths_.pages(path);
-    rows_.add_path(draft_tokens_, begin + forest[node].depth - 1, std::span(s.pages.pages()).first(static_cast<size_t>(first_page)), own);
+    rows_.add_path(draft_tokens_, begin + forest[node].depth - 1,
+                   std::span(s.pages.pages()).first(static_cast<size_t>(first_page)), own);
     // What it shares with others since the run's last token is computed once, on their pages.
     for (int32_t at = forest[node].parent; at != Forest::kRoot; at = forest[at].parent) {
       rows_.add_copy(root_row + 1 + at, own[static_cast<size_t>((begin + forest[at].depth - 1) / kPageTokens - first_page)]);
@@ -235,7 +258,8 @@ void Worker::commit(const std::vector<RowRun>& runs) {
       start(&unblocked_[b]);
       sibling->pages.share_from(s->pages, &target().page_pool());
       sibling->num_computed = s->num_computed;
-      commit_decode(sibling, kNoDraft, {.row = at.row, .logit = at.logit, .draw = at.draw + 1 + static_cast<int32_t>(b), .first_path = 0});
+      commit_decode(sibling, kNoDraft,
+                    {.row = at.row, .logit = at.logit, .draw = at.draw + 1 + static_cast<int32_t>(b), .first_path = 0});
     }
     unblocked_.clear();
     commit_decode(s, speculator_->forest(i), at);
@@ -248,8 +272,8 @@ bool Worker::rows_faulted(int32_t first_row, int32_t num_rows) const {
   return std::any_of(fault, fault + num_rows, [](uint8_t f) { return f != 0; });
 }
 
-// Keeps the drafted tokens that the target drew itself, and its draw after them. A run with a forest has one row of its own, then
-// the nodes'; draws likewise.
+// Keeps the drafted tokens that the target drew itself, and its draw after them. A run with a forest has one row of its own,
+// then the nodes'; draws likewise.
 void Worker::commit_decode(Sequence* s, const Forest& forest, const RunPlace& at) {
   const SampleResult* draws = results_.data() + at.draw;
   drawn_.clear();
@@ -323,8 +347,11 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const RunPlace& at) {
 
 SequenceView Worker::view(int32_t slot) const {
   const Sequence& s = live(slot);
-  return {.num_target = s.num_target(), .num_computed = s.num_computed, .remaining = s.max_tokens - s.num_tokens(),
-          .logits_from = s.logits_from(), .runs_to = s.runs_to,
+  return {.num_target = s.num_target(),
+          .num_computed = s.num_computed,
+          .remaining = s.max_tokens - s.num_tokens(),
+          .logits_from = s.logits_from(),
+          .runs_to = s.runs_to,
           .waits = s.num_target() - s.num_computed == 1 && speculator_->waits(slot)};
 }
 

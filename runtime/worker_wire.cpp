@@ -53,7 +53,8 @@ void put_key(const Sequence& s, WireWriter* w) {
 void read_key(const StartLimits& limits, int32_t least_tokens, WireReader* r, Sequence* s) {
   s->sample = r->integer<uint32_t>("sample", 0, UINT32_MAX);
   s->age = r->integer<uint64_t>("age", 0, UINT64_MAX);
-  const int64_t most = std::min<int64_t>(limits.context_limit, limits.num_pages * kPageTokens + 1);  // a score's last token has no row
+  const int64_t most =
+      std::min<int64_t>(limits.context_limit, limits.num_pages * kPageTokens + 1);  // a score's last token has no row
   s->max_tokens = r->integer("max_tokens", least_tokens, static_cast<int32_t>(std::min<int64_t>(most, kMaxInt)));
   for (uint32_t& word : s->noise.r) word = r->integer<uint32_t>("noise", 0, UINT32_MAX);
 }
@@ -70,7 +71,8 @@ void furnish(int32_t num_accepted, Sequence* s) {
   s->pages.reserve((s->max_tokens + kPageTokens - 1) / kPageTokens);
   if (!s->group->sampling.penalised()) return;
   s->penalties.reserve(most);
-  for (int32_t i = 0; i < s->num_prompt() + num_accepted; ++i) s->note_penalty(s->tokens[static_cast<size_t>(i)], i >= s->num_prompt());
+  for (int32_t i = 0; i < s->num_prompt() + num_accepted; ++i)
+    s->note_penalty(s->tokens[static_cast<size_t>(i)], i >= s->num_prompt());
 }
 
 }  // namespace
@@ -133,7 +135,8 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
   r.array("tokens", &s->tokens);
   check_tokens("tokens", s->tokens, limits.vocab_size, &r);
   const int32_t size = static_cast<int32_t>(std::min<size_t>(s->tokens.size(), kMaxInt));
-  if (size < std::max(1, g->num_prompt) || size > s->max_tokens || (g->is_score && size != s->max_tokens)) r.fail("tokens", "are too few or too many");
+  if (size < std::max(1, g->num_prompt) || size > s->max_tokens || (g->is_score && size != s->max_tokens))
+    r.fail("tokens", "are too few or too many");
   const int32_t num_accepted = r.integer("num_accepted", 0, std::max(0, size - g->num_prompt));
   if (!g->is_score && num_accepted != size - g->num_prompt) r.fail("num_accepted", "contradicts the tokens");
   if (!g->is_score && (g->num_prompt == 0 || size >= s->max_tokens)) r.fail("tokens", "leave nothing to draw");

@@ -1,10 +1,10 @@
 // The messages between an engine and a worker process, as bytes: what they are, and those to the worker; those from it are in
 // report_wire.h. Both are the same build on the same machine (the setup names its
-// version), so numbers are as the machine has them; every field is checked when it is read nevertheless, since a worker that errs
-// must not take its engine along.
+// version), so numbers are as the machine has them; every field is checked when it is read nevertheless, since a worker that
+// errs must not take its engine along.
 //
-// encode_* append to a buffer; decode_* give kBadInput, with the field, for anything that encode_* cannot have written, and read no
-// byte outside of what they are given. Thread safety: functions of their arguments.
+// encode_* append to a buffer; decode_* give kBadInput, with the field, for anything that encode_* cannot have written, and
+// read no byte outside of what they are given. Thread safety: functions of their arguments.
 #pragma once
 
 #include <cstddef>
@@ -38,10 +38,10 @@ enum class WireType : uint16_t {
   kRoles,
   kRelink,  // the process at the other end of a link was lost
   kLend,
-  kHistory,  // a file beside it (history_file.h): what to draft from
-  kDrop,  // u64 group, u64 sample: another replica of it was first
-  kLeap,  // what replicas elsewhere have found
-  kLinked,  // from the other end of a link: see link_wire.h
+  kHistory,   // a file beside it (history_file.h): what to draft from
+  kDrop,      // u64 group, u64 sample: another replica of it was first
+  kLeap,      // what replicas elsewhere have found
+  kLinked,    // from the other end of a link: see link_wire.h
   kNetOrder,  // about pages between GPUs: see page_net_wire.h
   // From it.
   kReady = 32,
@@ -49,8 +49,8 @@ enum class WireType : uint16_t {
   kRested,  // u64: the number of the last order that it has followed
   kHeartbeat,
   kFailed,
-  kLinks,  // to the other end of a link
-  kTrace,  // ticks that have ended
+  kLinks,    // to the other end of a link
+  kTrace,    // ticks that have ended
   kNetNews,  // as kNetOrder
 };
 bool is_wire_type(uint16_t type);
@@ -67,7 +67,7 @@ struct WorkerSetup {
   std::string policy;
   std::vector<std::string> drafters;  // of the policy
   std::string isa;
-  int32_t gpu = -1;      // its number; -1: the CPU
+  int32_t gpu = -1;  // its number; -1: the CPU
   // On a GPU 0 pages are as many as kv_bytes hold (0: ModelOptions::kv_bytes), and no costs are measured ones, or `profile`'s.
   int32_t num_threads = 1, first_cpu = -1, num_pages = 1;
   uint64_t kv_bytes = 0;
@@ -84,18 +84,18 @@ struct WorkerSetup {
   SharedModel target;
   std::vector<DrafterModel> models;
   int32_t num_draft_workers = 0;
-  std::string decoupled;    // SpeculatorOptions::decoupled
+  std::string decoupled;                           // SpeculatorOptions::decoupled
   HistoryContent history = HistoryContent::kNone;  // what it drafts from
-  bool traces = false;      // its ticks are to be told
-  std::string draft_model;  // of `models`: what those workers draft with
+  bool traces = false;                             // its ticks are to be told
+  std::string draft_model;                         // of `models`: what those workers draft with
 };
 void encode_setup(const WorkerSetup& setup, WireBytes* out, std::vector<int>* files);
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files);
 
 // Keys and values that go with a sequence: in a file beside the message, or they are in a parcel (page_net.h).
 struct StartPages {
-  int32_t num_positions = 0;  // 0: none go with it
-  int32_t worker = 0;         // who has the parcel
+  int32_t num_positions = 0;            // 0: none go with it
+  int32_t worker = 0;                   // who has the parcel
   uint64_t generation = 0, parcel = 0;  // 0: it is a file
 };
 // A sequence and those that its group has blocked. Log-probs that it has stay behind: the ledger has them.

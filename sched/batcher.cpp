@@ -111,8 +111,8 @@ void Batcher::admit(BatchHost* host) {
     }
     std::pop_heap(waiting_.begin(), waiting_.end(), kYounger);
     waiting_.pop_back();
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), e, [](const Entry& a, const Entry& b) { return a.age < b.age; }),
-                    e);
+    running_.insert(
+        std::upper_bound(running_.begin(), running_.end(), e, [](const Entry& a, const Entry& b) { return a.age < b.age; }), e);
   }
 }
 
@@ -128,7 +128,8 @@ const std::vector<RowRun>& Batcher::schedule(BatchHost* host) {
     const bool was_idle = running_.empty();
     admit(host);
     // Whoever joins an empty batch joins unconditionally: those who wait with pages give them up for it.
-    while (was_idle && pages_wanted(*host) > host->pages_available() && (host->reclaim_pages() || preempt_one(host))) {}
+    while (was_idle && pages_wanted(*host) > host->pages_available() && (host->reclaim_pages() || preempt_one(host))) {
+    }
   }
   int32_t chunk_left = limits_.prefill_chunk, logits_left = limits_.max_logit_rows;
   for (const Entry& e : running_) {

@@ -1,10 +1,10 @@
 // Batcher: which sequences run in a tick, how many of their positions, and who gives way when pages run out.
 //
-// Continuous batching with chunked prefill. Running sequences are served by age; a sequence one token behind decodes, one further
-// behind takes from the tick's prefill chunk. Waiting sequences join, oldest first, while the batch and the pages allow.
-// When the running sequences need more pages than there are, those that are lent come back; then the one with the most left to do (among those whose preemption
-// frees a page) is sent back to wait, its tokens kept; the oldest running sequence is immune, so there is always progress.
-// Nothing decided here can change a result, only when it comes.
+// Continuous batching with chunked prefill. Running sequences are served by age; a sequence one token behind decodes, one
+// further behind takes from the tick's prefill chunk. Waiting sequences join, oldest first, while the batch and the pages
+// allow. When the running sequences need more pages than there are, those that are lent come back; then the one with the most
+// left to do (among those whose preemption frees a page) is sent back to wait, its tokens kept; the oldest running sequence is
+// immune, so there is always progress. Nothing decided here can change a result, only when it comes.
 //
 // Pure: sees sequences through BatchHost only. Single-threaded. Allocates only in add().
 #pragma once
@@ -17,12 +17,12 @@ namespace otr {
 
 // A sequence as the batcher sees it.
 struct SequenceView {
-  int32_t num_target;    // positions that should be computed: to decode, all known tokens
-  int32_t num_computed;  // positions whose keys and values are in pages
-  int32_t remaining;     // tokens it may still produce: what is left to do
-  int32_t logits_from;   // positions from here on want logits (each takes a row of the logits buffer)
+  int32_t num_target;           // positions that should be computed: to decode, all known tokens
+  int32_t num_computed;         // positions whose keys and values are in pages
+  int32_t remaining;            // tokens it may still produce: what is left to do
+  int32_t logits_from;          // positions from here on want logits (each takes a row of the logits buffer)
   int32_t runs_to = INT32_MAX;  // positions from here on are not to be run yet: their keys and values are on the way
-  bool waits = false;    // for its draft: if it runs it keeps its place and has no rows. The same all through a schedule()
+  bool waits = false;  // for its draft: if it runs it keeps its place and has no rows. The same all through a schedule()
 };
 
 // Positions [begin, end) of sequence `slot` run in this tick.
@@ -71,8 +71,8 @@ class Batcher {
   int32_t running_slot(int32_t index) const { return running_[static_cast<size_t>(index)].slot; }  // by age
   int32_t oldest_waiting() const { return waiting_.empty() ? -1 : waiting_.front().slot; }
 
-  // Sends the sequence with the most left to do back to wait, but never the oldest running one; among those that hold pages, one
-  // whose pages would come free. False if there is none.
+  // Sends the sequence with the most left to do back to wait, but never the oldest running one; among those that hold pages,
+  // one whose pages would come free. False if there is none.
   bool preempt_one(BatchHost* host);
 
   // Plans one tick and takes its pages. Valid until the next call. Empty only if there is nothing to run, or what runs waits.

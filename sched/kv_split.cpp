@@ -9,7 +9,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Ticks of a chunk each, and the last one of what is left.
 double front_seconds(int32_t x, const RebuildRates& rates) {
-  const auto tick = [&rates](int32_t tokens) { return std::max(rates.least_tick, rates.computed > 0 ? tokens / rates.computed : kNever); };
+  const auto tick = [&rates](int32_t tokens) {
+    return std::max(rates.least_tick, rates.computed > 0 ? tokens / rates.computed : kNever);
+  };
   const int32_t chunks = x / rates.chunk, rest = x % rates.chunk;
   return (chunks > 0 ? chunks * tick(rates.chunk) : 0) + (rest > 0 ? tick(rest) : 0);
 }
@@ -52,7 +54,8 @@ RebuildStep rebuild_step(int32_t begin, int32_t end, int32_t page, const Rebuild
 }
 
 ComingCopies coming_copies(double wanted, double arrived, double per_second, int32_t num_layers) {
-  return {.first_layer = std::max(0.0, wanted / num_layers - arrived) / per_second, .all = std::max(0.0, wanted - arrived) / per_second};
+  return {.first_layer = std::max(0.0, wanted / num_layers - arrived) / per_second,
+          .all = std::max(0.0, wanted - arrived) / per_second};
 }
 
 double seconds_until_early(const ComingCopies& copies, double tick) { return copies.all > tick ? copies.all - tick : kNever; }

@@ -69,7 +69,8 @@ bool Placement::move_queued() {
     if (!giver.gives_of_queue() || (from != nullptr && giver.samples() <= from->samples())) continue;
     State* best = nullptr;
     for (State& taker : takers()) {
-      const bool fits = taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + spare_pages(taker.load.running);
+      const bool fits =
+          taker.samples() == 0 || taker.load.free_pages >= giver.load.next_pages + spare_pages(taker.load.running);
       if (taker.has_room() && fits && (best == nullptr || taker.samples() < best->samples())) best = &taker;
     }
     if (best == nullptr) continue;

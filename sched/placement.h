@@ -2,12 +2,12 @@
 //
 // A group goes to the worker with the fewest samples and stays together: its samples share the prompt's pages. Workers report
 // their loads. Of a queue, whoever could run more than he has gets some, up to an even share. Where no queue is left, a worker
-// that has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved gets its keys
-// and values where it arrives, computed or copied: nothing decided here can change a result, only when it comes.
+// that has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved gets its
+// keys and values where it arrives, computed or copied: nothing decided here can change a result, only when it comes.
 //
 // A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in
-// another. A worker that is lost has nothing, and answers nothing. Until the one that takes its place reports for the first time, nothing is
-// sent there while anybody else could take it; if none takes its place, never again.
+// another. A worker that is lost has nothing, and answers nothing. Until the one that takes its place reports for the first
+// time, nothing is sent there while anybody else could take it; if none takes its place, never again.
 //
 // Pure: sees workers through WorkerLoad only. Single-threaded. Allocates in the constructor only.
 #pragma once
@@ -64,14 +64,18 @@ class Placement {
   // `comes_back`: an empty one takes its place, and reports when it is there.
   void lost(int32_t worker, bool comes_back);
   bool is_there(int32_t worker) const { return !states_[static_cast<size_t>(worker)].away; }
-  int64_t num_samples(int32_t worker) const { return states_[static_cast<size_t>(worker)].samples(); }  // that it has, or will have
+  int64_t num_samples(int32_t worker) const {
+    return states_[static_cast<size_t>(worker)].samples();
+  }  // that it has, or will have
   bool is_gone(int32_t worker) const { return states_[static_cast<size_t>(worker)].gone; }
   bool all_gone() const {
     return std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.gone; });
   }
 
   // The worker has no sample, and none is to come. REQUIRES: it may get some
-  bool is_idle(int32_t worker) const { return static_cast<size_t>(worker) >= first_ && states_[static_cast<size_t>(worker)].is_dry(); }
+  bool is_idle(int32_t worker) const {
+    return static_cast<size_t>(worker) >= first_ && states_[static_cast<size_t>(worker)].is_dry();
+  }
   // Of those that `may` be, the worker that runs the most, and takes part in no move; kNobody: none runs anything.
   template <typename May>
   int32_t busiest(const May& may) const {

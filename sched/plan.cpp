@@ -19,7 +19,8 @@ std::string plan_name(std::span<const DrafterChoice> drafters, const Plan& plan)
   if (plan.setting.mode == DraftMode::kCoupled) {
     append_format(&text, "coupled '%s' on %d, windows of %d", name, plan.verify_gpus, plan.setting.window);
   } else {
-    append_format(&text, "decoupled '%s' on %d + %d, windows of %d", name, plan.verify_gpus, plan.draft_gpus, plan.setting.window);
+    append_format(&text, "decoupled '%s' on %d + %d, windows of %d", name, plan.verify_gpus, plan.draft_gpus,
+                  plan.setting.window);
   }
   return text;
 }
@@ -71,7 +72,8 @@ std::string explain(const PlanQuestion& q, const Plan& plan, std::span<const Pla
   append_format(&text, "%g requests on %d %s, %g tokens of context. ", q.batch, q.gpus, q.unit, q.context);
   if (plan.speed <= 0) return text + "No verifier fits.\n";
   text += "Chosen: " + plan_name(q.drafters, plan);
-  append_format(&text, ": %.1f tokens/s a request, %d groups of %g requests.\n", 1e3 * plan.speed, q.gpus / plan.gpus(), plan.batch);
+  append_format(&text, ": %.1f tokens/s a request, %d groups of %g requests.\n", 1e3 * plan.speed, q.gpus / plan.gpus(),
+                plan.batch);
   for (const Plan& other : considered) {
     text += "  " + plan_name(q.drafters, other);
     append_format(&text, ": batch %g", other.batch);
@@ -81,7 +83,7 @@ std::string explain(const PlanQuestion& q, const Plan& plan, std::span<const Pla
       const WindowTimes times = window_costs(q, other.verifier, other.drafter, coupled ? other.verify_gpus : other.draft_gpus)
                                     .times(form, other.setting.window, other.batch);
       append_format(&text, ", p %.2f, draft %.2f ms, verify %.2f ms", q.drafters[static_cast<size_t>(other.drafter)].p,
-            other.setting.window * times.draft_ms, times.verify_ms);
+                    other.setting.window * times.draft_ms, times.verify_ms);
     }
     append_format(&text, ": %.1f tokens/s (%+.1f %%)\n", 1e3 * other.speed, 100 * (other.speed / plan.speed - 1));
   }

@@ -21,7 +21,7 @@
 namespace otr {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
-inline constexpr double kTiny = 1e-7;  // tokens
+inline constexpr double kTiny = 1e-7;         // tokens
 inline constexpr double kSurest = 1 - 1e-12;  // a chance whose opposite has a logarithm
 
 // A request on a worker.
@@ -58,9 +58,9 @@ struct SimulatedGroup {
 
 // A worker that drafts for others.
 struct SimulatedServer {
-  double now = 0;       // what follows holds then
-  double level_ms = 0;  // 0: it has nobody to draft for
-  double left = 0;      // levels until it reconfigures
+  double now = 0;        // what follows holds then
+  double level_ms = 0;   // 0: it has nobody to draft for
+  double left = 0;       // levels until it reconfigures
   uint64_t version = 0;  // of its event
 };
 
@@ -107,7 +107,8 @@ class Simulation {
   void advance(int32_t group, double ms);
   void choose_windows(Group* g);
   double rows_of(const Run& r) const;
-  struct ServedLoad {  // what a level and a pass take; requests of the drafter; the log of the chance that all of the verifier's are wrong
+  struct ServedLoad {  // what a level and a pass take; requests of the drafter; the log of the chance that all of the
+                       // verifier's are wrong
     double draft_ms = 0, verify_ms = 0, served = 0, log_wrong = 0;
   };
   static WindowTimes served_times(const Run& r, const ServedLoad& load);

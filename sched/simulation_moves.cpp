@@ -61,7 +61,8 @@ void Simulation::race(const Racer& racer, double ms) {
   const double mean = question_.drafters[static_cast<size_t>(racer.drafter)].p, batch = o_.max_race_batch;
   const WindowChoice coupled = best_window(WindowForm::kCoupled, mean, c, batch, std::max(2.0, batch), o_.most);
   WindowChoice decoupled;
-  if (plan_.draft_gpus > 0 && !is_engine()) decoupled = best_window(question_.form, mean, c, batch, std::max(2.0, batch), o_.most);
+  if (plan_.draft_gpus > 0 && !is_engine())
+    decoupled = best_window(question_.form, mean, c, batch, std::max(2.0, batch), o_.most);
   const bool better = decoupled.speed > coupled.speed;
   r.set({.window = (better ? decoupled : coupled).window, .mode = better ? DraftMode::kDecoupled : DraftMode::kCoupled});
   g.runs.push_back(r);

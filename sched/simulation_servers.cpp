@@ -1,5 +1,5 @@
-// Workers that draft for others, as the engine has them: a level for all their requests at a time, and algorithm 2 for all of these
-// together every so many levels.
+// Workers that draft for others, as the engine has them: a level for all their requests at a time, and algorithm 2 for all of
+// these together every so many levels.
 #include <algorithm>
 
 #include "sched/simulation.h"
@@ -45,7 +45,8 @@ void Simulation::reconfigure_server(size_t server, double ms) {
   WindowCosts c = window_costs(question_, plan_.verifier, plan_.drafter, 1);
   c.drafters = 1 / verifiers_of_a_server();
   c.context = context / batch;
-  const int32_t changed = reconfigure({.line = std::max(2.0, batch / verifiers_of_a_server())}, question_.form, c, o_.most, windows);
+  const int32_t changed =
+      reconfigure({.line = std::max(2.0, batch / verifiers_of_a_server())}, question_.form, c, o_.most, windows);
   size_t next = 0;
   for (size_t g = server; g < groups_.size(); g += servers_.size()) {
     if (!is_served(groups_[g])) continue;
@@ -55,8 +56,8 @@ void Simulation::reconfigure_server(size_t server, double ms) {
   }
   result_.num_reconfigured += changed;
   if (changed > 0) {
-    decide(ms, "draft worker " + std::to_string(server) + ": " + std::to_string(changed) + " of " + std::to_string(windows.size()) +
-                   " requests get windows of their own");
+    decide(ms, "draft worker " + std::to_string(server) + ": " + std::to_string(changed) + " of " +
+                   std::to_string(windows.size()) + " requests get windows of their own");
   }
 }
 

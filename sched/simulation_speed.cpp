@@ -49,11 +49,14 @@ double Simulation::rows_of(const Run& r) const {
   return r.setting.window * (leaps ? 2 : 1) + (r.setting.mode == DraftMode::kCoupled ? 1 : 0);
 }
 
-// Who is wrong in a batch goes on with the next pass, if others keep the verifier busy: those whose next window is there already, each with
-// its own chance.
+// Who is wrong in a batch goes on with the next pass, if others keep the verifier busy: those whose next window is there
+// already, each with its own chance.
 WindowTimes Simulation::served_times(const Run& r, const ServedLoad& load) {
   const double others = std::min(0.0, load.log_wrong - r.log_wrong);
-  return {.draft_ms = load.draft_ms, .verify_ms = load.verify_ms, .level = load.served > 1 ? 1.0 : 0.0, .busy = -std::expm1(others)};
+  return {.draft_ms = load.draft_ms,
+          .verify_ms = load.verify_ms,
+          .level = load.served > 1 ? 1.0 : 0.0,
+          .busy = -std::expm1(others)};
 }
 
 // A pass of those whose windows have come, which are the more the shorter it takes.

@@ -45,9 +45,11 @@ Status Simulation::plan() {
     if (verifier.gpus < 1) return invalid_argument("a verifier has no GPU");
   }
   if (o_.reconfigure_every < 1) return invalid_argument("a reconfiguration comes more often than every iteration");
-  if (o_.drafter >= static_cast<int32_t>(p.size())) return invalid_argument("draft workers draft with a drafter that is not there");
+  if (o_.drafter >= static_cast<int32_t>(p.size()))
+    return invalid_argument("draft workers draft with a drafter that is not there");
   if (o_.max_race_batch < 1) return invalid_argument("a racing worker's batch is less than 1");
-  if (!(o_.shared >= 0 && o_.shared <= 1)) return invalid_argument("the share of places that are hard for all is not in [0, 1]");
+  if (!(o_.shared >= 0 && o_.shared <= 1))
+    return invalid_argument("the share of places that are hard for all is not in [0, 1]");
   if (!(o_.kv_transfer_ms >= 0)) return invalid_argument("a token's transfer takes less than no time");
   if (o_.drafters.size() > 32) return invalid_argument("there are more than 32 drafters");
   const double count = static_cast<double>(requests_.size());
@@ -60,7 +62,8 @@ Status Simulation::plan() {
   question_.may_be_plain = mode_ == SimulationMode::kOff;
   question_.may_couple = mode_ == SimulationMode::kVanilla || ours;
   if (ours) question_.form = WindowForm::kDecoupled;
-  question_.may_decouple = at_least(SimulationMode::kDecoupled) && !(ours && o_.draft_workers > 0);  // such groups are not the engine's
+  question_.may_decouple =
+      at_least(SimulationMode::kDecoupled) && !(ours && o_.draft_workers > 0);  // such groups are not the engine's
   if (shares_drafters()) return plan_shared();
   if (!question_.may_decouple) question_.verifiers.resize(1);
   std::vector<Plan> considered;
@@ -79,14 +82,20 @@ Status Simulation::plan_shared() {
     if (!o_.drafters[d].has_model || (o_.drafter >= 0 && static_cast<size_t>(o_.drafter) != d)) continue;
     Group g;
     g.drafter = static_cast<int32_t>(d);
-    const WindowChoice best = best_window(question_.form, question_.drafters[d].p, costs(g, question_.context), batch, batch, o_.most);
+    const WindowChoice best =
+        best_window(question_.form, question_.drafters[d].p, costs(g, question_.context), batch, batch, o_.most);
     if (best.speed <= plan_.speed) continue;
     const int32_t window = o_.window > 0 ? o_.window : best.window;
-    plan_ = {.drafter = g.drafter, .verify_gpus = gpus, .draft_gpus = gpus, .setting = {window, DraftMode::kDecoupled},
-             .batch = batch, .speed = best.speed};
+    plan_ = {.drafter = g.drafter,
+             .verify_gpus = gpus,
+             .draft_gpus = gpus,
+             .setting = {window, DraftMode::kDecoupled},
+             .batch = batch,
+             .speed = best.speed};
   }
   if (plan_.drafter < 0) return invalid_argument("no drafter has a model that could draft for other workers");
-  decide(0, plan_name(question_.drafters, plan_) + ", " + std::to_string(o_.draft_workers) + " of " + std::to_string(workers) + " workers draft");
+  decide(0, plan_name(question_.drafters, plan_) + ", " + std::to_string(o_.draft_workers) + " of " + std::to_string(workers) +
+                " workers draft");
   return Status();
 }
 
@@ -112,7 +121,8 @@ void Simulation::place() {
 void Simulation::schedule(int32_t group) {
   Group& g = groups_[static_cast<size_t>(group)];
   ++g.version;
-  if (shares_drafters() && at_least(SimulationMode::kReconfigured)) count_levels(static_cast<size_t>(group) % servers_.size(), g.now);
+  if (shares_drafters() && at_least(SimulationMode::kReconfigured))
+    count_levels(static_cast<size_t>(group) % servers_.size(), g.now);
   if (g.runs.empty()) return;
   double next = kNever, batch = 0, context = 0, grows = 0, tick = 0;
   for (const Run& r : g.runs) {
@@ -129,7 +139,8 @@ void Simulation::schedule(int32_t group) {
   if (grows > 0) next = std::min(next, g.now + (kContextGrowth * context + 64.0 * batch) / grows);
   if (at_least(SimulationMode::kReconfigured) && !shares_drafters() && !optimises_ticks()) {
     if (g.next_reconfigure == kNever && tick > 0)
-      g.next_reconfigure = g.now + static_cast<double>(mode_ == SimulationMode::kOurs ? kOurIterations : o_.reconfigure_every) * tick;
+      g.next_reconfigure =
+          g.now + static_cast<double>(mode_ == SimulationMode::kOurs ? kOurIterations : o_.reconfigure_every) * tick;
     next = std::min(next, g.next_reconfigure);
   }
   events_.push({next, group, g.version});

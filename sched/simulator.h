@@ -44,19 +44,20 @@ struct SimulationOptions {
   std::vector<VerifierChoice> verifiers;
   std::vector<DrafterChoice> drafters;  // their p is set to the requests' mean
   int32_t gpus = 1;
-  int32_t most = 16;                         // the widest window
-  WindowForm form = WindowForm::kDecoupled;  // that the paper's plans and reconfigurations believe in
-  int32_t max_race_batch = 16;               // requests of a racing worker, b_max
-  double shared = 0.5;                       // as leapfrog_tokens()
+  int32_t most = 16;                                   // the widest window
+  WindowForm form = WindowForm::kDecoupled;            // that the paper's plans and reconfigurations believe in
+  int32_t max_race_batch = 16;                         // requests of a racing worker, b_max
+  double shared = 0.5;                                 // as leapfrog_tokens()
   int64_t reconfigure_every = kReconfigureIterations;  // algorithm 2; of workers that draft for others, levels
-  double kv_transfer_ms = 0;                 // a token's keys and values between workers; 0: there is no way
-  // As Outrider's engine does it, instead of algorithm 1's groups and requests that stay where they are. Then racers begin at once, draft
-  // for themselves in windows for their batch, and may have the drafter that others draft with for that request; `ours` looks at
-  // windows whenever a batch changes; algorithm 2 looks at all requests of a draft worker, by its levels:
-  int32_t draft_workers = 0;  // so many workers draft for all others, each for its share, where drafting is decoupled; 0: groups
-  int32_t drafter = -1;       // of `drafters`, that they draft with; -1: the fastest
-  int32_t window = 0;         // in which they draft; 0: the best
-  bool moves = false;         // a worker that runs dry takes half of what the busiest one runs
+  double kv_transfer_ms = 0;                           // a token's keys and values between workers; 0: there is no way
+  // As Outrider's engine does it, instead of algorithm 1's groups and requests that stay where they are. Then racers begin at
+  // once, draft for themselves in windows for their batch, and may have the drafter that others draft with for that request;
+  // `ours` looks at windows whenever a batch changes; algorithm 2 looks at all requests of a draft worker, by its levels:
+  int32_t draft_workers =
+      0;                 // so many workers draft for all others, each for its share, where drafting is decoupled; 0: groups
+  int32_t drafter = -1;  // of `drafters`, that they draft with; -1: the fastest
+  int32_t window = 0;    // in which they draft; 0: the best
+  bool moves = false;    // a worker that runs dry takes half of what the busiest one runs
 };
 
 struct SimulationResult {
@@ -69,7 +70,7 @@ struct SimulationResult {
   double raced_tokens = 0;       // that losers had found too
   int64_t num_reconfigured = 0;  // settings looked at
   int64_t num_racers = 0;
-  int64_t num_moves = 0;  // of several requests each, from one worker to another
+  int64_t num_moves = 0;               // of several requests each, from one worker to another
   std::vector<double> finish_ms;       // by request
   std::vector<std::string> decisions;  // what was decided and why, in order; the first hundred
 };

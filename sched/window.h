@@ -6,8 +6,8 @@
 //   drafter   d d d d|d d d d|. . . .|d d d d|x . . .        d: drafts a token, .: waits or drafts for others
 //   verifier          V V V V V V|V V V V V V|               a mismatch there ----^ rolls back: a new epoch
 //
-// A message may close: the drafter then waits for the verdict, which brings one token more, the target's own behind a window that
-// is kept whole. Coupled speculation is that every window closes. Window and mode may be set at any time.
+// A message may close: the drafter then waits for the verdict, which brings one token more, the target's own behind a window
+// that is kept whole. Coupled speculation is that every window closes. Window and mode may be set at any time.
 //
 // The verifier owns the epoch, and raises it with every mismatch, and whenever it goes on without the draft. By epoch and place
 // duplicates, late and early messages are told; they do nothing. What was lost is sent again on demand. A verdict holds the
@@ -81,7 +81,7 @@ class DraftWindow {
   std::span<const int32_t> drafted() const { return {tokens_.data(), static_cast<size_t>(num_drafted_)}; }  // from judged() on
   int64_t num_rollbacks() const { return num_rollbacks_; }
   int64_t num_wasted() const { return num_wasted_; }  // thrown away, without the wrong ones that a verdict replaced
-  int64_t num_kept() const { return num_kept_; }  // drafted, and the target's
+  int64_t num_kept() const { return num_kept_; }      // drafted, and the target's
 
  private:
   struct Sent {
@@ -118,8 +118,8 @@ class VerifyWindow {
   // response if it is reached, or rows(). Returns what grow() made of them. REQUIRES: next() is not null
   VerdictMessage judge(std::span<const int32_t> own, int32_t stop);
   // The target's own tokens behind length(), however they were found: by running next(), a part or nothing of it, or by another
-  // verifier. What keeps all of next() and ends with it keeps the epoch; else a new one begins, in which the drafter sends again
-  // what it had right.
+  // verifier. What keeps all of next() and ends with it keeps the epoch; else a new one begins, in which the drafter sends
+  // again what it had right.
   void grow(std::span<const int32_t> tokens, bool ended);
   void abandon() { ended_ = true; }  // the request leaves this verifier: its drafter may forget it
   // The next verdict that is due: what the drafter has not been told. Ask until there is none.

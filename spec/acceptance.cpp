@@ -8,8 +8,8 @@ namespace {
 
 constexpr double kDrafterWeight = 4, kDrafterDecay = 0.995;  // places; a forest
 constexpr double kRowWeight = 4, kRowDecay = 0.85, kFlatteredDecay = 0.99;
-constexpr double kTrustWeight = 1, kTrustDecay = 0.99;      // kept nodes; a forest
-constexpr double kTrustFades = 0.999;                       // a tick
+constexpr double kTrustWeight = 1, kTrustDecay = 0.99;  // kept nodes; a forest
+constexpr double kTrustFades = 0.999;                   // a tick
 constexpr double kMostSure = 0.999;
 
 }  // namespace

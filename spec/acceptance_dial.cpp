@@ -7,8 +7,8 @@
 namespace otr {
 namespace {
 
-constexpr uint32_t kDomain = 2;                     // of noise: none that samples are drawn with
-constexpr uint32_t kRequest = 0xffffffffu;          // no position
+constexpr uint32_t kDomain = 2;             // of noise: none that samples are drawn with
+constexpr uint32_t kRequest = 0xffffffffu;  // no position
 
 double unit(uint32_t word) { return (word + 0.5) * 0x1p-32; }
 

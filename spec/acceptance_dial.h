@@ -1,8 +1,8 @@
 // AcceptanceDial: makes drafters worse, so that engines can be seen with drafters of any acceptance: of the tokens that a model
 // proposes first, or of all that a tick drafts, a share is replaced by another token, which the target will hardly draw.
 //
-// Which ones follows from the request's noise and the position alone, so that runs can be repeated. The share that is left alone
-// differs from request to request: normal, cut at 0 and 1. A drafter's own errors come on top.
+// Which ones follows from the request's noise and the position alone, so that runs can be repeated. The share that is left
+// alone differs from request to request: normal, cut at 0 and 1. A drafter's own errors come on top.
 //
 // Thread safety: values.
 #pragma once
@@ -22,7 +22,8 @@ struct AcceptanceDial {
   // Of a request, in [0, 1].
   double share(const NoiseStream& request) const;
   bool spoils(const NoiseStream& request, int32_t position) const;
-  // Every node of the draft that comes at `position`, the root's children there. REQUIRES: vocab_size > twice the forest's size.
+  // Every node of the draft that comes at `position`, the root's children there. REQUIRES: vocab_size > twice the forest's
+  // size.
   void spoil(const NoiseStream& request, int32_t position, int32_t vocab_size, Forest* forest) const;
 };
 

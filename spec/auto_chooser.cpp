@@ -12,36 +12,38 @@
 namespace otr {
 namespace {
 
-constexpr float kHoped = 0.97f;      // p of a draft that went as well as drafts do
-constexpr double kMargin = 1.03;      // what a drafter with a model must promise: plain decoding never disappoints
-constexpr int32_t kStillKnown = 8;   // tokens that a drafter may be behind with a sample and still count as drafting for it
-constexpr size_t kMostRows = 256;    // with more nothing is drafted: no row would get a node
-constexpr int32_t kLookupDepth = 4;  // of those that have found nothing of late
-constexpr double kPlainShare = 0.01;  // of the time may go to ticks without a draft, to know what these take
-constexpr int64_t kPlainAtLeast = 4;  // ticks between two of them
-constexpr double kLittle = 0.33;      // of a gain
-constexpr int64_t kPlainAtMost = 512; // ticks, however much drafts seem to gain: what is believed of plain ticks may be old
-constexpr int32_t kIdleShare = 2;     // ticks that brought nothing for each that is rested
-constexpr int32_t kMostRest = 8;      // ticks
+constexpr float kHoped = 0.97f;          // p of a draft that went as well as drafts do
+constexpr double kMargin = 1.03;         // what a drafter with a model must promise: plain decoding never disappoints
+constexpr int32_t kStillKnown = 8;       // tokens that a drafter may be behind with a sample and still count as drafting for it
+constexpr size_t kMostRows = 256;        // with more nothing is drafted: no row would get a node
+constexpr int32_t kLookupDepth = 4;      // of those that have found nothing of late
+constexpr double kPlainShare = 0.01;     // of the time may go to ticks without a draft, to know what these take
+constexpr int64_t kPlainAtLeast = 4;     // ticks between two of them
+constexpr double kLittle = 0.33;         // of a gain
+constexpr int64_t kPlainAtMost = 512;    // ticks, however much drafts seem to gain: what is believed of plain ticks may be old
+constexpr int32_t kIdleShare = 2;        // ticks that brought nothing for each that is rested
+constexpr int32_t kMostRest = 8;         // ticks
 constexpr double kLookingShare = 0.005;  // of a tick, for each of these
-constexpr int64_t kLongAgo = 8;      // ticks
-constexpr int64_t kExploreEvery = 8; // ticks
-constexpr double kMostBelieved = 4;  // times the forecast: of what a tick has taken
-constexpr int32_t kProbeDepth = 3;   // of a draft that is to be seen, not to win
-constexpr size_t kProbeRows = 2;     // that have it: some four tokens that are foretold
-constexpr float kProbeLeast = 0.2f;  // A of a node whose children it sees
-constexpr double kKnown = 2;         // tokens foretold and verified: with fewer a drafter is looked at before it is used
-constexpr int32_t kMostLooks = 3;    // that may pass without any
-constexpr double kWellKnown = 4;     // such tokens: with fewer it is looked at while that costs little; later it may not
-constexpr double kConvinced = 16;    // such tokens: fewer may have failed by bad luck, and it is looked at again where that can be afforded
-constexpr double kCheapLook = 0.1;   // of a plain tick
-constexpr double kGoesWell = 0.5;    // trust in one that is not known yet, or has rested
-constexpr double kLookShare = 0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
-constexpr float kHope = 0.1f;        // more of a token is kept, it is hoped of a drafter that has rested
-constexpr int32_t kFirstWait = 2;    // ticks that it rests for at first
-constexpr int32_t kBriefWait = 8;    // after which it need not be asked what the try costs
+constexpr int64_t kLongAgo = 8;          // ticks
+constexpr int64_t kExploreEvery = 8;     // ticks
+constexpr double kMostBelieved = 4;      // times the forecast: of what a tick has taken
+constexpr int32_t kProbeDepth = 3;       // of a draft that is to be seen, not to win
+constexpr size_t kProbeRows = 2;         // that have it: some four tokens that are foretold
+constexpr float kProbeLeast = 0.2f;      // A of a node whose children it sees
+constexpr double kKnown = 2;             // tokens foretold and verified: with fewer a drafter is looked at before it is used
+constexpr int32_t kMostLooks = 3;        // that may pass without any
+constexpr double kWellKnown = 4;         // such tokens: with fewer it is looked at while that costs little; later it may not
+constexpr double kConvinced =
+    16;  // such tokens: fewer may have failed by bad luck, and it is looked at again where that can be afforded
+constexpr double kCheapLook = 0.1;  // of a plain tick
+constexpr double kGoesWell = 0.5;   // trust in one that is not known yet, or has rested
+constexpr double kLookShare =
+    0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
+constexpr float kHope = 0.1f;      // more of a token is kept, it is hoped of a drafter that has rested
+constexpr int32_t kFirstWait = 2;  // ticks that it rests for at first
+constexpr int32_t kBriefWait = 8;  // after which it need not be asked what the try costs
 constexpr int32_t kMostWait = 64;
-constexpr double kWorthRacing = 0.5; // of the best drafter's speed: what another one must promise to draft for a replica
+constexpr double kWorthRacing = 0.5;  // of the best drafter's speed: what another one must promise to draft for a replica
 
 }  // namespace
 
@@ -74,13 +76,20 @@ TickTimes AutoChooser::times(const TickView& view, int drafter) const {
   const size_t d = static_cast<size_t>(std::max(drafter, 0)), bucket = bucket_of(view);
   const double fixed_ms = fixed_[bucket].count > 0 ? fixed_[bucket].ms : plain_fixed_[bucket].ms;
   const double plain_fixed_ms = plain_fixed_[bucket].count > 0 ? plain_fixed_[bucket].ms : fixed_ms;
-  return {.cost = &options_.costs[d], .batch = static_cast<double>(view.batch), .rows = rows + view.other_rows, .silent = static_cast<double>(view.silent_rows), .context = view.context,
-          .draft_correction = drafter == kNone ? nullptr : &draft_correction_[d], .verify_correction = &verify_correction_,
-          .plain_correction = &plain_correction_, .plain_fixed_ms = plain_fixed_ms - plain_others_ms_, .fixed_ms = fixed_ms - others_ms_};
+  return {.cost = &options_.costs[d],
+          .batch = static_cast<double>(view.batch),
+          .rows = rows + view.other_rows,
+          .silent = static_cast<double>(view.silent_rows),
+          .context = view.context,
+          .draft_correction = drafter == kNone ? nullptr : &draft_correction_[d],
+          .verify_correction = &verify_correction_,
+          .plain_correction = &plain_correction_,
+          .plain_fixed_ms = plain_fixed_ms - plain_others_ms_,
+          .fixed_ms = fixed_ms - others_ms_};
 }
 
-// What the rows of prompts and scores add to a pass without a draft, as passes of the correction's kind take it. It has to be spent once
-// whatever is drafted, and the sooner samples end the sooner comes the next: so it counts for no choice.
+// What the rows of prompts and scores add to a pass without a draft, as passes of the correction's kind take it. It has to be
+// spent once whatever is drafted, and the sooner samples end the sooner comes the next: so it counts for no choice.
 double AutoChooser::others_ms(const TickView& view, const CostCorrection& correction) const {
   const double n = static_cast<double>(view.rows.size()), all = n + view.other_rows;
   const CostModel& cost = options_.costs[0];
@@ -93,13 +102,16 @@ int32_t AutoChooser::room(const TickRow& row, int drafter) const {
   return std::clamp(options_.drafters[static_cast<size_t>(drafter)].max_context - (row.context - 1), 0, row.max_depth);
 }
 
-// A draft that is there to be seen, for the few rows with the least to catch up with; sets probed_. Returns what it adds to a plain tick.
+// A draft that is there to be seen, for the few rows with the least to catch up with; sets probed_. Returns what it adds to a
+// plain tick.
 double AutoChooser::plan_probe(const TickView& view, const TickTimes& times, int drafter) {
   probed_.resize(view.rows.size());
   std::iota(probed_.begin(), probed_.end(), 0);
   const auto behind_of = [&](int32_t r) { return view.rows[static_cast<size_t>(r)].behind[static_cast<size_t>(drafter)]; };
   const auto has_none = [&](int32_t r) { return room(view.rows[static_cast<size_t>(r)], drafter) == 0; };
-  const auto before = [&](int32_t a, int32_t b) { return std::tuple(has_none(a), behind_of(a), a) < std::tuple(has_none(b), behind_of(b), b); };
+  const auto before = [&](int32_t a, int32_t b) {
+    return std::tuple(has_none(a), behind_of(a), a) < std::tuple(has_none(b), behind_of(b), b);
+  };
   if (probed_.size() > kProbeRows) {
     std::partial_sort(probed_.begin(), probed_.begin() + kProbeRows, probed_.end(), before);
     probed_.resize(kProbeRows);
@@ -123,23 +135,25 @@ double AutoChooser::drafting_ms(const DraftWork& work) const {
   return (work.passes - 1) * times_.draft_ms(rows) + times_.draft_ms(rows, work.silent);
 }
 
-// What a tick without a draft of the model leaves it to catch up with, of the samples that it knows: drafting would have run these tokens
-// too. Without this two ways that are about as good would take turns, and each turn is paid for.
+// What a tick without a draft of the model leaves it to catch up with, of the samples that it knows: drafting would have run
+// these tokens too. Without this two ways that are about as good would take turns, and each turn is paid for.
 double AutoChooser::lapse_ms(const TickView& view) const {
   double most = 0;
   for (const int drafter : models_) {
     double tokens = 0;
     for (const TickRow& row : view.rows) {
       const int32_t unknown = row.behind[static_cast<size_t>(drafter)];
-      if (unknown > 0 && unknown <= kStillKnown) tokens += 1 + static_cast<double>(acceptance_.known(row.slot, row.sequence).tokens);
+      if (unknown > 0 && unknown <= kStillKnown)
+        tokens += 1 + static_cast<double>(acceptance_.known(row.slot, row.sequence).tokens);
     }
     most = std::max(most, tokens * token_ms(times(view, drafter), static_cast<double>(view.rows.size()), tokens));
   }
   return most;
 }
 
-// The newest draft that was kept is always one of the tokens that the drafter does not know yet. More are there where it begins, and that
-// is spread over the tokens that the sample is expected to have still to come: also those of a batch that is smaller by then and gains more.
+// The newest draft that was kept is always one of the tokens that the drafter does not know yet. More are there where it
+// begins, and that is spread over the tokens that the sample is expected to have still to come: also those of a batch that is
+// smaller by then and gains more.
 void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least, float hope) {
   odds_.clear();
   double all = 0;
@@ -152,8 +166,11 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least, f
     if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated));
     const float known_p = acceptance_.p(drafter, row.slot, row.sequence);
     const float hoped_p = std::max(known_p, std::min(kHoped, known_p + hope));
-    odds_.push_back({.p = std::max(at_least, hoped_p), .max_depth = room(row, drafter),
-                     .known = known.tokens, .known_nodes = known.nodes, .once_ms = static_cast<float>(tokens * token),
+    odds_.push_back({.p = std::max(at_least, hoped_p),
+                     .max_depth = room(row, drafter),
+                     .known = known.tokens,
+                     .known_nodes = known.nodes,
+                     .once_ms = static_cast<float>(tokens * token),
                      .weight = weights_.empty() ? 1.0f : weights_[odds_.size()]});
   }
 }
@@ -219,7 +236,8 @@ bool AutoChooser::rests(const TickView& view) {
   return true;
 }
 
-// The less drafts seem to be worth, the better it must be known what goes without: such a tick costs what they would have gained.
+// The less drafts seem to be worth, the better it must be known what goes without: such a tick costs what they would have
+// gained.
 bool AutoChooser::plain_is_due(const TickView& view, const DraftDepth& plain) const {
   const double gain = 1 - plain.value() / value_;
   const int64_t last = last_plain_[bucket_of(view)], since = ticks_ - last;
@@ -232,15 +250,16 @@ bool AutoChooser::is_unknown(const TickView& view, int drafter) const {
   return !options_.policy.untuned && view.rows[0].rung == 0 && acceptance_.seen(drafter) < kKnown;
 }
 
-// The first look comes at once, and a drafter whose tokens were kept so far may go on. Else what drafts have brought may be spent, or little.
+// The first look comes at once, and a drafter whose tokens were kept so far may go on. Else what drafts have brought may be
+// spent, or little.
 bool AutoChooser::may_look(int drafter, double extra_ms) const {
   const bool goes_well = acceptance_.seen(drafter) > 0 && acceptance_.trust(drafter) >= kGoesWell;
   return goes_well || !looked_ || can_afford(extra_ms);
 }
 
-// What is kept of drafts changes along a response, and only drafting shows it: a drafter whose word was good, but not worth while, is
-// tried again where it would be with a little more, each time after a longer rest, and soon only if there is time for what it then has to
-// catch up with.
+// What is kept of drafts changes along a response, and only drafting shows it: a drafter whose word was good, but not worth
+// while, is tried again where it would be with a little more, each time after a longer rest, and soon only if there is time for
+// what it then has to catch up with.
 float AutoChooser::hope_of(const TickView& view, int drafter) const {
   if (options_.policy.untuned || view.rows[0].rung > 0 || is_unknown(view, drafter)) return 0;
   const Turn& turn = turns_[static_cast<size_t>(drafter)];
@@ -283,7 +302,8 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
   for (size_t m = 0; m < models_.size(); ++m) {
     const TickTimes t = times(view, models_[m]);
     Candidate& candidate = candidates_[m];
-    if (std::all_of(view.rows.begin(), view.rows.end(), [&](const TickRow& row) { return room(row, models_[m]) == 0; })) continue;
+    if (std::all_of(view.rows.begin(), view.rows.end(), [&](const TickRow& row) { return room(row, models_[m]) == 0; }))
+      continue;
     DraftDepth hoped;
     if (may_explore) {
       fill_odds(view, models_[m], kHoped, 0);
@@ -295,7 +315,8 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
     candidate.found = optimiser_.best_depth(t, odds_, most, candidate.found.value());
     candidate.row_depth = optimiser_.row_depth();
     candidate.once_ms = 0;
-    for (size_t r = 0; r < odds_.size(); ++r) candidate.once_ms += candidate.row_depth[r] > 0 ? static_cast<double>(odds_[r].once_ms) : 0;
+    for (size_t r = 0; r < odds_.size(); ++r)
+      candidate.once_ms += candidate.row_depth[r] > 0 ? static_cast<double>(odds_[r].once_ms) : 0;
     const bool unseen = acceptance_.seen(models_[m]) < kWellKnown;
     const bool has_failed = acceptance_.seen(models_[m]) < kConvinced && acceptance_.trust(models_[m]) < kGoesWell;
     arms[m + 1] = {.value = candidate.found.depth > 0 ? candidate.found.value() / kMargin : 0,
@@ -303,7 +324,8 @@ DraftDepth AutoChooser::choose_arm(const TickView& view, const DraftDepth& plain
                    .extra_ms = unseen || has_failed || hoped.depth > 0 ? plan_probe(view, t, models_[m]) : 0};
     const double extra_ms = arms[m + 1].extra_ms;
     arms[m + 1].curious = (unseen && extra_ms <= kCheapLook * plain.ms) || (has_failed && can_afford(extra_ms));
-    if (is_unknown(view, models_[m]) && !may_look(models_[m], arms[m + 1].extra_ms)) arms[m + 1] = {.extra_ms = std::numeric_limits<double>::infinity()};
+    if (is_unknown(view, models_[m]) && !may_look(models_[m], arms[m + 1].extra_ms))
+      arms[m + 1] = {.extra_ms = std::numeric_limits<double>::infinity()};
   }
   // And a look goes without what the best arm would have brought.
   double most_value = plain.value();
@@ -357,7 +379,8 @@ int AutoChooser::arm_of_replica(const TickView& view, std::span<const Tuner::Arm
   }
   std::sort(order.begin(), order.begin() + arms.size());
   const double least = kWorthRacing * order[0].first;
-  const size_t next = static_cast<size_t>(view.rows[0].rung) - (order[0].second == 0);  // where the first replica drafts with none
+  const size_t next =
+      static_cast<size_t>(view.rows[0].rung) - (order[0].second == 0);  // where the first replica drafts with none
   for (size_t a = 0; a < arms.size(); ++a) {
     if (order[a].second != 0 && order[a].first <= least && order[a].first < 0) order[count++] = order[a];
   }
@@ -384,9 +407,9 @@ void AutoChooser::plan_drafts(const TickView& view, const DraftDepth& best, Tick
   plan->expected_tokens = best.tokens;
 }
 
-// One more level is worth its time if it brings more for it than ticks usually do: the time that it does not take goes to the next one. (What
-// this tick has so far would ask for more levels the worse they went, and for fewer the better.) Until that is known, what the tick has
-// so far: forecasts do not enter, since the deepest of them is the most flattering one.
+// One more level is worth its time if it brings more for it than ticks usually do: the time that it does not take goes to the
+// next one. (What this tick has so far would ask for more levels the worse they went, and for fewer the better.) Until that is
+// known, what the tick has so far: forecasts do not enter, since the deepest of them is the most flattering one.
 float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<const float> frontier) {
   if (probe_) return kProbeLeast;
   // A place has more children than are worth a row of the target's.
@@ -397,18 +420,20 @@ float AutoChooser::least_acceptance(int drafter, int32_t /*level*/, std::span<co
     ++draft_.nodes;
   }
   const double value = usual_value_ > 0 ? usual_value_ : draft_.tokens / (draft_.spent_ms + times_.verify_ms(draft_.nodes));
-  const float least = Optimiser::least_acceptance(times_, value, static_cast<double>(acceptance_.p(drafter)), frontier, draft_.nodes);
+  const float least =
+      Optimiser::least_acceptance(times_, value, static_cast<double>(acceptance_.p(drafter)), frontier, draft_.nodes);
   const auto grown = std::count_if(frontier.begin(), frontier.end(), [least](float acceptance) { return acceptance >= least; });
   if (grown > 0) draft_.spent_ms += times_.draft_ms(static_cast<double>(grown));
   return least;
 }
 
-// Nodes of those that look up alone are worth what their like have been worth of late. And at each place the drafter with a model knows
-// the noise and its own law: what it gives its children is not there for the children of the others. What is below them
-// shrinks in proportion.
+// Nodes of those that look up alone are worth what their like have been worth of late. And at each place the drafter with a
+// model knows the noise and its own law: what it gives its children is not there for the children of the others. What is below
+// them shrinks in proportion.
 void AutoChooser::weigh(Forest* forest, uint32_t models) const {
   // A probe has to be able to see that a drafter has become better.
-  const float trust_of_models = probe_ || drafter_ == kNone ? 1.0f : std::min(1.0f, static_cast<float>(acceptance_.trust(drafter_)));
+  const float trust_of_models =
+      probe_ || drafter_ == kNone ? 1.0f : std::min(1.0f, static_cast<float>(acceptance_.trust(drafter_)));
   for (int32_t i = 0; i < forest->size(); ++i) {
     const DraftNode& node = (*forest)[i];
     if ((node.drafters & models) != 0) {
@@ -416,16 +441,19 @@ void AutoChooser::weigh(Forest* forest, uint32_t models) const {
       continue;
     }
     const bool at_root = node.parent == Forest::kRoot;
-    const float said = at_root ? 1.0f : (*forest)[node.parent].acceptance, place = at_root ? 1.0f : (*forest)[node.parent].worth;
+    const float said = at_root ? 1.0f : (*forest)[node.parent].acceptance,
+                place = at_root ? 1.0f : (*forest)[node.parent].worth;
     double trust = 0;
-    for (uint32_t bits = node.drafters; bits != 0; bits &= bits - 1) trust = std::max(trust, acceptance_.trust(std::countr_zero(bits)));
+    for (uint32_t bits = node.drafters; bits != 0; bits &= bits - 1)
+      trust = std::max(trust, acceptance_.trust(std::countr_zero(bits)));
     float taken = 0;
     for (int32_t k = node.parent + 1; models != 0 && k < forest->size(); ++k) {
       const DraftNode& other = (*forest)[k];
       if (other.parent == node.parent && (other.drafters & models) != 0) taken += other.worth;
     }
     // Trust is of whole nodes, so it counts once on the way from the root.
-    const float share = said > 0 ? std::min(1.0f, node.acceptance / said) * (at_root ? static_cast<float>(std::min(trust, 1.0)) : 1.0f) : 0.0f;
+    const float share =
+        said > 0 ? std::min(1.0f, node.acceptance / said) * (at_root ? static_cast<float>(std::min(trust, 1.0)) : 1.0f) : 0.0f;
     const float worth = std::min(share * place, std::max(0.0f, place - taken));
     forest->set_worth(i, worth >= 0 ? worth : 0.0f);
   }
@@ -440,7 +468,8 @@ Optimiser::Cut AutoChooser::cut_of_probe(double spent_ms, int32_t rows, int32_t 
   return cut;
 }
 
-void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) {
+void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work,
+                         int32_t max_nodes) {
   if (plain_ || plan->model_depth.empty()) return;  // empty: memory ran out in choose()
   const uint32_t models = drafter_ == kNone ? 0 : 1u << drafter_;
   sorted_.clear();
@@ -457,7 +486,8 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
   const double spent = drafting_ms(work);
   const int32_t n = static_cast<int32_t>(view.rows.size());
-  const Optimiser::Cut cut = probe_ ? cut_of_probe(spent, n, max_nodes) : Optimiser::best_cut(times_, sorted_, spent, n, max_nodes);
+  const Optimiser::Cut cut =
+      probe_ ? cut_of_probe(spent, n, max_nodes) : Optimiser::best_cut(times_, sorted_, spent, n, max_nodes);
   const float least = cut.nodes == 0 ? std::numeric_limits<float>::infinity() : sorted_[static_cast<size_t>(cut.nodes) - 1];
   int32_t equal = 0;  // of the kept ones
   for (int32_t i = cut.nodes; i > 0 && sorted_[static_cast<size_t>(i) - 1] == least; --i) ++equal;
@@ -486,7 +516,8 @@ void AutoChooser::note_use(const TickView& view, bool used) {
   idle_ += !used;
   rest_rows_ = view.rows.size();
   // As long as looking takes next to nothing it need not rest.
-  const double looking = std::max(0.0, times_.fixed_ms + others_ms_ - times_.plain_fixed_ms - plain_others_ms_) / times_.plain_ms();
+  const double looking =
+      std::max(0.0, times_.fixed_ms + others_ms_ - times_.plain_fixed_ms - plain_others_ms_) / times_.plain_ms();
   rest_ = std::min({idle_ / kIdleShare, kMostRest, static_cast<int32_t>(looking / kLookingShare)});
 }
 
@@ -517,16 +548,19 @@ void AutoChooser::observe(const TickView& view, const TickPlan& plan, const Tick
   if (drafter_ != kNone && outcome.work.passes > 0) {
     if (!probe_) note_turn();
     const DraftWork& work = outcome.work;
-    const double rows = static_cast<double>(work.rows - work.silent) / work.passes, level_ms = times_.cost->draft_ms(rows, times_.context);
+    const double rows = static_cast<double>(work.rows - work.silent) / work.passes,
+                 level_ms = times_.cost->draft_ms(rows, times_.context);
     const double caught_up_ms = times_.cost->draft_ms(rows, times_.context, work.silent) - level_ms;
     model_ms = work.passes * level_ms + caught_up_ms;
     // The rows of the pass that took most of it.
-    draft_correction_[static_cast<size_t>(drafter_)].learn(2 * caught_up_ms > model_ms ? rows + work.silent : rows, model_ms, outcome.draft_ms);
+    draft_correction_[static_cast<size_t>(drafter_)].learn(2 * caught_up_ms > model_ms ? rows + work.silent : rows, model_ms,
+                                                           outcome.draft_ms);
   }
   const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
   (plain_ ? plain_fixed_ : fixed_)[bucket_of(view)].add(std::min(rest, modelled));
   // A tick that the machine spent elsewhere says little.
-  const double own_ms = std::min(outcome.tick_ms, kMostBelieved * plan.expected_ms) - (nodes > 0 ? others_ms_ : plain_others_ms_);
+  const double own_ms =
+      std::min(outcome.tick_ms, kMostBelieved * plan.expected_ms) - (nodes > 0 ? others_ms_ : plain_others_ms_);
   if (own_ms > 0) gain_[bucket_of(view)].add(tokens, own_ms * plain_value_);
   if (own_ms > 0 && plain_value_ > 0 && (nodes > 0 || outcome.work.passes > 0)) ahead_ms_ += tokens / plain_value_ - own_ms;
   tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);

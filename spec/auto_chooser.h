@@ -1,5 +1,5 @@
-// AutoChooser: policy auto: every tick the draft that the Optimiser values most, by the costs of the CostModel, the odds of Acceptance and
-// the Tuner's experience.
+// AutoChooser: policy auto: every tick the draft that the Optimiser values most, by the costs of the CostModel, the odds of
+// Acceptance and the Tuner's experience.
 //
 //   choose   for each drafter with a model: how deep it should draft for which rows, and what the tick is then worth; the best one drafts,
 //            or none; drafters that look up cost nothing and do so too. A drafter that is not known yet, or was not seen for long, is looked at
@@ -30,7 +30,8 @@ class AutoChooser final : public Chooser, private DraftGate {
 
   void choose(const TickView& view, TickPlan* plan) override;
   DraftGate* gate() override { return this; }
-  void select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work, int32_t max_nodes) override;
+  void select(const TickView& view, TickPlan* plan, std::span<Forest* const> forests, const DraftWork& work,
+              int32_t max_nodes) override;
   void observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) override;
   void end_step() override {
     hazard_.end_step();
@@ -64,7 +65,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   struct Candidate {
     DraftDepth found;
     std::vector<int32_t> row_depth;
-    double once_ms = 0;  // of the rows that would draft: see RowOdds
+    double once_ms = 0;    // of the rows that would draft: see RowOdds
     bool is_hope = false;  // it goes by more than what was seen
   };
   // A drafter's last draft, and how many ticks without one it then waits.
@@ -103,46 +104,47 @@ class AutoChooser final : public Chooser, private DraftGate {
   void weigh(Forest* forest, uint32_t models) const;
 
   const ChooserOptions options_;
-  uint32_t lookups_ = 0;         // bits
-  std::vector<int> models_;      // numbers of drafters with a model; arm a > 0 of the tuner is models_[a - 1]
+  uint32_t lookups_ = 0;     // bits
+  std::vector<int> models_;  // numbers of drafters with a model; arm a > 0 of the tuner is models_[a - 1]
   Acceptance acceptance_;
   Optimiser optimiser_;
   Tuner tuner_;
   LengthHazard hazard_;
   CostCorrection verify_correction_, plain_correction_;
   std::vector<CostCorrection> draft_correction_;  // by drafter
-  std::vector<int32_t> looks_;      // likewise: at it, since it was known
-  std::vector<Turn> turns_;         // likewise
+  std::vector<int32_t> looks_;                    // likewise: at it, since it was known
+  std::vector<Turn> turns_;                       // likewise
   // By power of two of the rows: what a tick takes beside its passes: one that looks for drafts, and one that does not.
   std::array<Mean, 18> fixed_, plain_fixed_;
-  std::array<Gain, 18> gain_;       // likewise
+  std::array<Gain, 18> gain_;  // likewise
   int64_t ticks_ = 0, step_ticks_ = 0, last_verified_ = 0;
-  double all_ms_ = 0, ahead_ms_ = 0;  // of all ticks; what their drafts have gained on plain decoding, which may be less than nothing
+  double all_ms_ = 0,
+         ahead_ms_ = 0;  // of all ticks; what their drafts have gained on plain decoding, which may be less than nothing
   bool looked_ = false;
-  int32_t idle_ = 0, rest_ = 0;     // ticks whose drafts were not worth verifying; ticks to go without looking
-  size_t rest_rows_ = 0;            // what they hold for
+  int32_t idle_ = 0, rest_ = 0;              // ticks whose drafts were not worth verifying; ticks to go without looking
+  size_t rest_rows_ = 0;                     // what they hold for
   std::array<int64_t, 18> last_plain_ = {};  // by power of two of the rows: the last tick without a draft; 0: none
 
   // Of the tick.
   std::vector<RowOdds> odds_;
-  std::vector<float> weights_;      // by row; empty: all count the same
-  std::vector<int32_t> lengths_;    // by row: of the response
+  std::vector<float> weights_;         // by row; empty: all count the same
+  std::vector<int32_t> lengths_;       // by row: of the response
   std::vector<Candidate> candidates_;  // by model
-  std::vector<int32_t> depth_;      // by row: of the drafter that is chosen
-  std::vector<int32_t> probed_;     // rows of a probe
-  bool probe_ = false;              // its draft is there to be seen
-  bool plain_ = false;              // it goes without a draft, to see what that takes
+  std::vector<int32_t> depth_;         // by row: of the drafter that is chosen
+  std::vector<int32_t> probed_;        // rows of a probe
+  bool probe_ = false;                 // its draft is there to be seen
+  bool plain_ = false;                 // it goes without a draft, to see what that takes
   int arm_ = 0;
   int drafter_ = kNone;
   TickTimes times_;
   double others_ms_ = 0, plain_others_ms_ = 0;  // of its time that no choice changes: if it verifies drafts, and if not
-  double value_ = 0;                // tokens a millisecond that the tick should reach
-  double usual_value_ = 0;          // and that ticks like it do; 0: not known yet
-  double plain_value_ = 0;          // and that it would reach without a draft
+  double value_ = 0;                            // tokens a millisecond that the tick should reach
+  double usual_value_ = 0;                      // and that ticks like it do; 0: not known yet
+  double plain_value_ = 0;                      // and that it would reach without a draft
   struct {
     double tokens = 0, nodes = 0, spent_ms = 0;
-  } draft_;                         // of the levels so far
-  std::vector<float> sorted_;       // the worth of all nodes
+  } draft_;                    // of the levels so far
+  std::vector<float> sorted_;  // the worth of all nodes
 };
 
 }  // namespace otr

@@ -46,10 +46,8 @@ void BegMab::record(size_t arm, double elapsed_ms, int64_t accepted, int32_t bat
   Record& r = arms_[arm];
   const double mean = static_cast<double>(accepted) / batch + 1;
   const double reward = mean * batch / elapsed_ms;
-  if (r.rewards.size() < kWindow)
-    r.rewards.push_back(reward);
-  else
-    r.rewards[static_cast<size_t>(r.count) % kWindow] = reward;
+  if (r.rewards.size() < kWindow) r.rewards.push_back(reward);
+  else r.rewards[static_cast<size_t>(r.count) % kWindow] = reward;
   ++r.count;
 }
 

@@ -28,7 +28,7 @@ float Calibration::Correction::apply(float said) const {
 }
 
 void Calibration::Correction::learn(float said, bool chosen) {
-  constexpr double kPrior = 30;  // candidates that came out as was said, so that little evidence changes little
+  constexpr double kPrior = 30;     // candidates that came out as was said, so that little evidence changes little
   constexpr double kMost = 20'000;  // beyond so many the older ones count half: drafters and targets are trained on
   const int at = static_cast<int>((log_odds(said) + kFarthest) * (kBins / (2 * kFarthest)));
   Bin& bin = bins_[static_cast<size_t>(std::clamp(at, 0, kBins - 1))];

@@ -6,9 +6,9 @@
 namespace otr {
 namespace {
 
-constexpr double kMemory = 16;      // passes; the first ones move the median by more
+constexpr double kMemory = 16;       // passes; the first ones move the median by more
 constexpr double kLeastStep = 0.02;  // of the logarithm
-constexpr double kPrior = 0.5;      // of what is seen beside, to the square of the passes
+constexpr double kPrior = 0.5;       // of what is seen beside, to the square of the passes
 
 }  // namespace
 

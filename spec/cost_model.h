@@ -14,8 +14,9 @@
 //   T_q = max(M_D, C) + c_D B                   draft,  rows = B
 //   T_V = max(M_T, (depth + 1) C) + c_V B       verify, rows = (depth + 1) B
 //   c_comm, an all-reduce's cost                comm_ms
-// `silent` rows, of prompts and of what a drafter catches up with, want no logits, and lm_head is most of a small model's work: the fit
-// cannot see it, since every pass that is timed has all of its rows' logits, so logits_share is arithmetic on the model's shape.
+// `silent` rows, of prompts and of what a drafter catches up with, want no logits, and lm_head is most of a small model's work:
+// the fit cannot see it, since every pass that is timed has all of its rows' logits, so logits_share is arithmetic on the
+// model's shape.
 //
 // Its parameters are cost_model_from()'s. What is wider here, the paper's own sweeps ask for (README.md): passes between 64 and
 // 512 rows are slower than either side of a sharp roof, and a verification of one sample takes 2.4 ms longer at 4096 tokens of
@@ -51,7 +52,7 @@ struct RoleCost {
   double sample_ms = 0;     // a sample, beside the roof (c_T, c_D, c_V)
   double context_ms = 0;    // a token of context beside the roof, whatever the batch
   double overlap = 1;       // of memory and arithmetic, 0 to 1
-  double pass_ms = 0;       // a pass of this role alone, beside the roof: 0 in what is fitted, which cannot tell it from comm_ms
+  double pass_ms = 0;  // a pass of this role alone, beside the roof: 0 in what is fitted, which cannot tell it from comm_ms
   double logits_share = 0;  // of row_ms: what the row's logits take, 0 to 1
 
   double memory_ms(const PassShape& pass) const { return weights_ms + kv_ms * pass.batch * pass.context; }

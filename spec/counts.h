@@ -16,12 +16,13 @@ namespace otr {
 struct DrafterCounts {
   static constexpr int kRanks = 17;  // the last one: all ranks from there on
 
-  int64_t drafts = 0;    // forests with at least one of its nodes
-  int64_t drafted = 0;   // nodes
-  int64_t accepted = 0;  // nodes kept
+  int64_t drafts = 0;                                                     // forests with at least one of its nodes
+  int64_t drafted = 0;                                                    // nodes
+  int64_t accepted = 0;                                                   // nodes kept
   std::array<int64_t, kMaxDraftDepth> drafted_at = {}, accepted_at = {};  // by depth - 1
   std::array<int64_t, kRanks> drafted_rank = {}, accepted_rank = {};      // by candidate rank
-  // Nodes that it alone proposed behind a kept one, by tenths of the modelled probability that they are kept: whether pi is right.
+  // Nodes that it alone proposed behind a kept one, by tenths of the modelled probability that they are kept: whether pi is
+  // right.
   static constexpr int kTenths = 10;
   std::array<int64_t, kTenths> judged_at_pi = {}, kept_at_pi = {};
   std::array<double, kTenths> sum_of_pi = {};
@@ -30,11 +31,11 @@ struct DrafterCounts {
 };
 
 struct SpecCounts {
-  int64_t decode_steps = 0;    // times the target ran a sequence's last token
-  int64_t decode_tokens = 0;   // tokens that came of it: tau = decode_tokens / decode_steps
-  int64_t verify_steps = 0;    // decode steps with at least one node
-  int64_t draft_tokens = 0;    // nodes verified
-  int64_t accepted_tokens = 0; // nodes kept; verify steps produce these and one more token each
+  int64_t decode_steps = 0;     // times the target ran a sequence's last token
+  int64_t decode_tokens = 0;    // tokens that came of it: tau = decode_tokens / decode_steps
+  int64_t verify_steps = 0;     // decode steps with at least one node
+  int64_t draft_tokens = 0;     // nodes verified
+  int64_t accepted_tokens = 0;  // nodes kept; verify steps produce these and one more token each
   std::array<DrafterCounts, kMaxDrafters> drafters;
 
   // A decode step: `num_new` tokens were committed, `accepted` are the kept nodes among those judged. Nodes deeper than

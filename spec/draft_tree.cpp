@@ -16,22 +16,30 @@ void DraftTree::reserve(int32_t max_nodes, int32_t top_k) {
 void DraftTree::reset(int32_t max_nodes) {
   max_nodes_ = max_nodes;
   nodes_.clear();
-  nodes_.push_back({.token = -1, .parent = -1, .depth = 0, .acceptance = 1.0f, .rank = 0, .path = -1, .first_child = 0, .num_children = 0});
+  nodes_.push_back(
+      {.token = -1, .parent = -1, .depth = 0, .acceptance = 1.0f, .rank = 0, .path = -1, .first_child = 0, .num_children = 0});
   frontier_.assign(1, kRoot);
   level_begin_ = 1;
 }
 
 void DraftTree::tokens_to(int32_t node, std::vector<int32_t>* tokens) const {
   tokens->resize(static_cast<size_t>((*this)[node].depth));
-  for (; node != kRoot; node = (*this)[node].parent) (*tokens)[static_cast<size_t>((*this)[node].depth - 1)] = (*this)[node].token;
+  for (; node != kRoot; node = (*this)[node].parent)
+    (*tokens)[static_cast<size_t>((*this)[node].depth - 1)] = (*this)[node].token;
 }
 
 void DraftTree::add_children(int32_t node, std::span<const int32_t> tokens, std::span<const float> pi) {
   const int32_t first = size(), depth = (*this)[node].depth + 1;
   const float before = (*this)[node].acceptance;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    nodes_.push_back({.token = tokens[i], .parent = node, .depth = depth, .acceptance = before * std::min(pi[i], 1.0f),
-                      .rank = static_cast<int32_t>(i), .path = -1, .first_child = 0, .num_children = 0});
+    nodes_.push_back({.token = tokens[i],
+                      .parent = node,
+                      .depth = depth,
+                      .acceptance = before * std::min(pi[i], 1.0f),
+                      .rank = static_cast<int32_t>(i),
+                      .path = -1,
+                      .first_child = 0,
+                      .num_children = 0});
   }
   nodes_[static_cast<size_t>(node)].first_child = first;
   nodes_[static_cast<size_t>(node)].num_children = static_cast<int32_t>(tokens.size());
@@ -70,8 +78,8 @@ void DraftTree::export_to(Forest* forest, int drafter) {
   exported_[kRoot] = Forest::kRoot;
   each_of_the_best([&](int32_t i) {
     const Node& node = (*this)[i];
-    exported_[static_cast<size_t>(i)] =
-        forest->add(exported_[static_cast<size_t>(node.parent)], node.token, node.acceptance, drafter, node.rank, /*saw_noise=*/true);
+    exported_[static_cast<size_t>(i)] = forest->add(exported_[static_cast<size_t>(node.parent)], node.token, node.acceptance,
+                                                    drafter, node.rank, /*saw_noise=*/true);
   });
 }
 

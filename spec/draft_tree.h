@@ -1,7 +1,8 @@
 // DraftTree: the tree that a parametric drafter grows for one sequence, level by level, best first.
 //
-// A node's A is the product of pi along its path: the modelled probability that the target keeps all of it. Growing by A, not by the
-// drafter's own probability q, is what the known noise buys. A never grows along a path, so the best n nodes always form a tree.
+// A node's A is the product of pi along its path: the modelled probability that the target keeps all of it. Growing by A, not
+// by the drafter's own probability q, is what the known noise buys. A never grows along a path, so the best n nodes always form
+// a tree.
 //
 //   reset(n)                 the root alone is to be expanded
 //   for each level: for each node of frontier(): add_children(node, candidates);  then next_level(depth, …)
@@ -48,7 +49,8 @@ class DraftTree {
   // Children of a frontier node, best first: tokens and their pi. REQUIRES: once a node.
   void add_children(int32_t node, std::span<const int32_t> tokens, std::span<const float> pi);
 
-  // The next frontier: of the newest nodes those among the best max_nodes so far, unless `closed(token)`. False if there is none.
+  // The next frontier: of the newest nodes those among the best max_nodes so far, unless `closed(token)`. False if there is
+  // none.
   template <typename Closed>
   bool next_level(const Closed& closed) {
     choose_next();

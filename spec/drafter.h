@@ -21,8 +21,8 @@ struct DraftSequence {
   uint64_t group;
   std::span<const int32_t> tokens;  // prompt and response so far
   int32_t num_prompt;
-  NoiseStream noise;                // what the target will draw with
-  float temperature = 1.0f;         // 0: without noise
+  NoiseStream noise;         // what the target will draw with
+  float temperature = 1.0f;  // 0: without noise
 };
 
 // A sequence that wants nodes at the depths 1 … max_depth.
@@ -34,18 +34,18 @@ struct DraftRow {
 
 // A sequence whose response has grown.
 struct DraftVerdict {
-  DraftSequence sequence;            // the new tokens included
-  int32_t num_new;                   // tokens
-  const Forest* forest;              // what was verified; may be empty
-  std::span<const int32_t> accepted; // nodes that were kept, by depth
+  DraftSequence sequence;             // the new tokens included
+  int32_t num_new;                    // tokens
+  const Forest* forest;               // what was verified; may be empty
+  std::span<const int32_t> accepted;  // nodes that were kept, by depth
 };
 
 // Asked by drafters that grow level by level, which may cost more than it brings.
 class DraftGate {
  public:
   virtual ~DraftGate() = default;
-  // Level `level`, 2 or more, would run a row for each of these nodes, whose A is given. Returns the least A that is worth its row:
-  // nodes below it stay without children. More than 1: the draft ends here.
+  // Level `level`, 2 or more, would run a row for each of these nodes, whose A is given. Returns the least A that is worth its
+  // row: nodes below it stay without children. More than 1: the draft ends here.
   virtual float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) = 0;
 };
 
@@ -66,8 +66,8 @@ class Drafter {
   virtual ~Drafter() = default;
   // A sequence will be decoded. One that comes from another worker has a part of its response already.
   virtual void join(const DraftSequence& sequence) = 0;
-  // Asks a device for what it can do by itself while other drafters propose. True: it has, and the propose() of these rows and limits, which
-  // follows, waits for it.
+  // Asks a device for what it can do by itself while other drafters propose. True: it has, and the propose() of these rows and
+  // limits, which follows, waits for it.
   virtual bool begin(std::span<const DraftRow>, const DraftLimits&) { return false; }
   // Adds nodes to the rows' forests, under its own number.
   virtual DraftWork propose(std::span<const DraftRow> rows, const DraftLimits& limits) = 0;

@@ -33,10 +33,8 @@ void EfficientrolloutChooser::end_step() {
   const bool two = measured_;
   measured_ = true;
   if (!two) return;
-  if (std::min(tau_, before_) >= 1 + kUp * depth() && at_ + 1 < kDepths.size())
-    ++at_;
-  else if (std::max(tau_, before_) <= 1 + kDown * depth() && at_ > 0)
-    --at_;
+  if (std::min(tau_, before_) >= 1 + kUp * depth() && at_ + 1 < kDepths.size()) ++at_;
+  else if (std::max(tau_, before_) <= 1 + kDown * depth() && at_ > 0) --at_;
 }
 
 }  // namespace otr

@@ -40,7 +40,8 @@ int32_t Forest::add(int32_t parent, int32_t token, float acceptance, int drafter
     return known;
   }
   const int32_t depth = parent == kRoot ? 1 : (*this)[parent].depth + 1;
-  nodes_.push_back({token, parent, depth, acceptance, acceptance >= 0.0f ? acceptance : 0.0f, bit, static_cast<uint16_t>(rank), saw_noise});
+  nodes_.push_back(
+      {token, parent, depth, acceptance, acceptance >= 0.0f ? acceptance : 0.0f, bit, static_cast<uint16_t>(rank), saw_noise});
   return size() - 1;
 }
 

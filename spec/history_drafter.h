@@ -18,8 +18,8 @@
 //
 // In a tree (top_k > 1) nodes are added by acceptance, the greatest first. Length of the match counts the nodes on the way.
 //
-// A sequence uses the index that is current when it joins. If its prompt is not there, it looks again once there is another index: a worker
-// process reads its history while its first samples run. Single-threaded.
+// A sequence uses the index that is current when it joins. If its prompt is not there, it looks again once there is another
+// index: a worker process reads its history while its first samples run. Single-threaded.
 #pragma once
 
 #include <algorithm>
@@ -76,12 +76,12 @@ class HistoryDrafter final : public Drafter {
     std::shared_ptr<const PromptHistory> history;  // null: the prompt is new
     uint64_t indices_seen = 0;                     // of the drafter's, when the prompt was last looked for
     int32_t window = kFirstWindow;
-    bool proposed = false;                     // in this tick
-    bool coupled = false;                      // that with log-probs
-    int32_t match_length = 0;                  // of that; 0: nothing matched
+    bool proposed = false;                                // in this tick
+    bool coupled = false;                                 // that with log-probs
+    int32_t match_length = 0;                             // of that; 0: nothing matched
     std::array<PromptHistory::Place, kMaxAnchor> anchor;  // of the last match
     size_t num_anchors = 0;
-    size_t anchor_tokens = 0;                  // length of the sequence then
+    size_t anchor_tokens = 0;  // length of the sequence then
   };
   // Some of the places that a match or a node has, in places_.
   struct Range {

@@ -42,7 +42,8 @@ void PromptHistory::set_weights() {
   }
   for (Response& r : responses_) {
     // In double: the difference of two finite floats need not be one.
-    const double above = static_cast<double>(r.reward) - static_cast<double>(least), range = static_cast<double>(greatest) - static_cast<double>(least);
+    const double above = static_cast<double>(r.reward) - static_cast<double>(least),
+                 range = static_cast<double>(greatest) - static_cast<double>(least);
     const float share = greatest > least && !std::isnan(r.reward) ? static_cast<float>(above / range) : 0.5f;
     r.weight = kLeast + (1.0f - kLeast) * share;
   }

@@ -1,5 +1,5 @@
-// KeepRate: the share of drafted tokens that were kept, among those that the target judged: a chain is judged up to its first wrong
-// token. Starts at one half, with the weight of two tokens.
+// KeepRate: the share of drafted tokens that were kept, among those that the target judged: a chain is judged up to its first
+// wrong token. Starts at one half, with the weight of two tokens.
 //
 // Thread safety: values.
 #pragma once

@@ -1,5 +1,5 @@
-// LengthHazard: how many tokens a response of a given length still has to come, from the lengths of those that have ended and of those that
-// still run.
+// LengthHazard: how many tokens a response of a given length still has to come, from the lengths of those that have ended and
+// of those that still run.
 //
 // Beyond a length l responses are taken to end at one rate, the most likely one given what was seen:
 //
@@ -37,7 +37,7 @@ class LengthHazard {
   };
   void add_up();
 
-  std::array<double, kBuckets + 1> starts_;  // the lengths at which buckets begin
+  std::array<double, kBuckets + 1> starts_;                 // the lengths at which buckets begin
   std::array<double, kBuckets> ended_ = {}, running_ = {};  // how many, by length
   std::array<Tail, kBuckets> tails_ = {};
 };

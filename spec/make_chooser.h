@@ -17,9 +17,9 @@ namespace otr {
 
 struct DrafterTraits {
   std::string name;
-  bool has_model = false;         // drafts level by level, each at the cost of a pass; else it looks up, for next to nothing
-  bool needs_prefill = false;     // it has keys and values of its own: a sequence's first draft runs all its tokens
-  bool decoupled = false;         // drafts on other workers, if TickView::decoupled; in a tick it takes no time
+  bool has_model = false;      // drafts level by level, each at the cost of a pass; else it looks up, for next to nothing
+  bool needs_prefill = false;  // it has keys and values of its own: a sequence's first draft runs all its tokens
+  bool decoupled = false;      // drafts on other workers, if TickView::decoupled; in a tick it takes no time
   int32_t max_context = std::numeric_limits<int32_t>::max();  // positions that it can run: nothing is drafted past them
 };
 

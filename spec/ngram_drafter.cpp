@@ -44,8 +44,10 @@ void NgramDrafter::join(const DraftSequence& s) {
 }
 
 // What follows a match: in the sequence itself, to its end, where the match is in its prompt or response.
-std::span<const int32_t> NgramDrafter::source_of(const DraftSequence& s, const Member& m, const NgramIndex::Match& match) const {
-  const int32_t before_response = s.num_prompt - std::min(s.num_prompt, NgramIndex::kMaxMatch);  // a response's stream has no more
+std::span<const int32_t> NgramDrafter::source_of(const DraftSequence& s, const Member& m,
+                                                 const NgramIndex::Match& match) const {
+  const int32_t before_response =
+      s.num_prompt - std::min(s.num_prompt, NgramIndex::kMaxMatch);  // a response's stream has no more
   if (match.stream == kPromptStream) return s.tokens.subspan(static_cast<size_t>(match.position));
   if (match.stream == m.stream) return s.tokens.subspan(static_cast<size_t>(before_response + match.position));
   return m.index->index.stream(match.stream).subspan(static_cast<size_t>(match.position));
@@ -54,7 +56,8 @@ std::span<const int32_t> NgramDrafter::source_of(const DraftSequence& s, const M
 DraftWork NgramDrafter::propose(std::span<const DraftRow> rows, const DraftLimits& limits) {
   for (const DraftRow& row : rows) {
     Member& m = member(row.sequence.slot);
-    const NgramIndex::Match match = m.ahead.came(row.sequence.tokens) ? m.ahead.match : m.index->index.find(row.sequence.tokens);
+    const NgramIndex::Match match =
+        m.ahead.came(row.sequence.tokens) ? m.ahead.match : m.index->index.find(row.sequence.tokens);
     m.match_length = match.length;
     if (match.length == 0) continue;
     const float keep = rates_[static_cast<size_t>(match.length)].value();

@@ -1,8 +1,8 @@
-// NgramDrafter ("ngram"): prompt lookup. What followed the last few tokens when they last occurred, in the sequence itself or in
-// another sample of its group, is proposed again, as one chain.
+// NgramDrafter ("ngram"): prompt lookup. What followed the last few tokens when they last occurred, in the sequence itself or
+// in another sample of its group, is proposed again, as one chain.
 //
-// While a device verifies a chain, the look-up is made that its being kept, and followed by what its source says, will ask for. Where that is
-// what came, propose() need not look; tokens that came in between are not among those it was looked for in.
+// While a device verifies a chain, the look-up is made that its being kept, and followed by what its source says, will ask for.
+// Where that is what came, propose() need not look; tokens that came in between are not among those it was looked for in.
 //
 // A chain's acceptance is modelled by the share of its matches' tokens that were kept so far, by length of the match.
 // Linear in the tokens of a group; its memory ends with the group. Single-threaded.
@@ -65,7 +65,7 @@ class NgramDrafter final : public Drafter {
 
   const int number_;
   std::unordered_map<uint64_t, std::unique_ptr<GroupIndex>> groups_;
-  std::vector<Member> members_;                        // by slot
+  std::vector<Member> members_;                            // by slot
   std::array<KeepRate, NgramIndex::kMaxMatch + 1> rates_;  // by match length
 };
 

@@ -1,8 +1,9 @@
 // NgramIndex: where the last few tokens of a sequence have occurred before, in a set of token streams that grow at their ends.
 //
 // Every position with kMinMatch tokens before it is entered in a hash table under these tokens, and linked to the entry before
-// it with the same ones. A lookup walks that chain, newest first, and prefers the longest match, up to kMaxMatch tokens. Appending
-// is constant time, a lookup visits at most kMaxVisits entries; 4 bytes a token, 12 an entry and at most 16 of the table.
+// it with the same ones. A lookup walks that chain, newest first, and prefers the longest match, up to kMaxMatch tokens.
+// Appending is constant time, a lookup visits at most kMaxVisits entries; 4 bytes a token, 12 an entry and at most 16 of the
+// table.
 //
 // Single-threaded. Memory grows by doubling.
 #pragma once

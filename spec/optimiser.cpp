@@ -7,7 +7,7 @@ namespace otr {
 namespace {
 
 constexpr float kNothingIsWorthIt = 2.0f;
-constexpr double kLeastGain = 1.03;  // what a draft must be foretold to bring: forecasts flatter what is chosen by them
+constexpr double kLeastGain = 1.03;   // what a draft must be foretold to bring: forecasts flatter what is chosen by them
 constexpr double kPastTheBest = 0.9;  // of the best value: deeper levels do not come back from there
 
 // Over an eighth more rows, so that a rounded model's steps do not hide the slope.
@@ -40,7 +40,8 @@ void Optimiser::price_rows(const TickTimes& times, std::span<const RowOdds> rows
   levels_ = {};
   for (size_t r = 0; r < rows.size(); ++r) {
     const RowOdds& row = rows[r];
-    const double weight = static_cast<double>(row.weight), known = static_cast<double>(row.known), known_nodes = nodes_of_known(row);
+    const double weight = static_cast<double>(row.weight), known = static_cast<double>(row.known),
+                 known_nodes = nodes_of_known(row);
     double kept = 1, sum = 0;
     int32_t depth = 0;
     for (; depth < std::min(row.max_depth, most); ++depth) {
@@ -48,7 +49,8 @@ void Optimiser::price_rows(const TickTimes& times, std::span<const RowOdds> rows
       if (weight * kept < price) break;
       sum += kept;
     }
-    // Where lookups bring as much, and what the drafter would have to read first is not worth reading, it leaves the row to them.
+    // Where lookups bring as much, and what the drafter would have to read first is not worth reading, it leaves the row to
+    // them.
     const double drafted = weight * std::max(sum, known) - price * depth - value * static_cast<double>(row.once_ms);
     if (known > 0 || row.once_ms > 0) depth = drafted > std::max(0.0, weight * known - node_price * known_nodes) ? depth : 0;
     trial_[r] = depth;
@@ -127,9 +129,10 @@ float Optimiser::least_acceptance(const TickTimes& times, double value, double p
   return least;
 }
 
-// For a given value the first node that is not worth its row ends the list, since A falls and the slope does not; each step takes
-// the value of the cut before it.
-Optimiser::Cut Optimiser::best_cut(const TickTimes& times, std::span<const float> acceptance, double spent_ms, int32_t rows, int32_t most) {
+// For a given value the first node that is not worth its row ends the list, since A falls and the slope does not; each step
+// takes the value of the cut before it.
+Optimiser::Cut Optimiser::best_cut(const TickTimes& times, std::span<const float> acceptance, double spent_ms, int32_t rows,
+                                   int32_t most) {
   const int32_t size = std::min(most, static_cast<int32_t>(acceptance.size()));
   const auto cut_at = [&](int32_t nodes) {
     double tokens = rows;

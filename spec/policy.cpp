@@ -9,7 +9,8 @@ namespace otr {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "expected auto[:uncoupled][:chain][:q][:untuned][:stragglers][:leapfrog], off, specactor, rhymerl, tlt, efficientrollout or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]] | :decoupled]";
+    "expected auto[:uncoupled][:chain][:q][:untuned][:stragglers][:leapfrog], off, specactor, rhymerl, tlt, efficientrollout "
+    "or fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]] | :decoupled]";
 
 struct Preset {
   std::string_view name;
@@ -43,10 +44,16 @@ class Parser {
     if (text_ == "off") return Policy{};
     for (const Preset& preset : kPresets) {
       if (parts[0] != preset.name) continue;
-      Policy p{.kind = preset.kind, .drafters = {}, .depth = preset.depth, .top_k = preset.top_k, .verify_tokens = preset.verify_tokens, .by_q = preset.by_q};
+      Policy p{.kind = preset.kind,
+               .drafters = {},
+               .depth = preset.depth,
+               .top_k = preset.top_k,
+               .verify_tokens = preset.verify_tokens,
+               .by_q = preset.by_q};
       for (auto variant = parts.begin() + 1; variant != parts.end(); ++variant) {
         if (p.kind != PolicyKind::kAuto || !apply(*variant, &p)) return fail(std::string(kGrammar));
-        if (std::find(parts.begin() + 1, variant, *variant) != variant) return fail("'" + std::string(*variant) + "' is given twice");
+        if (std::find(parts.begin() + 1, variant, *variant) != variant)
+          return fail("'" + std::string(*variant) + "' is given twice");
       }
       return p;
     }
@@ -63,7 +70,8 @@ class Parser {
       }
       p.drafters.emplace_back(name);
     }
-    if (p.drafters.size() > static_cast<size_t>(kMaxDrafters)) return fail("there are more than " + std::to_string(kMaxDrafters) + " drafters");
+    if (p.drafters.size() > static_cast<size_t>(kMaxDrafters))
+      return fail("there are more than " + std::to_string(kMaxDrafters) + " drafters");
     OTR_RETURN_IF_ERROR(number("depth", parts[2], kMaxDraftDepth, &p.depth));
     if (parts.size() > 3) OTR_RETURN_IF_ERROR(number("top_k", parts[3], kMaxTopK, &p.top_k));
     p.verify_tokens = std::min(kMaxDraftNodes, p.depth * p.top_k * static_cast<int32_t>(p.drafters.size()));
@@ -121,13 +129,17 @@ Status name_drafters(std::span<const std::string> models, Policy* policy) {
     case PolicyKind::kEfficientrollout: policy->drafters = {"self"}; break;
   }
   if (policy->drafters.size() <= static_cast<size_t>(kMaxDrafters)) return {};
-  return invalid_argument("the policy has " + std::to_string(policy->drafters.size()) + " drafters, more than " + std::to_string(kMaxDrafters));
+  return invalid_argument("the policy has " + std::to_string(policy->drafters.size()) + " drafters, more than " +
+                          std::to_string(kMaxDrafters));
 }
 
 bool needs_costs(const Policy& policy) {
-  return policy.kind == PolicyKind::kAuto || policy.kind == PolicyKind::kSpecactor || policy.kind == PolicyKind::kRhymerl || policy.kind == PolicyKind::kEfficientrollout;
+  return policy.kind == PolicyKind::kAuto || policy.kind == PolicyKind::kSpecactor || policy.kind == PolicyKind::kRhymerl ||
+         policy.kind == PolicyKind::kEfficientrollout;
 }
 
-bool uses_history_logprobs(const Policy& policy) { return policy.kind == PolicyKind::kFixed || policy.kind == PolicyKind::kAuto; }
+bool uses_history_logprobs(const Policy& policy) {
+  return policy.kind == PolicyKind::kFixed || policy.kind == PolicyKind::kAuto;
+}
 
 }  // namespace otr

@@ -8,15 +8,16 @@
 //   specactor, rhymerl, tlt, efficientrollout               as the papers of these names choose: see the choosers
 //
 // `depth`: of the deepest node. `top_k`: candidates a drafter may propose at one place; 1: a chain. `verify_tokens`: nodes of a
-// row's forest; by default depth for chains and depth * top_k for trees, times the number of drafters. Drafters share them equally,
-// the first ones taking what is left over; a tick has 512 nodes at most, or one row's, divided by the rows that draft. `q`: drafters
-// with a model propose what is likeliest under their own q, without the noise, and grow trees by it (TLT, section 5.1): for comparison.
-// Of the papers' policies these are the most that their choosers ask for.
+// row's forest; by default depth for chains and depth * top_k for trees, times the number of drafters. Drafters share them
+// equally, the first ones taking what is left over; a tick has 512 nodes at most, or one row's, divided by the rows that draft.
+// `q`: drafters with a model propose what is likeliest under their own q, without the noise, and grow trees by it (TLT,
+// section 5.1): for comparison. Of the papers' policies these are the most that their choosers ask for.
 //
-// Variants of auto, each at most once, show what its parts are worth: `uncoupled`: drafters draw with noise of their own, and a draft is kept if it
-// happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts, without the tuner; `leapfrog`: workers
-// that have nothing to run race with replicas that exchange what they find (sched/leapfrog.h); `stragglers`: rows
-// count by the tokens that samples of their length still have to come (spec/length_hazard.h).
+// Variants of auto, each at most once, show what its parts are worth: `uncoupled`: drafters draw with noise of their own, and a
+// draft is kept if it happens to be equal; `chain`: one candidate a place; `q`: as above; `untuned`: the model's word counts,
+// without the tuner; `leapfrog`: workers that have nothing to run race with replicas that exchange what they find
+// (sched/leapfrog.h); `stragglers`: rows count by the tokens that samples of their length still have to come
+// (spec/length_hazard.h).
 //
 // Thread safety: values.
 #pragma once
@@ -52,7 +53,8 @@ struct Policy {
 // kInvalidArgument, with the reason, for what is not in the grammar or out of range.
 Result<Policy> parse_policy(std::string_view text);
 
-// Names the drafters of a paper's policy; `models` are the defined ones that are models of their own. Leaves off and fixed alone.
+// Names the drafters of a paper's policy; `models` are the defined ones that are models of their own. Leaves off and fixed
+// alone.
 //   auto               as the engine says: all it has
 //   specactor          ngram, history, self and all models
 //   rhymerl            history

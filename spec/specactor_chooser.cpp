@@ -114,7 +114,8 @@ void SpecactorChooser::observe(const TickView& view, const TickPlan& plan, const
     // What an end cuts off is not wrong.
     const int32_t drafted = found_nothing ? 1 : row.ended ? std::min(row.drafted, row.num_new) : row.drafted;
     records_[drafter].rate.add_chain(drafted, row.accepted);
-    if (profiling_ == records_.size() || view.rows[0].rung > 0) sample(view.rows[static_cast<size_t>(row.row)]).rate.add_chain(drafted, row.accepted);
+    if (profiling_ == records_.size() || view.rows[0].rung > 0)
+      sample(view.rows[static_cast<size_t>(row.row)]).rate.add_chain(drafted, row.accepted);
   }
 }
 

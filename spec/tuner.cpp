@@ -7,11 +7,11 @@
 namespace otr {
 namespace {
 
-constexpr double kDecay = 0.98;        // a tick: some 50 count
-constexpr double kPriorWeight = 10;    // ticks that say the model is right
-constexpr double kMostWrong = 2;       // a factor beyond this is held for this
-constexpr double kFirstTicks = 2;      // what the account begins with, in ticks
-constexpr double kMostTicks = 4;       // and what it saves at most
+constexpr double kDecay = 0.98;      // a tick: some 50 count
+constexpr double kPriorWeight = 10;  // ticks that say the model is right
+constexpr double kMostWrong = 2;     // a factor beyond this is held for this
+constexpr double kFirstTicks = 2;    // what the account begins with, in ticks
+constexpr double kMostTicks = 4;     // and what it saves at most
 constexpr int64_t kStale = 64;       // ticks after which an arm is looked at again
 
 }  // namespace

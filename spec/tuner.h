@@ -1,13 +1,13 @@
 // Tuner: what the model gets wrong about whole choices, learnt as they are used.
 //
-// An arm is a drafter, or none. The model foretells an arm's tokens and time; the tuner keeps what came of them in proportion, by arm and by
-// power of two of the rows, with decay: factor = (tokens / foretold tokens) / (ms / foretold ms). It corrects the model's values and
-// so tells near ties apart; it never chooses what the corrected model holds for clearly worse, except to look again at what it has
-// not seen for long, or at what it is curious about: looks are paid from an account that grows by kExploring of the time,
-// up to a few ticks.
+// An arm is a drafter, or none. The model foretells an arm's tokens and time; the tuner keeps what came of them in proportion,
+// by arm and by power of two of the rows, with decay: factor = (tokens / foretold tokens) / (ms / foretold ms). It corrects the
+// model's values and so tells near ties apart; it never chooses what the corrected model holds for clearly worse, except to
+// look again at what it has not seen for long, or at what it is curious about: looks are paid from an account that grows by
+// kExploring of the time, up to a few ticks.
 //
-// Rewards are proportions of what was foretold for this very tick, so a batch that shrinks confounds no arm (TLT's BEG-MAB compares
-// tokens a second of different batches within a bucket).
+// Rewards are proportions of what was foretold for this very tick, so a batch that shrinks confounds no arm (TLT's BEG-MAB
+// compares tokens a second of different batches within a bucket).
 //
 // Thread safety: single-threaded. Never allocates.
 #pragma once

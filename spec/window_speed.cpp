@@ -32,8 +32,7 @@ double window_wait_ms(int32_t window, const WindowTimes& t, double busy) {
 double window_speed(WindowForm form, double p, int32_t window, const WindowTimes& times) {
   const double draft = window * times.draft_ms, verify = times.verify_ms, whole = std::pow(p, window);
   switch (form) {
-    case WindowForm::kCoupled:
-      return coupled_tokens(p, window) / (draft + verify);
+    case WindowForm::kCoupled: return coupled_tokens(p, window) / (draft + verify);
     // The renewal form times 1 - p^w, which is right for p = 1 too: a window brings 1 + p + … + p^(w-1) tokens, and is the
     // last of its run with probability 1 - p^w.
     case WindowForm::kDecoupled:

@@ -37,8 +37,9 @@ inline WindowForm form_in(WindowForm form, double batch) {
 // Milliseconds of one level of the draft and of one window's verification, for all samples together.
 struct WindowTimes {
   double draft_ms = 0, verify_ms = 0;
-  double level = 0;  // of a level that is under way for others when a verdict comes, what is still to go at most; 0: there are none
-  double busy = 1;   // the chance that others' verification is under way when a window comes, in a batch
+  double level =
+      0;  // of a level that is under way for others when a verdict comes, what is still to go at most; 0: there are none
+  double busy = 1;  // the chance that others' verification is under way when a window comes, in a batch
 };
 
 // From a verdict that asks for a new window to the verification that takes it: at the end of the level that is under way it is

@@ -1,11 +1,11 @@
 // Up to 32 rows by 32 outputs with AMX tiles: the product that the cpu-amx paths of linear and linear_w4 share.
 //
 // Tiles: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x rows 0-15 and 16-31 (left operand, straight from x),
-// 6 and 7 = weight tiles of outputs 0-15 and 16-31 (right operand). Blocks of 32 rows take 4 loads for 4 products; fewer rows have the
-// tiles configured to their counts, so that nothing past x is touched and a single row costs neither the cycles nor the loads of sixteen.
-// Reduction order: C starts at 0 and adds steps of 32 inputs ascending. Inside a step TDPBF16PS's own: even and odd inputs in two fma
-// chains ascending, added, then added to C; denormals are zero. A row of a tile never sees another row, so neither the row count nor the
-// configuration matters.
+// 6 and 7 = weight tiles of outputs 0-15 and 16-31 (right operand). Blocks of 32 rows take 4 loads for 4 products; fewer rows
+// have the tiles configured to their counts, so that nothing past x is touched and a single row costs neither the cycles nor
+// the loads of sixteen. Reduction order: C starts at 0 and adds steps of 32 inputs ascending. Inside a step TDPBF16PS's own:
+// even and odd inputs in two fma chains ascending, added, then added to C; denormals are zero. A row of a tile never sees
+// another row, so neither the row count nor the configuration matters.
 //
 // Thread safety: the tiles are the calling thread's. A task begins with amx_configure_rows and ends with tile_release.
 #pragma once
@@ -28,8 +28,8 @@ OTR_INLINE void amx_configure_rows(int upper, int lower) {
   tile_configure(config);
 }
 
-// kBoth: the block has more than 16 rows. kFetchAhead: bytes ahead of its use that the weight is fetched, where it comes from memory.
-// REQUIRES: tiles configured to its row counts.
+// kBoth: the block has more than 16 rows. kFetchAhead: bytes ahead of its use that the weight is fetched, where it comes from
+// memory. REQUIRES: tiles configured to its row counts.
 template <bool kBoth, int64_t kFetchAhead = 0>
 OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, const Element* w, int64_t steps, AmxBlock* out) {
   constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
@@ -65,9 +65,10 @@ OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, cons
   }
 }
 
-// out->row[0 … rows) = x W^T. `w`: [steps][2 tiles][16 pairs of inputs][16 outputs][2]. REQUIRES: 1 <= rows <= 32, and where a block of
-// 32 rows comes, which is before all others, amx_configure_rows(16, 16).
-OTR_INLINE void amx_multiply_rows(const Element* x, int64_t x_stride, int rows, const Element* w, int64_t steps, AmxBlock* out) {
+// out->row[0 … rows) = x W^T. `w`: [steps][2 tiles][16 pairs of inputs][16 outputs][2]. REQUIRES: 1 <= rows <= 32, and where a
+// block of 32 rows comes, which is before all others, amx_configure_rows(16, 16).
+OTR_INLINE void amx_multiply_rows(const Element* x, int64_t x_stride, int rows, const Element* w, int64_t steps,
+                                  AmxBlock* out) {
   if (rows <= kTileRows) {
     amx_configure_rows(rows, kTileRows);
     amx_multiply_configured<false>(x, x_stride, w, steps, out);

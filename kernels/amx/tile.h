@@ -15,9 +15,9 @@
 namespace otr {
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kTileBytes = 64;     // of a row
-inline constexpr int kTileDepth = 32;     // bf16 of a row: inputs that one tile_dot adds up
-inline constexpr int kTileColumns = 16;   // float32 of a row
+inline constexpr int kTileBytes = 64;    // of a row
+inline constexpr int kTileDepth = 32;    // bf16 of a row: inputs that one tile_dot adds up
+inline constexpr int kTileColumns = 16;  // float32 of a row
 
 // The operand of LDTILECFG. Rows past a tile's row count are neither loaded nor stored nor multiplied.
 struct alignas(64) TileConfig {

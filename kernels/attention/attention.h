@@ -14,7 +14,8 @@
 //   cpu-amx     TDPBF16PS over steps of 32         TDPBF16PS over steps of 32 keys        TDPBF16PS over steps of 32 keys
 // cpu-amx keeps running sums instead of merging: with m_i the maximum of split i's dots, m stays where it is unless
 // (m_i - m) * scale * log2(e) > 8, when it becomes m_i and l and o are scaled by exp((m - m_i) * scale); then the split's
-// Element(exp((dot - m) * scale)), rounded from attention_amx_softmax.h's own exp, are added to l as to o, in the sums themselves.
+// Element(exp((dot - m) * scale)), rounded from attention_amx_softmax.h's own exp, are added to l as to o, in the sums
+// themselves.
 //
 // Keys after a row's position count exactly zero: exp gives 0 and every slot of a page holds finite values (page.h).
 #pragma once
@@ -31,7 +32,7 @@ class ThreadPool;
 
 inline constexpr int kAttentionSplit = 256;  // keys; a multiple of kPageTokens
 inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
-inline constexpr int kAttentionLanes = 16;   // query rows x group heads that a vector task holds
+inline constexpr int kAttentionLanes = 16;      // query rows x group heads that a vector task holds
 inline constexpr int kAttentionAmxLanes = 128;  // likewise, of cpu-amx
 inline constexpr int kAttentionMaxHeadDim = 256;
 
@@ -46,15 +47,15 @@ OTR_HOST_DEVICE constexpr int attention_tile_rows(int num_heads, int num_kv_head
 struct AttentionParams {
   const RowBatch* rows;
   int32_t layer;
-  int32_t num_heads;     // a multiple of layout.num_kv_heads
+  int32_t num_heads;  // a multiple of layout.num_kv_heads
   KvLayout layout;
-  float scale;           // 1 / sqrt(head_dim)
-  const Element* q;      // [num_rows][num_heads][head_dim]
-  const Element* pages;  // [num_pages][page_elements]
-  Element* out;          // [num_rows][out_stride]; num_heads * head_dim values, the rest is left alone
-  int64_t out_stride;    // a multiple of 32
-  int32_t max_keys = 0;          // on a device: bounds every row's position + 1
-  float* workspace = nullptr;    // on a device: [workspace_size], may be null
+  float scale;                 // 1 / sqrt(head_dim)
+  const Element* q;            // [num_rows][num_heads][head_dim]
+  const Element* pages;        // [num_pages][page_elements]
+  Element* out;                // [num_rows][out_stride]; num_heads * head_dim values, the rest is left alone
+  int64_t out_stride;          // a multiple of 32
+  int32_t max_keys = 0;        // on a device: bounds every row's position + 1
+  float* workspace = nullptr;  // on a device: [workspace_size], may be null
   int64_t workspace_size = 0;
 };
 

@@ -1,4 +1,5 @@
-// cpu-amx: a task is up to 128 lanes (query rows of a TileBundle x heads of one KV head's group), in groups of 16 columns of a tile.
+// cpu-amx: a task is up to 128 lanes (query rows of a TileBundle x heads of one KV head's group), in groups of 16 columns of a
+// tile.
 //
 //   for each split of kAttentionSplit keys, ascending                      (see attention.h)
 //     for each block of up to four groups                                  one load of K or V^T serves them all
@@ -8,20 +9,21 @@
 //       O^T [head_dim][16] += V^T P^T; l += 1^T P^T                        the tiles of the running sums are the accumulators
 //   out = O / l
 //
-// A lane never sees its neighbours: what rows, tiles, groups and blocks a task takes does not show in its bits. Keys past its end have
-// P = 0, and such steps add +0; a factor exp(0) is exactly 1. In a split in which a lane has no key at all its sums are put back, so that
-// what another sequence, or a later row, writes there cannot reach it, be it NaN.
+// A lane never sees its neighbours: what rows, tiles, groups and blocks a task takes does not show in its bits. Keys past its
+// end have P = 0, and such steps add +0; a factor exp(0) is exactly 1. In a split in which a lane has no key at all its sums
+// are put back, so that what another sequence, or a later row, writes there cannot reach it, be it NaN.
 //
-// Tiles: 0 … 3 = sums of 16 keys, or rows of V^T, of four groups; 4 = K or V^T, straight from the page; 5 and 6 = q or P in turn.
-// A head_dim that is not a multiple of 32 leaves a last step of K with fewer columns, or a last tile of V^T with fewer rows: those are
-// copied into a zero-padded tile, so that nothing past the operand is read and no stray value meets a zero.
+// Tiles: 0 … 3 = sums of 16 keys, or rows of V^T, of four groups; 4 = K or V^T, straight from the page; 5 and 6 = q or P in
+// turn. A head_dim that is not a multiple of 32 leaves a last step of K with fewer columns, or a last tile of V^T with fewer
+// rows: those are copied into a zero-padded tile, so that nothing past the operand is read and no stray value meets a zero.
 //
-// Reduction order: dot, steps of 32 of head_dim ascending; O and l, steps of 32 keys ascending through all splits, scaled between them. Inside a
-// step TDPBF16PS's own: even and odd positions in two fma chains ascending, added, then added to the sum; denormals are zero.
-// Roofline: decode reads K and V at memory's rate: while a split is worked on, the next one is fetched a few lines a tile. A prefill at
-// head_dim 128 has 8.5 cycles of products a key and group and 6 of softmax (attention_amx_softmax.h). Measured, 2 threads: decode at 8k and
-// head_dim 128 0.79 of reads, at 64 0.65; prefill of 4096 tokens 0.27 of the tile rate at 128, 0.20 at 64: the products take twice their
-// time, since a block's stores and first loads do not overlap with its neighbours' chains.
+// Reduction order: dot, steps of 32 of head_dim ascending; O and l, steps of 32 keys ascending through all splits, scaled
+// between them. Inside a step TDPBF16PS's own: even and odd positions in two fma chains ascending, added, then added to the
+// sum; denormals are zero. Roofline: decode reads K and V at memory's rate: while a split is worked on, the next one is fetched
+// a few lines a tile. A prefill at head_dim 128 has 8.5 cycles of products a key and group and 6 of softmax
+// (attention_amx_softmax.h). Measured, 2 threads: decode at 8k and head_dim 128 0.79 of reads, at 64 0.65; prefill of 4096
+// tokens 0.27 of the tile rate at 128, 0.20 at 64: the products take twice their time, since a block's stores and first loads
+// do not overlap with its neighbours' chains.
 #include "kernels/amx/tile.h"
 #include "kernels/attention/attention_amx_softmax.h"
 #include "kernels/attention/attention_lanes.h"
@@ -38,10 +40,12 @@ constexpr int kFetchLines = 4;  // of 64 bytes: the unit of Ahead
 // 16 lanes: their queries and running sums.
 struct alignas(64) Group {
   Element q[kAttentionMaxHeadDim / 2][kAttentionLanes][2];
-  float o[kAttentionMaxHeadDim + kTileRows][kAttentionLanes];  // [head_dim rounded up to 16] of O, then a tile whose first row is l
+  float o[kAttentionMaxHeadDim + kTileRows]
+         [kAttentionLanes];  // [head_dim rounded up to 16] of O, then a tile whose first row is l
   float m[kAttentionLanes];
-  int32_t rows[kAttentionLanes], ends[kAttentionLanes];  // of the batch; position + 1. Lanes past the last one are like it, with q = 0
-  int32_t visible[kAttentionLanes];                      // keys of the current split
+  int32_t rows[kAttentionLanes],
+      ends[kAttentionLanes];         // of the batch; position + 1. Lanes past the last one are like it, with q = 0
+  int32_t visible[kAttentionLanes];  // keys of the current split
   int min_visible, max_visible;
   uint32_t nan_lanes;
 };
@@ -160,7 +164,8 @@ OTR_INLINE void store_sums(float* c, int64_t group_bytes) {
 
 // Scores of `keys` keys of one page: s [kCount][kAttentionSplit][16], from s[0] on.
 template <int kCount>
-__attribute__((noinline)) void scores(const Element* k, int keys, int head_dim, const Group* groups, float* s, Ahead& ahead, int units) {
+__attribute__((noinline)) void scores(const Element* k, int keys, int head_dim, const Group* groups, float* s, Ahead& ahead,
+                                      int units) {
   for (int key = 0; key < keys; key += kTileRows, k += kTileRows * head_dim, s += kTileFloats) {
     zero_sums<kCount>();
     for (int d = 0; d < head_dim; d += kTileDepth) {
@@ -174,8 +179,9 @@ __attribute__((noinline)) void scores(const Element* k, int keys, int head_dim, 
 
 // Adds V^T P^T and 1^T P^T to the groups' sums, or sets them; a lane that the split has no key for keeps its own.
 template <int kCount>
-__attribute__((noinline)) void values(const Element* const* v, int keys, int head_dim, const float (*p)[kAttentionSplit][kAttentionLanes], bool set,
-                                      Group* groups, Ahead& ahead, int units) {
+__attribute__((noinline)) void values(const Element* const* v, int keys, int head_dim,
+                                      const float (*p)[kAttentionSplit][kAttentionLanes], bool set, Group* groups, Ahead& ahead,
+                                      int units) {
   bool all_take_part = true;
   for (int g = 0; g < kCount; ++g) all_take_part &= groups[g].min_visible > 0;
   const int l_row = attention_amx_l_row(head_dim);
@@ -208,7 +214,8 @@ __attribute__((noinline)) void values(const Element* const* v, int keys, int hea
 }
 
 template <int kCount>
-void block_split(const AttentionParams& p, const SplitPages& pages, bool first, Group* groups, Scratch& scratch, Ahead& ahead, int units) {
+void block_split(const AttentionParams& p, const SplitPages& pages, bool first, Group* groups, Scratch& scratch, Ahead& ahead,
+                 int units) {
   const int head_dim = p.layout.head_dim;
   int keys = 0;
   for (int g = 0; g < kCount; ++g) keys = groups[g].max_visible > keys ? groups[g].max_visible : keys;
@@ -219,7 +226,8 @@ void block_split(const AttentionParams& p, const SplitPages& pages, bool first, 
     const int count = keys - key < kPageTokens ? keys - key : kPageTokens;
     scores<kCount>(pages.k[key / kPageTokens], count, head_dim, groups, scratch.s[0][key], ahead, units);
     for (int g = 0; g < kCount; ++g) {
-      if (groups[g].min_visible < key + count) attention_amx_mask(scratch.s[g], key, key + count, groups[g].min_visible, groups[g].visible);
+      if (groups[g].min_visible < key + count)
+        attention_amx_mask(scratch.s[g], key, key + count, groups[g].min_visible, groups[g].visible);
       m[g] = attention_amx_max(scratch.s[g] + key, count, m[g]);
     }
   }
@@ -238,22 +246,26 @@ void block_split(const AttentionParams& p, const SplitPages& pages, bool first, 
 }
 
 // Adds keys [begin, num_keys) of `table` to the sums of rows [first_row, end_row).
-void add_keys(const AttentionParams& p, int num_groups, int kv_head, int64_t first_row, int64_t end_row, const PageId* table, int begin,
-              int num_keys, Scratch& scratch) {
+void add_keys(const AttentionParams& p, int num_groups, int kv_head, int64_t first_row, int64_t end_row, const PageId* table,
+              int begin, int num_keys, Scratch& scratch) {
   for (; begin < num_keys; begin += kAttentionSplit) {
     const SplitPages pages(p, kv_head, table, begin, num_keys);
     Ahead ahead;
-    if (begin + kAttentionSplit < num_keys) ahead.start({p, kv_head, table, begin + kAttentionSplit, num_keys}, p.layout.head_dim);
+    if (begin + kAttentionSplit < num_keys)
+      ahead.start({p, kv_head, table, begin + kAttentionSplit, num_keys}, p.layout.head_dim);
     int active = 0, from = 0;  // groups with a row in the range: they follow each other
     for (int g = 0; g < num_groups; ++g) {
       Group& group = scratch.groups[g];
-      attention_amx_visible(group.rows, group.ends, first_row, end_row, begin, group.visible, &group.min_visible, &group.max_visible);
+      attention_amx_visible(group.rows, group.ends, first_row, end_row, begin, group.visible, &group.min_visible,
+                            &group.max_visible);
       if (group.max_visible == 0) continue;
       if (active++ == 0) from = g;
     }
     const int units = active <= kBlock ? 16 / kFetchLines : 16 / kFetchLines / 2;
     for (int g = from; g < from + active; g += kBlock) {
-      const auto run = [&]<int kCount>() { block_split<kCount>(p, pages, begin == 0, scratch.groups + g, scratch, ahead, units); };
+      const auto run = [&]<int kCount>() {
+        block_split<kCount>(p, pages, begin == 0, scratch.groups + g, scratch, ahead, units);
+      };
       switch (from + active - g) {
         case 1: run.template operator()<1>(); break;
         case 2: run.template operator()<2>(); break;
@@ -289,8 +301,8 @@ void run_task(const AttentionParams& p, const AttentionLanes& t, const TileBundl
   add_keys(p, num_groups, t.kv_head, 0, rows.num_rows, table(tiles[0]), 0, bundle.shared_keys, scratch);
   for (int i = 0; i < bundle.num_tiles; ++i) {
     const int end_row = tiles[i].first_row + tiles[i].num_rows;
-    add_keys(p, num_groups, t.kv_head, tiles[i].first_row, end_row, table(tiles[i]), bundle.shared_keys, rows.positions[end_row - 1] + 1,
-             scratch);
+    add_keys(p, num_groups, t.kv_head, tiles[i].first_row, end_row, table(tiles[i]), bundle.shared_keys,
+             rows.positions[end_row - 1] + 1, scratch);
   }
   for (int g = 0; g < num_groups; ++g) {
     Group& group = scratch.groups[g];
@@ -308,7 +320,8 @@ int attention_amx_tile_rows(int num_heads, int num_kv_heads) {
 void attention_amx(const AttentionParams& p, ThreadPool& pool) {
   const RowBatch& rows = *p.rows;
   const int group = p.num_heads / p.layout.num_kv_heads;
-  const int chunks = (group + kAttentionAmxLanes - 1) / kAttentionAmxLanes;  // more than one: a tile is one token of a large group
+  const int chunks =
+      (group + kAttentionAmxLanes - 1) / kAttentionAmxLanes;  // more than one: a tile is one token of a large group
   // One KV head after the other, so that neighbouring tiles of a sequence find its keys and values in cache.
   pool.parallel_for(p.layout.num_kv_heads * chunks * rows.num_bundles, [&](int task, int thread) {
     const TileBundle& bundle = rows.bundles[task % rows.num_bundles];
@@ -317,7 +330,8 @@ void attention_amx(const AttentionParams& p, ThreadPool& pool) {
     const int left = (last.first_row + last.num_rows - first.first_row) * group - chunk * kAttentionAmxLanes;
     const int count = left < kAttentionAmxLanes ? left : kAttentionAmxLanes;
     tile_configure(full_tiles());
-    run_task(p, {first.first_row, chunk * kAttentionAmxLanes, count, kv_head, group}, bundle, *static_cast<Scratch*>(pool.scratch(thread)));
+    run_task(p, {first.first_row, chunk * kAttentionAmxLanes, count, kv_head, group}, bundle,
+             *static_cast<Scratch*>(pool.scratch(thread)));
     tile_release();
   });
 }

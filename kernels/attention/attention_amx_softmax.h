@@ -1,12 +1,12 @@
 // What attention_amx.cpp does down the 16 lanes of a group: masks, maxima, exp, and the ways in and out.
 //
-// P = bf16(2^y), y = (s - m) * (scale * log2 e), all in float32 but for the one rounding to bf16. With r = y - floor(y) and the polynomial
-// 1 + r + r Q(r) of 2^r (relative error 1e-7; exact at 0, and at 1, where the next power of two begins),
+// P = bf16(2^y), y = (s - m) * (scale * log2 e), all in float32 but for the one rounding to bf16. With r = y - floor(y) and the
+// polynomial 1 + r + r Q(r) of 2^r (relative error 1e-7; exact at 0, and at 1, where the next power of two begins),
 //   z = r Q(r) + y = floor(y) + (2^r - 1)
-// is P's exponent and mantissa as one number, since bf16 counts in 128 steps from one power of two to the next: added to 2^16 + 127, whose
-// last place is 1 / 128, it is rounded (ties to even) and its lower 16 bits are P. Sums of less than 2^16 are raised to it: P = +0. Below
-// 2^-126 P is a denormal, which a tile product takes for 0.
-// 12.5 vector operations a key, two ports: the exp32 of elementary.h, a sum and the rounding to bf16 take 28.
+// is P's exponent and mantissa as one number, since bf16 counts in 128 steps from one power of two to the next: added to 2^16 +
+// 127, whose last place is 1 / 128, it is rounded (ties to even) and its lower 16 bits are P. Sums of less than 2^16 are raised
+// to it: P = +0. Below 2^-126 P is a denormal, which a tile product takes for 0. 12.5 vector operations a key, two ports: the
+// exp32 of elementary.h, a sum and the rounding to bf16 take 28.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ OTR_INLINE __mmask16 attention_amx_lanes_with_keys(const int32_t* visible) {
 }
 
 // Keys of the split at `begin` that each lane sees: none if its row is not in [first_row, end_row).
-OTR_INLINE void attention_amx_visible(const int32_t* rows, const int32_t* ends, int64_t first_row, int64_t end_row, int begin, int32_t* visible,
-                                      int* min_visible, int* max_visible) {
+OTR_INLINE void attention_amx_visible(const int32_t* rows, const int32_t* ends, int64_t first_row, int64_t end_row, int begin,
+                                      int32_t* visible, int* min_visible, int* max_visible) {
   const __m512i row = _mm512_load_si512(rows);
   const __mmask16 in = _mm512_cmpge_epi32_mask(row, _mm512_set1_epi32(static_cast<int>(first_row))) &
                        _mm512_cmplt_epi32_mask(row, _mm512_set1_epi32(static_cast<int>(end_row)));
@@ -90,8 +90,8 @@ OTR_INLINE uint32_t attention_amx_exp(float (*s)[kAttentionLanes], int keys, __m
   return _mm512_test_epi32_mask(seen, _mm512_set1_epi32(0x38000000));
 }
 
-// What exp is taken against: the maximum of the splits so far, or an earlier one that it exceeds by at most 2^8 in exp: then no sum needs
-// scaling, and P loses nothing, being a floating-point number.
+// What exp is taken against: the maximum of the splits so far, or an earlier one that it exceeds by at most 2^8 in exp: then no
+// sum needs scaling, and P loses nothing, being a floating-point number.
 OTR_INLINE __m512 attention_amx_reference(__m512 before, __m512 split, float scale_of_dot) {
   const __m512 growth = _mm512_mul_ps(_mm512_sub_ps(split, before), _mm512_set1_ps(scale_of_dot));
   return _mm512_mask_mov_ps(before, _mm512_cmp_ps_mask(growth, _mm512_set1_ps(8.0f), _CMP_GT_OQ), split);
@@ -146,7 +146,8 @@ OTR_INLINE void attention_amx_pack_q(const AttentionParams& p, const AttentionLa
 }
 
 // out = O / l, lanes as rows.
-OTR_INLINE void attention_amx_write(const AttentionParams& p, const AttentionLanes& t, const float (*o)[kAttentionLanes], uint32_t nan_lanes) {
+OTR_INLINE void attention_amx_write(const AttentionParams& p, const AttentionLanes& t, const float (*o)[kAttentionLanes],
+                                    uint32_t nan_lanes) {
   const int head_dim = p.layout.head_dim;
   const __m512 l = _mm512_mask_mov_ps(_mm512_load_ps(o[attention_amx_l_row(head_dim)]), static_cast<__mmask16>(nan_lanes),
                                       _mm512_set1_ps(__builtin_nanf("")));
@@ -156,9 +157,10 @@ OTR_INLINE void attention_amx_write(const AttentionParams& p, const AttentionLan
     __m512i x[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
-      // + 0: steps past a lane's end would make a -0 +0, so it always is. The quotient is corrected by its remainder: a division's
-      // rounding, in a fifth of its time.
-      const __m512 sum = _mm512_add_ps(_mm512_load_ps(o[d + i]), _mm512_setzero_ps()), quotient = _mm512_mul_ps(sum, reciprocal);
+      // + 0: steps past a lane's end would make a -0 +0, so it always is. The quotient is corrected by its remainder: a
+      // division's rounding, in a fifth of its time.
+      const __m512 sum = _mm512_add_ps(_mm512_load_ps(o[d + i]), _mm512_setzero_ps()),
+                   quotient = _mm512_mul_ps(sum, reciprocal);
       x[i] = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, l, sum), reciprocal, quotient));
     }
     transpose_16(x);

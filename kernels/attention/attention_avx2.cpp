@@ -1,9 +1,8 @@
 // cpu-avx2: attention_tile.h with float32 fma.
 //
-// Product tile: 4 rows (keys, or rows of V^T) x 16 lanes: 8 accumulators; q or P is widened from bf16 by a shift and a mask once
-// for the 4 rows, and each row's pair is broadcast from the page and widened: 14 of 16 registers.
-// Reduction order: dot, one float32 fma chain over head_dim ascending; O, one chain a split over keys ascending. The rest as in
-// attention_tile.h.
+// Product tile: 4 rows (keys, or rows of V^T) x 16 lanes: 8 accumulators; q or P is widened from bf16 by a shift and a mask
+// once for the 4 rows, and each row's pair is broadcast from the page and widened: 14 of 16 registers. Reduction order: dot,
+// one float32 fma chain over head_dim ascending; O, one chain a split over keys ascending. The rest as in attention_tile.h.
 // Roofline: 16 fma (of 8) per 4 broadcasts and 12 widening operations: bound by fma (one Zen 4 core, 128 rows at 4k: 84 GFLOP/s
 // over the 14 lanes in use of 16, of 116).
 #include "kernels/attention/attention_tile.h"

@@ -27,8 +27,8 @@ __attribute__((noinline)) void product_rows(const AttentionProduct& t, int first
   const Element* b = t.b;
   for (int done = 0, piece = 0; done < t.depth; done += t.piece_depth, ++piece) {
     const Element* a = t.pieces[piece] + t.offset + first_row * stride;
-    // 16 rows at a time in steps of 16 bytes is no pattern that the hardware prefetches: as much as is read of `a` is fetched of
-    // what comes next, in another page if need be.
+    // 16 rows at a time in steps of 16 bytes is no pattern that the hardware prefetches: as much as is read of `a` is fetched
+    // of what comes next, in another page if need be.
     const bool last_piece = done + t.piece_depth >= t.depth, last_rows = first_row + kRows >= t.rows;
     const Element* next = t.pieces[last_piece ? 0 : piece + 1] + t.offset + (first_row + (last_piece ? kRows : 0)) * stride;
     const char* ahead = reinterpret_cast<const char*>(last_piece && last_rows ? t.next : next);

@@ -11,7 +11,8 @@ struct Partial {
   float o[kAttentionMaxHeadDim];
 };
 
-void attend_split(const AttentionParams& p, const Element* q, int kv_head, const PageId* table, int begin, int end, Partial* part) {
+void attend_split(const AttentionParams& p, const Element* q, int kv_head, const PageId* table, int begin, int end,
+                  Partial* part) {
   const int hd = p.layout.head_dim;
   float s[kAttentionSplit];
   part->m = -__builtin_inff();

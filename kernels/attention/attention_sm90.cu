@@ -5,16 +5,18 @@
 // Tile: the 64 rows of a wgmma are query tokens x heads of a group (of one or several sequences: a bundle); a split's 256 keys
 // are its columns, so the split's maximum is known before its weights, and nothing is rescaled inside a split.
 //
-// Warp roles: warpgroup 0 computes; one thread of warpgroup 1 loads. Two blocks share a multiprocessor: one's softmax runs beside
-// the other's products.
+// Warp roles: warpgroup 0 computes; one thread of warpgroup 1 loads. Two blocks share a multiprocessor: one's softmax runs
+// beside the other's products.
 //
-// Registers: 208 of a computing thread (scores 128, then their weights 64 and the split's o 64), 48 of a loading one: 128 x (208 + 48) is
-// half of the register file. The merged o, which would take 64 more, waits in shared memory: it is touched once in 256 keys.
+// Registers: 208 of a computing thread (scores 128, then their weights 64 and the split's o 64), 48 of a loading one: 128 x
+// (208 + 48) is half of the register file. The merged o, which would take 64 more, waits in shared memory: it is touched once
+// in 256 keys.
 //
 //   loader    | K0 K1 K2 K3 V0 V1 V2 V3 | K0 … of the next split, as slots become free
 //   computer       | scores of 4 pages | softmax | o over 4 pages | merge |
 //
-// Barriers: full[slot] 1 arrival and the slot's bytes; empty[slot] the four computing warps; named barrier 1: q is in shared memory.
+// Barriers: full[slot] 1 arrival and the slot's bytes; empty[slot] the four computing warps; named barrier 1: q is in shared
+// memory.
 //
 // Masked keys: score -inf, weight exactly 0. A split is always four pages: one that a task does not reach is its last page once
 // more, from L2, masked; branches around wgmma would cost registers that are not there.
@@ -56,8 +58,8 @@ struct Share {
   int bundle, kv_head, part, parts;
 };
 
-// Blocks take the tasks in turn, and as many shares of them as there are blocks for, up to k.parts. The grid of a captured launch is that
-// of a full batch: how many tasks there are is read here, so few tasks have many blocks each there too.
+// Blocks take the tasks in turn, and as many shares of them as there are blocks for, up to k.parts. The grid of a captured
+// launch is that of a full batch: how many tasks there are is read here, so few tasks have many blocks each there too.
 OTR_DEVICE Share share_of(const KernelParams& k) {
   const int num_bundles = k.rows.num_bundles_at != nullptr ? *k.rows.num_bundles_at : k.rows.num_bundles;
   const int num_kv_heads = k.p.layout.num_kv_heads, num_tasks = num_bundles * num_kv_heads;
@@ -101,8 +103,8 @@ struct Shared {
 };
 
 template <int kHeadDim>
-OTR_DEVICE void load_pages(const KernelParams& k, const Share& share, const CUtensorMap& k_map,
-                           const CUtensorMap& v_map, Shared<kHeadDim>* shared) {
+OTR_DEVICE void load_pages(const KernelParams& k, const Share& share, const CUtensorMap& k_map, const CUtensorMap& v_map,
+                           Shared<kHeadDim>* shared) {
   using S = Shared<kHeadDim>;
   const KvLayout& layout = k.p.layout;
   const uint64_t policy = ptx::l2_evict_normal();
@@ -117,8 +119,8 @@ OTR_DEVICE void load_pages(const KernelParams& k, const Share& share, const CUte
       ptx::mbarrier_wait(&shared->empty[turn.slot], turn.phase ^ 1);
       if (values) {
         ptx::mbarrier_arrive_expect_tx(full, kHeadDim * kOperandRowBytes);
-        ptx::tma_load_2d(slot, &v_map, 0, static_cast<int32_t>((page + layout.v_offset(k.p.layer, share.kv_head)) / kPageTokens),
-                         full, policy);
+        ptx::tma_load_2d(slot, &v_map, 0,
+                         static_cast<int32_t>((page + layout.v_offset(k.p.layer, share.kv_head)) / kPageTokens), full, policy);
       } else {
         ptx::mbarrier_arrive_expect_tx(full, S::kSlotBytes);
         const int32_t row = static_cast<int32_t>((page + layout.k_offset(k.p.layer, share.kv_head)) / kHeadDim);
@@ -134,7 +136,8 @@ OTR_DEVICE void release(uint64_t* empty) {
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
 }
 
-// products(page, slot) issues the wgmmas of each page of a unit on its slot's operand; all are done at the end, and the slots given back.
+// products(page, slot) issues the wgmmas of each page of a unit on its slot's operand; all are done at the end, and the slots
+// given back.
 template <int kHeadDim, typename Products>
 OTR_DEVICE void multiply_pages(Shared<kHeadDim>* shared, RingTurn* turn, const Products& products) {
   uint32_t previous = 0;
@@ -337,12 +340,13 @@ OTR_DEVICE void compute_task(const KernelParams& k, const Share& share, Shared<k
 }
 
 template <int kHeadDim, bool kParts>
-__global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_constant__ KernelParams k,
-                                                                const __grid_constant__ CUtensorMap k_map,
-                                                                const __grid_constant__ CUtensorMap v_map) {
+__global__ void __launch_bounds__(kThreads, 2)
+    attention_kernel(const __grid_constant__ KernelParams k, const __grid_constant__ CUtensorMap k_map,
+                     const __grid_constant__ CUtensorMap v_map) {
   static_assert(sizeof(Shared<kHeadDim>) <= attention_shared_bytes(kHeadDim));
   extern __shared__ __align__(kSwizzleGroupBytes) uint8_t raw[];
-  if (ptx::shared_address(raw) % kSwizzleGroupBytes != 0) __trap();  // there is no room to move: two blocks fill a multiprocessor
+  if (ptx::shared_address(raw) % kSwizzleGroupBytes != 0)
+    __trap();  // there is no room to move: two blocks fill a multiprocessor
   auto* shared = reinterpret_cast<Shared<kHeadDim>*>(raw);
   const Share share = share_of(k);
   if (share.part >= share.parts) return;  // of a captured launch, whose grid is that of a full batch
@@ -422,18 +426,15 @@ Status attention_sm90(const AttentionParams& p, const AttentionWorkspace& worksp
       workspace.size >= attention_sm90_workspace(rows.num_rows, p.num_heads, p.layout.head_dim, workspace.max_keys);
   const int num_tasks = rows.num_bundles * p.layout.num_kv_heads, splits = attention_num_splits(workspace.max_keys);
   const bool is_captured = rows.num_bundles_at != nullptr;
-  const int parts = is_captured ? (suffices ? splits : 1) : attention_sm90_parts(num_tasks, num_sms, workspace.max_keys, suffices);
+  const int parts =
+      is_captured ? (suffices ? splits : 1) : attention_sm90_parts(num_tasks, num_sms, workspace.max_keys, suffices);
   const int blocks = !is_captured ? num_tasks * parts : parts > 1 && num_tasks < 2 * num_sms ? 2 * num_sms : num_tasks;
   const KernelParams k = {p, rows, parts, splits, parts > 1 ? workspace.partials : nullptr};
   switch (p.layout.head_dim) {
-    case 32:
-      return launch<32>(k, blocks, stream);
-    case 64:
-      return launch<64>(k, blocks, stream);
-    case 128:
-      return launch<128>(k, blocks, stream);
-    default:
-      return unsupported("attention: head_dim " + std::to_string(p.layout.head_dim) + " is not 32, 64 or 128");
+    case 32: return launch<32>(k, blocks, stream);
+    case 64: return launch<64>(k, blocks, stream);
+    case 128: return launch<128>(k, blocks, stream);
+    default: return unsupported("attention: head_dim " + std::to_string(p.layout.head_dim) + " is not 32, 64 or 128");
   }
 }
 

@@ -25,8 +25,8 @@ OTR_HOST_DEVICE constexpr int64_t attention_sm90_workspace(int num_rows, int num
   return int64_t{num_rows} * num_heads * attention_num_splits(max_keys) * (head_dim + 2);
 }
 
-// Pages that a pool may have: the copy engine's coordinates are 32 bits, of rows of head_dim (keys) and of a page's tokens (values) from the
-// pool's beginning. Of head_dim 32 they end at 128 GiB.
+// Pages that a pool may have: the copy engine's coordinates are 32 bits, of rows of head_dim (keys) and of a page's tokens
+// (values) from the pool's beginning. Of head_dim 32 they end at 128 GiB.
 OTR_HOST_DEVICE constexpr int64_t attention_sm90_max_pages(const KvLayout& layout) {
   const int64_t narrower = layout.head_dim < kPageTokens ? layout.head_dim : kPageTokens;
   return int64_t{0x7fffffff} * narrower / layout.page_elements();

@@ -1,5 +1,5 @@
-// The one attention algorithm of the vector paths: a task is up to 16 query rows (tokens of a TileBundle x heads of one group) in
-// the 16 lanes of a vector, against one KV head. Softmax runs down a lane, so no sum ever crosses lanes, and a row's bits
+// The one attention algorithm of the vector paths: a task is up to 16 query rows (tokens of a TileBundle x heads of one group)
+// in the 16 lanes of a vector, against one KV head. Softmax runs down a lane, so no sum ever crosses lanes, and a row's bits
 // depend neither on its lane nor on its neighbours.
 //
 //   for each split of kAttentionSplit keys, ascending                    (see attention.h)
@@ -9,12 +9,13 @@
 //     merge (m, l, O) into the running sums
 //   out = O / l
 //
-// First come the splits that all rows of the bundle share; then, tile by tile, those of its own pages, with the other tiles' lanes masked.
+// First come the splits that all rows of the bundle share; then, tile by tile, those of its own pages, with the other tiles'
+// lanes masked.
 //
 // Reduction order, common to the paths: s = dot * scale, dot in the product's order over head_dim; l = (l0 + l1) + (l2 + l3)
-// where l_c sums the keys j with j % 4 = c, ascending; O is the product's order over keys from the split's first key on, and a -0
-// is made +0. How far a tile's longest row makes it run past a shorter row's end cannot show: those keys add exact zeros, which
-// change nothing but the sign of a zero, and a lane takes no part in the merge of a split it has no key in.
+// where l_c sums the keys j with j % 4 = c, ascending; O is the product's order over keys from the split's first key on, and a
+// -0 is made +0. How far a tile's longest row makes it run past a shorter row's end cannot show: those keys add exact zeros,
+// which change nothing but the sign of a zero, and a lane takes no part in the merge of a split it has no key in.
 //
 // An Isa offers: Vec (a float type of kernels/simd), begin() and end() around a task, and product(AttentionProduct).
 // Scratch: 52 KB of stack.
@@ -33,9 +34,9 @@ struct AttentionProduct {
   int64_t offset, stride;        // elements
   int rows;                      // <= 64
   int depth, piece_depth;
-  const Element* b;              // [depth rounded up to 32, / 2][16 lanes][2], zero from depth on
-  float* c;                      // [rows rounded up to 16][16 lanes]
-  const Element* next;           // what is read after this product; a hint, and never null
+  const Element* b;     // [depth rounded up to 32, / 2][16 lanes][2], zero from depth on
+  float* c;             // [rows rounded up to 16][16 lanes]
+  const Element* next;  // what is read after this product; a hint, and never null
 };
 
 // The running sums of a task's lanes.
@@ -46,8 +47,9 @@ struct AttentionSums {
 
 // Adds keys [begin, num_keys) of `table` to the sums of rows [first_row, end_row); the other lanes take no part.
 template <typename Isa, typename V = typename Isa::Vec>
-OTR_INLINE void attention_splits(const AttentionParams& p, const AttentionLanes& t, int64_t first_row, int64_t end_row, const PageId* table,
-                                 int begin, int num_keys, AttentionScratch& scratch, AttentionSums<V>* sums) {
+OTR_INLINE void attention_splits(const AttentionParams& p, const AttentionLanes& t, int64_t first_row, int64_t end_row,
+                                 const PageId* table, int begin, int num_keys, AttentionScratch& scratch,
+                                 AttentionSums<V>* sums) {
   const int head_dim = p.layout.head_dim;
   const V zero = V::zero();
   for (; begin < num_keys; begin += kAttentionSplit) {
@@ -111,8 +113,8 @@ OTR_INLINE void attention_task(const AttentionParams& p, const AttentionLanes& t
   attention_splits<Isa>(p, t, 0, rows.num_rows, table(tiles[0]), 0, bundle.shared_keys, scratch, &sums);
   for (int i = 0; i < bundle.num_tiles; ++i) {
     const int end_row = tiles[i].first_row + tiles[i].num_rows;
-    attention_splits<Isa>(p, t, tiles[i].first_row, end_row, table(tiles[i]), bundle.shared_keys, rows.positions[end_row - 1] + 1, scratch,
-                          &sums);
+    attention_splits<Isa>(p, t, tiles[i].first_row, end_row, table(tiles[i]), bundle.shared_keys,
+                          rows.positions[end_row - 1] + 1, scratch, &sums);
   }
   attention_write(p, t, scratch, sums.l);
 }

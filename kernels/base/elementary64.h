@@ -1,6 +1,7 @@
 // Our own sin, cos, log and pow in float64, for rotary angles (tables of a few hundred entries a tick) and constants at load.
 //
-// libm differs between systems, as in elementary.h. Accuracy (checked in tests/kernels/elementary_test.cpp): sin and cos <= 2e-16 absolute.
+// libm differs between systems, as in elementary.h. Accuracy (checked in tests/kernels/elementary_test.cpp): sin and cos <=
+// 2e-16 absolute.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ struct SinCos {
   double sin, cos;
 };
 
-// REQUIRES: |angle| < 2^24, as that of the last position of the longest context is. Plain +, x and fma; Taylor polynomials on [-pi/4, pi/4].
+// REQUIRES: |angle| < 2^24, as that of the last position of the longest context is. Plain +, x and fma; Taylor polynomials on
+// [-pi/4, pi/4].
 OTR_INLINE SinCos sincos64(double angle) {
   constexpr double kTwoOverPi = 0.63661977236758134308;
   constexpr double kPiHalfHi = 1.57079632679489655800, kPiHalfLo = 6.12323399573676603587e-17;
@@ -41,14 +43,10 @@ OTR_INLINE SinCos sincos64(double angle) {
   c = __builtin_fma(c, r2, -0.5);
   c = __builtin_fma(c, r2, 1.0);
   switch (static_cast<int64_t>(n) & 3) {
-    case 0:
-      return {s, c};
-    case 1:
-      return {c, -s};
-    case 2:
-      return {-s, -c};
-    default:
-      return {-c, s};
+    case 0: return {s, c};
+    case 1: return {c, -s};
+    case 2: return {-s, -c};
+    default: return {-c, s};
   }
 }
 

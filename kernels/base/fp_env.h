@@ -1,8 +1,8 @@
 // The floating-point environment results depend on: round to nearest, denormals kept, exceptions masked.
 //
 // A caller's FTZ/DAZ or rounding mode would change results, so engine threads set the environment once and every entry point
-// that computes on a caller's thread wraps itself in a guard. Both units are pinned: SSE, which computes, and x87, whose rounding
-// and precision glibc's long doubles and, through them, conversions of decimal text follow.
+// that computes on a caller's thread wraps itself in a guard. Both units are pinned: SSE, which computes, and x87, whose
+// rounding and precision glibc's long doubles and, through them, conversions of decimal text follow.
 #pragma once
 
 #include <xmmintrin.h>
@@ -11,8 +11,8 @@
 
 namespace otr {
 
-inline constexpr unsigned kPinnedMxcsr = 0x1f80;        // all exceptions masked, nearest, no FTZ, no DAZ
-inline constexpr uint16_t kPinnedX87Control = 0x037f;   // all exceptions masked, nearest, 64-bit significands
+inline constexpr unsigned kPinnedMxcsr = 0x1f80;       // all exceptions masked, nearest, no FTZ, no DAZ
+inline constexpr uint16_t kPinnedX87Control = 0x037f;  // all exceptions masked, nearest, 64-bit significands
 
 inline uint16_t x87_control() {
   uint16_t control;

@@ -15,8 +15,8 @@ inline Status cuda_status(const char* op, cudaError_t error) {
 }
 inline Status launch_status(const char* op) { return cuda_status(op, cudaGetLastError()); }
 
-// Launches `kernel` on num_clusters clusters of `cluster` blocks; `early`: it may begin before the launch ahead of it has ended, for it waits
-// itself for what that one writes (ptx::grid_wait).
+// Launches `kernel` on num_clusters clusters of `cluster` blocks; `early`: it may begin before the launch ahead of it has
+// ended, for it waits itself for what that one writes (ptx::grid_wait).
 template <typename... Params>
 Status launch_clusters(const char* op, void (*kernel)(Params...), int num_clusters, int cluster, int threads, int shared_bytes,
                        cudaStream_t stream, bool early, const Params&... params) {

@@ -22,8 +22,8 @@ struct NoiseKey {
   uint32_t sample = 0;
 };
 
-inline constexpr uint32_t kNoiseTag = 0x6f747231u;  // "otr1": version of the counter layout
-inline constexpr uint32_t kNoiseDomainToken = 0u;   // draws of the target and its drafters
+inline constexpr uint32_t kNoiseTag = 0x6f747231u;     // "otr1": version of the counter layout
+inline constexpr uint32_t kNoiseDomainToken = 0u;      // draws of the target and its drafters
 inline constexpr uint32_t kNoiseDomainUncoupled = 1u;  // of drafters that are not to know the target's noise
 
 // A sample's key expanded once (R above); then one philox call gives the words of four neighbouring token ids.

@@ -24,8 +24,8 @@ struct RowTile {
   int32_t num_rows;
 };
 
-// Consecutive tiles that one attention task takes, since their rows still fit one vector of lanes: keys 0 … shared_keys - 1 are the same
-// pages for all of them, and are read once.
+// Consecutive tiles that one attention task takes, since their rows still fit one vector of lanes: keys 0 … shared_keys - 1 are
+// the same pages for all of them, and are read once.
 struct TileBundle {
   int32_t first_tile;
   int32_t num_tiles;
@@ -39,8 +39,8 @@ struct KvCopy {
   PageId from, to;
 };
 
-// A captured launch does not know how many copies there will be: so many blocks take them in turn, each until it meets row -1. So a
-// list of unknown length ends with as many of those.
+// A captured launch does not know how many copies there will be: so many blocks take them in turn, each until it meets row -1.
+// So a list of unknown length ends with as many of those.
 inline constexpr int32_t kKvCopyBlocks = 64;
 inline constexpr PageId kNoKvPage = -1;
 
@@ -59,7 +59,8 @@ struct RowBatch {
   const PageId* page_tables;   // concatenated; a segment's table covers positions 0 … its last row's
   const int32_t* logit_rows;   // [num_logit_rows], rows whose logits are wanted, ascending
   const KvCopy* copies;        // [num_copies], distinct destinations
-  const int32_t* num_bundles_at = nullptr;  // of a captured launch, whose num_bundles are the most: on the device, how many there are
+  const int32_t* num_bundles_at =
+      nullptr;  // of a captured launch, whose num_bundles are the most: on the device, how many there are
 };
 
 }  // namespace otr

@@ -13,19 +13,19 @@ namespace otr {
 // Pinned: these numbers are the C ABI's otr_status values.
 enum class StatusCode : int {
   kOk = 0,
-  kInvalidArgument = 1,    // the caller's argument is wrong; the call had no effect
-  kInvalidHandle = 2,      // never created, or already destroyed
-  kBadInput = 3,           // a file or its contents are wrong
-  kUnsupported = 4,        // valid, but not something this build or machine can do
-  kNeverFits = 5,          // larger than the engine's memory will ever allow
-  kOutOfMemory = 6,        // memory or a thread was refused
-  kTimeout = 7,            // nothing happened within the given time
-  kIoError = 8,            // the operating system refused a read or write
-  kFault = 9,              // NaN or Inf in a request's own numbers
-  kInternal = 10,          // a bug in the library
-  kIdle = 11,              // nothing is outstanding
-  kBusy = 12,              // not while what is under way goes on
-  kLost = 13,              // the process that would have done it is lost
+  kInvalidArgument = 1,  // the caller's argument is wrong; the call had no effect
+  kInvalidHandle = 2,    // never created, or already destroyed
+  kBadInput = 3,         // a file or its contents are wrong
+  kUnsupported = 4,      // valid, but not something this build or machine can do
+  kNeverFits = 5,        // larger than the engine's memory will ever allow
+  kOutOfMemory = 6,      // memory or a thread was refused
+  kTimeout = 7,          // nothing happened within the given time
+  kIoError = 8,          // the operating system refused a read or write
+  kFault = 9,            // NaN or Inf in a request's own numbers
+  kInternal = 10,        // a bug in the library
+  kIdle = 11,            // nothing is outstanding
+  kBusy = 12,            // not while what is under way goes on
+  kLost = 13,            // the process that would have done it is lost
 };
 
 class [[nodiscard]] Status {

@@ -47,7 +47,8 @@ ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads > 0
   threads_.reserve(static_cast<size_t>(num_threads_ - 1));
   try {
     for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker_loop(i); });
-    scratch_.reset(make_scratch(static_cast<size_t>(num_threads_) * kScratchBytes));  // after the threads: too many of them are named as such
+    scratch_.reset(make_scratch(static_cast<size_t>(num_threads_) *
+                                kScratchBytes));  // after the threads: too many of them are named as such
   } catch (...) {  // no thread or memory is to be had: the threads that run must end before what they wait on does
     join_all();
     throw;

@@ -22,9 +22,9 @@ namespace otr {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the thread that will call run(); 0 means one per CPU of the creating thread's affinity mask. `pin`: each thread
-  // gets one CPU of that mask for its own, as far as they go round; where the system refuses, it is left alone. Throws std::bad_alloc, and
-  // std::system_error where no thread is to be had.
+  // `num_threads` counts the thread that will call run(); 0 means one per CPU of the creating thread's affinity mask. `pin`:
+  // each thread gets one CPU of that mask for its own, as far as they go round; where the system refuses, it is left alone.
+  // Throws std::bad_alloc, and std::system_error where no thread is to be had.
   explicit ThreadPool(int num_threads, bool pin = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -41,11 +41,12 @@ class ThreadPool {
   // `body(task, thread)` for every task.
   template <typename Body>
   void parallel_for(int num_tasks, const Body& body) {
-    run(num_tasks, [](const void* c, int task, int thread) { (*static_cast<const Body*>(c))(task, thread); }, &body);
+    run(
+        num_tasks, [](const void* c, int task, int thread) { (*static_cast<const Body*>(c))(task, thread); }, &body);
   }
 
-  // kScratchBytes of a thread's own, 2 MB aligned, for what a task keeps in its core's cache; what is there means nothing to the next task.
-  // Made with the pool, so no task allocates.
+  // kScratchBytes of a thread's own, 2 MB aligned, for what a task keeps in its core's cache; what is there means nothing to
+  // the next task. Made with the pool, so no task allocates.
   static constexpr size_t kScratchBytes = size_t{1} << 20;
   void* scratch(int thread) const { return scratch_.get() + static_cast<size_t>(thread) * kScratchBytes; }
 
@@ -53,8 +54,8 @@ class ThreadPool {
   static int affinity_count();
 
  private:
-  // The launch as one word, so that a task is claimed against exactly the launch it belongs to: whoever claims one keeps run() from
-  // returning, and may then read task_ and context_.
+  // The launch as one word, so that a task is claimed against exactly the launch it belongs to: whoever claims one keeps run()
+  // from returning, and may then read task_ and context_.
   static constexpr int kCountBits = 32;
   static constexpr uint64_t kNextMask = (uint64_t{1} << kCountBits) - 1;
   static bool has_task(uint64_t launch) { return (launch & kNextMask) < launch >> kCountBits; }
@@ -73,8 +74,8 @@ class ThreadPool {
   std::vector<int> cpus_;  // to pin to; empty: threads go where the system puts them
   std::vector<std::thread> threads_;
 
-  Task task_ = nullptr;            // written by run() while no task can be claimed
-  const void* context_ = nullptr;  // likewise
+  Task task_ = nullptr;                          // written by run() while no task can be claimed
+  const void* context_ = nullptr;                // likewise
   alignas(64) std::atomic<uint64_t> launch_{0};  // number of tasks << 32 | next task
   alignas(64) std::atomic<int> done_{0};         // tasks finished
 

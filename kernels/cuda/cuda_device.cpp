@@ -41,10 +41,12 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal, std::span<cons
   int count = 0, major = 0, minor = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (!succeeded(error)) return unsupported(name + ": " + cudaGetErrorString(error));
-  if (ordinal < 0 || ordinal >= count) return unsupported(name + ": this machine has " + std::to_string(count) + " CUDA devices");
+  if (ordinal < 0 || ordinal >= count)
+    return unsupported(name + ": this machine has " + std::to_string(count) + " CUDA devices");
   if (!succeeded(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal)) ||
       !succeeded(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal)) || major != 9 || minor != 0) {
-    return unsupported(name + ": its compute capability is " + std::to_string(major) + "." + std::to_string(minor) + ", not 9.0");
+    return unsupported(name + ": its compute capability is " + std::to_string(major) + "." + std::to_string(minor) +
+                       ", not 9.0");
   }
   std::vector<int> reading;
   for (const int peer : peers) {
@@ -62,7 +64,8 @@ Status CudaDevice::create_stream() {
   return cuda_status(name.c_str(), cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
-// By pinned memory: a copy to any other returns only when it is done, however long that takes, and cudaMemcpy waits for the default stream too.
+// By pinned memory: a copy to any other returns only when it is done, however long that takes, and cudaMemcpy waits for the
+// default stream too.
 Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>* to) {
   cudaPointerAttributes attributes = {};
   if (!succeeded(cudaPointerGetAttributes(&attributes, from)) || attributes.type != cudaMemoryTypeDevice) return {};

@@ -1,9 +1,9 @@
 // CudaDevice: an Accelerator on a CUDA device: one stream, blocks of memory (device_memory.h), CUDA graphs.
 //
 // Every call makes its device the calling thread's. wait() asks again and again instead of sleeping, since a tick is a
-// millisecond, and gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again. What
-// a device that hangs may still use (memory, captures, the stream) is left to the end of the process: CUDA would wait for it,
-// without a limit. kPatience bounds neither what CUDA waits for inside a call, a copy to or from memory that is not pinned
+// millisecond, and gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again.
+// What a device that hangs may still use (memory, captures, the stream) is left to the end of the process: CUDA would wait for
+// it, without a limit. kPatience bounds neither what CUDA waits for inside a call, a copy to or from memory that is not pinned
 // (loads and weights that are put have such), nor cudaFree, an unmapping and the end of a stream, which may wait for other
 // streams of the device too.
 //
@@ -65,8 +65,8 @@ class CudaDevice final : public Accelerator {
   const int ordinal_;
   DeviceMemory memory_;
   cudaStream_t stream_ = nullptr;
-  Status failure_;     // the first one
-  bool hung_ = false;  // a wait ended before the device did
+  Status failure_;                       // the first one
+  bool hung_ = false;                    // a wait ended before the device did
   std::atomic<uint64_t> num_waits_ = 0;  // others may read it
 };
 

@@ -74,7 +74,8 @@ Status candidates(const CandidateParams& p, cudaStream_t stream) {
   return candidates_sm90(p, {s.chunks, s.lists, s.spare}, stream);
 }
 
-// ---- What the path wants of its operands ----------------------------------------------------------------------------------------
+// ---- What the path wants of its operands
+// ----------------------------------------------------------------------------------------
 
 void clear(void* data, size_t bytes, const LaunchContext& on) { on.accelerator->clear(data, bytes); }
 
@@ -85,9 +86,9 @@ void rows_from_tiles(const LinearWeight& weight, bool in_turns, Element* rows, c
   device.keep(linear_rows_sm90(weight, in_turns, rows, device.stream()));
 }
 
-// Tasks are shared by blocks while there are fewer than two a multiprocessor (attention_sm90_parts), so no more rows than that leave
-// partial results. Of 128 K tokens at Qwen2.5-7B's shape that is 480 MB; more than kMost is not spent, and long contexts of many rows
-// then keep a block each.
+// Tasks are shared by blocks while there are fewer than two a multiprocessor (attention_sm90_parts), so no more rows than that
+// leave partial results. Of 128 K tokens at Qwen2.5-7B's shape that is 480 MB; more than kMost is not spent, and long contexts
+// of many rows then keep a block each.
 int64_t attention_workspace(const KvLayout& layout, int num_heads, int max_keys) {
   constexpr int64_t kMost = int64_t{512} << 18;  // floats: 512 MB
   const Result<DeviceLimits> limits = device_limits_sm90();

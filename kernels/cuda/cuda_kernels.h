@@ -1,5 +1,5 @@
-// The path cuda-sm90a of the dispatch table (dispatch.h): the sm_90a kernels behind its signatures. A launch's context has a CudaDevice,
-// in whose stream it runs; what fails is kept there.
+// The path cuda-sm90a of the dispatch table (dispatch.h): the sm_90a kernels behind its signatures. A launch's context has a
+// CudaDevice, in whose stream it runs; what fails is kept there.
 //
 // Thread safety: the table is a constant.
 #pragma once

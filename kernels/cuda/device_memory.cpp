@@ -8,7 +8,8 @@
 namespace otr {
 namespace {
 
-// The driver's functions, all of CUDA 10.2; asked for once, since the answer never changes. The library does not link to the driver.
+// The driver's functions, all of CUDA 10.2; asked for once, since the answer never changes. The library does not link to the
+// driver.
 struct VirtualMemory {
   PFN_cuMemGetAllocationGranularity_v10020 granularity = nullptr;
   PFN_cuMemAddressReserve_v10020 reserve = nullptr;
@@ -107,7 +108,8 @@ bool DeviceMemory::back(CUdeviceptr at, Block* block) {
     access[i].flags = i == 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   }
   const bool mapped = driver().map(at, block->bytes, 0, block->memory, 0) == CUDA_SUCCESS;
-  if (mapped && driver().set_access(at, block->bytes, access.data(), access.size()) == CUDA_SUCCESS) return block->backed = true;
+  if (mapped && driver().set_access(at, block->bytes, access.data(), access.size()) == CUDA_SUCCESS)
+    return block->backed = true;
   if (mapped) (void)driver().unmap(at, block->bytes);
   (void)driver().release(block->memory);
   return false;
@@ -130,7 +132,8 @@ Result<size_t> DeviceMemory::take_back(void* data) {
   const auto found = blocks_.find(address_of(data));
   if (found == blocks_.end() || found->second.backed) return size_t{0};
   if (back(found->first, &found->second)) return found->second.bytes;
-  return Status(StatusCode::kOutOfMemory, "cuda:" + std::to_string(ordinal_) + " does not give " + std::to_string(found->second.bytes) + " bytes back");
+  return Status(StatusCode::kOutOfMemory,
+                "cuda:" + std::to_string(ordinal_) + " does not give " + std::to_string(found->second.bytes) + " bytes back");
 }
 
 }  // namespace otr

@@ -38,8 +38,8 @@ OTR_HOST_DEVICE constexpr int group_owner(int group, int num_splits) { return gr
 OTR_HOST_DEVICE constexpr int owned_groups(int rank, int num_splits, int num_groups) {
   return num_groups > rank ? (num_groups - rank + num_splits - 1) / num_splits : 0;
 }
-// Other ranks that own groups: to each of them `rank` sends, and from each it hears when what it sent has been read. (A rank that owns
-// nothing must not be waited for: it could say so before `rank` has sent, and turn the barrier's phase too early.)
+// Other ranks that own groups: to each of them `rank` sends, and from each it hears when what it sent has been read. (A rank
+// that owns nothing must not be waited for: it could say so before `rank` has sent, and turn the barrier's phase too early.)
 OTR_HOST_DEVICE constexpr int exchange_partners(int rank, int num_splits, int num_groups) {
   const int owners = num_groups < num_splits ? num_groups : num_splits;
   return owners - (rank < owners ? 1 : 0);

@@ -1,6 +1,6 @@
 // A tensor in global memory as the copy engine sees it, and the box that one instruction moves: what a CUtensorMap is made from
-// (kernels/ptx/tensor_map.h), here without CUDA so that it can be checked and modelled anywhere. Elements are bf16; the swizzle is
-// that of wgmma_layout.h, or none.
+// (kernels/ptx/tensor_map.h), here without CUDA so that it can be checked and modelled anywhere. Elements are bf16; the swizzle
+// is that of wgmma_layout.h, or none.
 //
 // A box lands in shared memory as rows of box[0] elements, one after another in the order of dimensions 1, 2, …; elements
 // outside the tensor are zeros and count as bytes moved.
@@ -41,7 +41,8 @@ constexpr const char* tensor_box_error(const TensorBox& t, uint64_t base) {
     if (t.box[i] == 0 || t.box[i] > 256) return "a side of the box is not 1 to 256";
     if (i > 0 && (t.strides[i] % 16 != 0 || t.strides[i] >= uint64_t{1} << 40))
       return "a stride is not a multiple of 16 bytes below 2^40";
-    if (i > 0 && t.strides[i] < t.strides[i - 1] * t.dims[i - 1]) return "a dimension's stride does not cover the dimension before it";
+    if (i > 0 && t.strides[i] < t.strides[i - 1] * t.dims[i - 1])
+      return "a dimension's stride does not cover the dimension before it";
   }
   return nullptr;
 }
@@ -64,10 +65,10 @@ constexpr TensorBox plain_box(int64_t num_rows, int64_t num_k, int64_t row_strid
   return t;
 }
 
-// Two matrices of half_rows rows each, one below the other (gate and up): a box is 8 rows of the first, then the same 8 rows of the
-// second, so that accumulator registers i and i + 2 of a thread hold row j of both. A tile is several boxes: one box of all its rows would
-// have to count the halves before the rows / 8, and strides that do not ascend are none that CUDA documents. REQUIRES: half_rows % 8 == 0.
-// Coordinates: (k, 0, row / 8, 0).
+// Two matrices of half_rows rows each, one below the other (gate and up): a box is 8 rows of the first, then the same 8 rows of
+// the second, so that accumulator registers i and i + 2 of a thread hold row j of both. A tile is several boxes: one box of all
+// its rows would have to count the halves before the rows / 8, and strides that do not ascend are none that CUDA documents.
+// REQUIRES: half_rows % 8 == 0. Coordinates: (k, 0, row / 8, 0).
 inline constexpr int kPairedBoxRows = 16;
 constexpr TensorBox paired_box(int64_t half_rows, int64_t num_k, int64_t row_stride) {
   TensorBox t;

@@ -6,8 +6,8 @@
 //
 //   gated[r][16 b + i] = Element(g / (1 + exp(-g)) * u),  g = sum_k x[r][k] * w[32 b + i][k],  u that of w[32 b + 16 + i]
 //
-// without bias and residual. Gates of zero weights give 0, so a gated row is its own padding. (A pass of its own that reads gates and
-// ups from float32 took 4 to 9 % more than the product alone at Qwen2.5-0.5B's shape, 1 to 64 rows.)
+// without bias and residual. Gates of zero weights give 0, so a gated row is its own padding. (A pass of its own that reads
+// gates and ups from float32 took 4 to 9 % more than the product alone at Qwen2.5-0.5B's shape, 1 to 64 rows.)
 //
 // Reduction order: a function of (path, in_features) alone: never of the rows, their number or the threads.
 //   cpu-scalar  one float32 chain over k ascending
@@ -37,8 +37,9 @@ inline constexpr int kLinearStepK = 32;   // inputs of a step: one AMX tile row 
 
 OTR_HOST_DEVICE constexpr int64_t linear_padded(int64_t n) { return (n + 31) / 32 * 32; }
 
-// What x_stride should be on a CPU: an odd number of cache lines, so that the same inputs of neighbouring rows lie in different sets of the
-// caches. (16 rows of 3584 inputs side by side use 4 of L1's 64 sets: with AMX at 16 rows 0.85 of the read bandwidth, not 0.95.)
+// What x_stride should be on a CPU: an odd number of cache lines, so that the same inputs of neighbouring rows lie in different
+// sets of the caches. (16 rows of 3584 inputs side by side use 4 of L1's 64 sets: with AMX at 16 rows 0.85 of the read
+// bandwidth, not 0.95.)
 OTR_HOST_DEVICE constexpr int64_t linear_row_stride(int64_t in_features) { return linear_padded(in_features) | 32; }
 
 OTR_HOST_DEVICE constexpr int64_t linear_packed_elements(int64_t out_features, int64_t in_features) {
@@ -78,8 +79,10 @@ void linear_pack_block(const Element* rows, int32_t num_rows, int32_t in_feature
 // The same of a block whose halves, of num_rows <= 16 rows each, come from two places.
 void linear_pack_halves(const Element* first, const Element* last, int32_t num_rows, int32_t in_features, Element* block);
 
-// Packs num_rows rows [num_rows][in_features] as rows first_row … of a weight of out_features rows; its other rows stay as they are.
-void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features, Element* packed);
+// Packs num_rows rows [num_rows][in_features] as rows first_row … of a weight of out_features rows; its other rows stay as they
+// are.
+void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features,
+                      Element* packed);
 
 void linear_scalar(const LinearParams& params, ThreadPool& pool);
 void linear_avx2(const LinearParams& params, ThreadPool& pool);

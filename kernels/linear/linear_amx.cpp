@@ -1,15 +1,15 @@
 // cpu-amx: out = x W^T (+ bias) (+ residual) with TDPBF16PS.
 //
-// Tiles and reduction order: kernels/amx/row_block.h, with the weight's tiles straight from the packed weight, over all steps of 32 inputs,
-// the padding (zeros) included. Then bias, then residual. Where a sum waits in memory between two panels it does so as the float32 it was
-// in its tile, so no bit depends on the panels.
+// Tiles and reduction order: kernels/amx/row_block.h, with the weight's tiles straight from the packed weight, over all steps
+// of 32 inputs, the padding (zeros) included. Then bias, then residual. Where a sum waits in memory between two panels it does
+// so as the float32 it was in its tile, so no bit depends on the panels.
 //
-// Few rows: the weight is read once, a block of 32 outputs at a time, fetched 3 KB ahead (of 1 to 4 KB and hints measured, that reaches the
-// reads' own bandwidth at 1 to 16 rows: without 0.80 to 0.90 of it).
-// Many rows: a task is up to 512 rows by 512 outputs whose sums wait in the thread's scratch (1 MB, so in L2), while panels of 512 inputs
-// go by: 32 outputs of the weight's panel (32 KB) lie in L1 for all rows of the task, x comes from L2 and does not stay in L1.
-// Roofline: up to 32 rows are bound by memory. Many rows: a product per tile load. With all operands in cache 0.65 of the products
-// alone were measured, 0.8 of which is the clock: it falls where operands change with every product.
+// Few rows: the weight is read once, a block of 32 outputs at a time, fetched 3 KB ahead (of 1 to 4 KB and hints measured, that
+// reaches the reads' own bandwidth at 1 to 16 rows: without 0.80 to 0.90 of it). Many rows: a task is up to 512 rows by 512
+// outputs whose sums wait in the thread's scratch (1 MB, so in L2), while panels of 512 inputs go by: 32 outputs of the
+// weight's panel (32 KB) lie in L1 for all rows of the task, x comes from L2 and does not stay in L1. Roofline: up to 32 rows
+// are bound by memory. Many rows: a product per tile load. With all operands in cache 0.65 of the products alone were measured,
+// 0.8 of which is the clock: it falls where operands change with every product.
 #include <algorithm>
 #include <cstring>
 
@@ -47,14 +47,15 @@ OTR_INLINE void finish_rows(const LinearParams& p, const FinishedBlock& f, int b
 constexpr int64_t kFetchAhead = 3072;      // bytes of the weight
 constexpr int64_t kTaskBytes = 256 << 10;  // of the weight: longer streams gain nothing
 
-// Blocks [begin, end) of the weight for all rows: side by side in memory, so that what is fetched ahead runs on from one to the next.
-// REQUIRES: tiles configured to the rows.
+// Blocks [begin, end) of the weight for all rows: side by side in memory, so that what is fetched ahead runs on from one to the
+// next. REQUIRES: tiles configured to the rows.
 template <bool kBoth>
 OTR_INLINE void multiply_blocks(const LinearParams& p, int64_t begin, int64_t end) {
   const int64_t steps = linear_padded(p.weight.in_features) / kLinearStepK;
   for (int64_t block = begin; block < end; ++block) {
     AmxBlock sums;
-    amx_multiply_configured<kBoth, kFetchAhead>(p.x, p.x_stride, p.weight.packed + block * steps * kAmxStepElements, steps, &sums);
+    amx_multiply_configured<kBoth, kFetchAhead>(p.x, p.x_stride, p.weight.packed + block * steps * kAmxStepElements, steps,
+                                                &sums);
     finish_rows(p, {&sums, 0, block, p.num_rows}, 0, kAmxBlockRows);
   }
 }
@@ -62,7 +63,8 @@ OTR_INLINE void multiply_blocks(const LinearParams& p, int64_t begin, int64_t en
 void multiply_few(const LinearParams& p, ThreadPool& pool) {
   const int64_t blocks = divide_up(p.weight.out_features, kLinearBlockN);
   const int64_t block_bytes = linear_padded(p.weight.in_features) * kLinearBlockN * 2;
-  const int64_t most = std::max<int64_t>(1, kTaskBytes / block_bytes), fair = std::max<int64_t>(1, blocks / (4 * pool.num_threads()));
+  const int64_t most = std::max<int64_t>(1, kTaskBytes / block_bytes),
+                fair = std::max<int64_t>(1, blocks / (4 * pool.num_threads()));
   const int64_t size = std::min(most, fair);
   pool.parallel_for(divide_up(blocks, size), [&](int task, int) {
     const int64_t begin = task * size, end = std::min(blocks, begin + size);
@@ -82,11 +84,11 @@ struct Fetch {
   int64_t stride;
 };
 
-// sums (+)= x W^T over a panel of 32 rows by 32 outputs. kAhead: lines of the weight a step that are fetched for the next panel.
-// beside(step): vector work for the ports that the products leave free.
+// sums (+)= x W^T over a panel of 32 rows by 32 outputs. kAhead: lines of the weight a step that are fetched for the next
+// panel. beside(step): vector work for the ports that the products leave free.
 template <int kAhead, typename Beside>
-OTR_INLINE void multiply_panel(const Element* x, int64_t x_stride, const Element* w, int steps, bool first, AmxBlock* sums, Fetch next,
-                               const char* next_weight, const Beside& beside) {
+OTR_INLINE void multiply_panel(const Element* x, int64_t x_stride, const Element* w, int steps, bool first, AmxBlock* sums,
+                               Fetch next, const char* next_weight, const Beside& beside) {
   constexpr int64_t kStride = sizeof sums->row[0];
   const int64_t row_bytes = x_stride * 2;
   const Element* lower = x + kTileRows * x_stride;
@@ -129,8 +131,8 @@ OTR_INLINE void multiply_panel(const Element* x, int64_t x_stride, const Element
   tile_store<3>(&sums->row[kTileRows][kTileColumns], kStride);
 }
 
-// A panel of the last rows of a task, fewer than 32, with zeros for those that are not there: with the tiles configured to them at every
-// block the whole product took up to 13 % longer.
+// A panel of the last rows of a task, fewer than 32, with zeros for those that are not there: with the tiles configured to them
+// at every block the whole product took up to 13 % longer.
 struct LastRows {
   static constexpr int64_t kStride = linear_row_stride(kPanelSteps * kTileDepth);
   alignas(64) Element x[kAmxBlockRows * kStride];
@@ -208,9 +210,11 @@ void multiply_many(const LinearParams& p, ThreadPool& pool) {
     const int column = task % columns;
     const int64_t first_row = int64_t{task / columns} * chunk * kAmxBlockRows, first_block = int64_t{blocks} * column / columns;
     const int64_t rows = p.num_rows - first_row < chunk * kAmxBlockRows ? p.num_rows - first_row : chunk * kAmxBlockRows;
-    const ManyRows many = {first_row, first_block, static_cast<int>(rows), static_cast<int>(int64_t{blocks} * (column + 1) / columns - first_block)};
+    const ManyRows many = {first_row, first_block, static_cast<int>(rows),
+                           static_cast<int>(int64_t{blocks} * (column + 1) / columns - first_block)};
     AmxBlock* sums = static_cast<AmxBlock*>(pool.scratch(thread));
-    switch (divide_up(kAmxBlockRows, divide_up(rows, kAmxBlockRows))) {  // lines of a step of the weight, by the products that share them
+    switch (divide_up(kAmxBlockRows,
+                      divide_up(rows, kAmxBlockRows))) {  // lines of a step of the weight, by the products that share them
       case 2: return multiply_many<2>(p, many, sums);
       case 3: return multiply_many<3>(p, many, sums);
       case 4: return multiply_many<4>(p, many, sums);

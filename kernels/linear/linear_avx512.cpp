@@ -1,17 +1,18 @@
 // cpu-avx512: out = x W^T (+ bias) (+ residual) with VDPBF16PS.
 //
-// Tile: up to 12 rows x 32 outputs: 24 accumulators of 16 outputs, 4 weight vectors. A pair of inputs of one row is broadcast and
-// multiplied with the weight's [16 outputs][2] vector, as it is stored. Inside a step the two tiles of outputs go one after the
-// other: reading both at once left the hardware prefetcher at half the bandwidth (10 against 21 GB/s on one Zen 4 core).
+// Tile: up to 12 rows x 32 outputs: 24 accumulators of 16 outputs, 4 weight vectors. A pair of inputs of one row is broadcast
+// and multiplied with the weight's [16 outputs][2] vector, as it is stored. Inside a step the two tiles of outputs go one after
+// the other: reading both at once left the hardware prefetcher at half the bandwidth (10 against 21 GB/s on one Zen 4 core).
 // Reduction order: one float32 chain per output over input pairs ascending, the padding (zeros) included; inside a pair
 // VDPBF16PS's own: the odd input's fma, then the even one's, denormals flushed, MXCSR ignored (so the Intel SDM says,
 // and so Zen 4 does). Then bias, then residual. Nothing depends on the rows.
 // Roofline: 1 … 12 rows read the weight once: bound by memory (one row, 7B shapes, one core: all of the measured read
 // bandwidth). Many rows: 48 instructions per 4 weight loads: bound by VDPBF16PS (512 rows: 214 GFLOP/s of 233 at one a cycle).
-// In between both bounds are near, and reading must go on while products are made: a chunk of the contraction is multiplied with all
-// rows while the next chunk is fetched (before, the first 12 rows waited for memory and the others left it idle: 9 to 24 rows of
-// Qwen2.5-0.5B's shapes took 1.1 to 1.3 times as long). Of what the products alone take, 12 rows take 1.25, 16 rows 1.15, 24 rows 1.11 and 32 rows 1.06;
-// 24 rows by 16 outputs in one pass, fetching into L1, and chunks of 4 to 16 steps are no faster.
+// In between both bounds are near, and reading must go on while products are made: a chunk of the contraction is multiplied
+// with all rows while the next chunk is fetched (before, the first 12 rows waited for memory and the others left it idle: 9 to
+// 24 rows of Qwen2.5-0.5B's shapes took 1.1 to 1.3 times as long). Of what the products alone take, 12 rows take 1.25, 16
+// rows 1.15, 24 rows 1.11 and 32 rows 1.06; 24 rows by 16 outputs in one pass, fetching into L1, and chunks of 4 to 16 steps
+// are no faster.
 #include "kernels/linear/linear_vec.h"
 #include "kernels/simd/vec_avx512.h"
 
@@ -29,7 +30,8 @@ struct Piece {
   int64_t x_stride;
   int64_t steps;
   __m512 (*sums)[2];     // [rows], read and written
-  const Element* ahead;  // the weights that come next: of each 4 vectors there, numbers first_ahead … end_ahead - 1 are fetched; some may lie beyond the last
+  const Element* ahead;  // the weights that come next: of each 4 vectors there, numbers first_ahead … end_ahead - 1 are
+                         // fetched; some may lie beyond the last
   int first_ahead, end_ahead;
 };
 
@@ -66,13 +68,13 @@ __attribute__((noinline)) void multiply_rows(const Piece& p) {
 }
 
 using MultiplyRows = void (*)(const Piece&);
-constexpr MultiplyRows kMultiplyRows[kRowBlock + 1] = {
-    nullptr,          multiply_rows<1>, multiply_rows<2>, multiply_rows<3>,  multiply_rows<4>,  multiply_rows<5>,
-    multiply_rows<6>, multiply_rows<7>, multiply_rows<8>, multiply_rows<9>, multiply_rows<10>, multiply_rows<11>,
-    multiply_rows<12>};
+constexpr MultiplyRows kMultiplyRows[kRowBlock + 1] = {nullptr,          multiply_rows<1>, multiply_rows<2>,  multiply_rows<3>,
+                                                       multiply_rows<4>, multiply_rows<5>, multiply_rows<6>,  multiply_rows<7>,
+                                                       multiply_rows<8>, multiply_rows<9>, multiply_rows<10>, multiply_rows<11>,
+                                                       multiply_rows<12>};
 
 constexpr int64_t kChunkSteps = 32;  // 64 KB of weights: the rest of L2 is for what comes and for x
-constexpr int kStreamRows = 4;         // up to here memory is slower by far, and the hardware fetches ahead best undisturbed
+constexpr int kStreamRows = 4;       // up to here memory is slower by far, and the hardware fetches ahead best undisturbed
 
 // One block of outputs. The rows' pieces take turns at each chunk of the contraction, while the next chunk comes.
 void multiply_block(const LinearParams& p, int first_row, int num_rows, int64_t block, int64_t next_block) {
@@ -89,8 +91,17 @@ void multiply_block(const LinearParams& p, int first_row, int num_rows, int64_t 
     const Element* ahead = c + 1 < chunks ? w + end * 1024 : p.weight.packed + next_block * steps * 1024;
     for (int i = 0; i < pieces; ++i) {  // of equal size: 13 rows are 6 + 7, both near peak, not 12 + 1
       const int begin = num_rows * i / pieces, size = num_rows * (i + 1) / pieces - begin;
-      const Piece piece{w + first * 1024, x + begin * p.x_stride + first * kLinearStepK, p.x_stride, end - first, sums + begin, ahead,
-                        pieces < 4 ? 4 * i / pieces : i, streams ? 0 : pieces < 4 ? 4 * (i + 1) / pieces : i < 4 ? i + 1 : i};
+      const Piece piece{w + first * 1024,
+                        x + begin * p.x_stride + first * kLinearStepK,
+                        p.x_stride,
+                        end - first,
+                        sums + begin,
+                        ahead,
+                        pieces < 4 ? 4 * i / pieces : i,
+                        streams      ? 0
+                        : pieces < 4 ? 4 * (i + 1) / pieces
+                        : i < 4      ? i + 1
+                                     : i};
       kMultiplyRows[size](piece);
     }
   }

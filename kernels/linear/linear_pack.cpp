@@ -11,7 +11,8 @@ namespace {
 void pack_tile_edge(const Element* rows, int num_rows, int num_k, int64_t stride, Element* dst) {
   for (int k = 0; k < kLinearStepK; k += 2) {
     for (int lane = 0; lane < kLinearTileN; ++lane) {
-      for (int half = 0; half < 2; ++half) *dst++ = lane < num_rows && k + half < num_k ? rows[lane * stride + k + half] : Element{};
+      for (int half = 0; half < 2; ++half)
+        *dst++ = lane < num_rows && k + half < num_k ? rows[lane * stride + k + half] : Element{};
     }
   }
 }
@@ -27,7 +28,8 @@ void pack_tile_whole(const Element* rows, int64_t stride, Element* dst) {
       const __m128i ab23 = _mm_unpackhi_epi32(a, b), cd23 = _mm_unpackhi_epi32(c, d);
       const __m128i out[4] = {_mm_unpacklo_epi64(ab01, cd01), _mm_unpackhi_epi64(ab01, cd01), _mm_unpacklo_epi64(ab23, cd23),
                               _mm_unpackhi_epi64(ab23, cd23)};
-      for (int i = 0; i < 4; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + (pair + i) * 2 * kLinearTileN + lane * 2), out[i]);
+      for (int i = 0; i < 4; ++i)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + (pair + i) * 2 * kLinearTileN + lane * 2), out[i]);
     }
   }
 }
@@ -39,7 +41,8 @@ void pack_tile(const Element* rows, int32_t num_rows, int32_t k, int32_t in_feat
   else pack_tile_edge(rows + k, num_rows, in_features - k, in_features, dst);
 }
 
-void pack_tiles(const Element* first, int32_t num_first, const Element* last, int32_t num_last, int32_t in_features, Element* block) {
+void pack_tiles(const Element* first, int32_t num_first, const Element* last, int32_t num_last, int32_t in_features,
+                Element* block) {
   for (int32_t k = 0; k < in_features; k += kLinearStepK, block += kLinearBlockN * kLinearStepK) {
     pack_tile(first, num_first, k, in_features, block);
     pack_tile(last, num_last, k, in_features, block + kLinearTileN * kLinearStepK);
@@ -56,7 +59,8 @@ void linear_pack_halves(const Element* first, const Element* last, int32_t num_r
   pack_tiles(first, num_rows, last, num_rows, in_features, block);
 }
 
-void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features, Element* packed) {
+void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features,
+                      Element* packed) {
   for (int32_t count; num_rows > 0; rows += int64_t{count} * in_features, first_row += count, num_rows -= count) {
     count = std::min(kLinearBlockN - first_row % kLinearBlockN, num_rows);
     const bool whole = count == kLinearBlockN || (first_row % kLinearBlockN == 0 && first_row + count == out_features);

@@ -1,7 +1,7 @@
 // Weights from tiles to rows, sm_90a. Shapes and layouts: linear.h, linear_sm90.h.
 //
-// One block an output, a thread an input in turn. Pairs of inputs lie 64 bytes apart in the tiles, so most of what is read is not used: it is on
-// every weight once, when a model is loaded. No shared memory, no barrier, no reduction.
+// One block an output, a thread an input in turn. Pairs of inputs lie 64 bytes apart in the tiles, so most of what is read is
+// not used: it is on every weight once, when a model is loaded. No shared memory, no barrier, no reduction.
 #include "kernels/base/launch_status.h"
 #include "kernels/linear/linear_rows_sm90.h"
 #include "kernels/linear/linear_sm90.h"

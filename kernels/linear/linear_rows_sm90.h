@@ -11,8 +11,8 @@
 
 namespace otr {
 
-// rows: [weight.out_features][linear_sm90_stride(weight.in_features)], gaps left alone. `in_turns`: the weight has gate and up in turns of 16;
-// rows has all gates, then all ups.
+// rows: [weight.out_features][linear_sm90_stride(weight.in_features)], gaps left alone. `in_turns`: the weight has gate and up
+// in turns of 16; rows has all gates, then all ups.
 Status linear_rows_sm90(const LinearWeight& weight, bool in_turns, Element* rows, cudaStream_t stream);
 
 }  // namespace otr

@@ -6,8 +6,8 @@
 //
 // Warp roles: warpgroups 0 … kConsumers - 1 compute, 64 outputs each; of the last one a single thread loads, the rest idles.
 //
-// Registers: two consumers: 40 for the loading warpgroup, 232 for the others (2 x 232 + 40 = 504 of the 512 that 128 threads share);
-// one consumer: two blocks share a multiprocessor at up to 128.
+// Registers: two consumers: 40 for the loading warpgroup, 232 for the others (2 x 232 + 40 = 504 of the 512 that 128 threads
+// share); one consumer: two blocks share a multiprocessor at up to 128.
 //
 //   loader    | w0 x0 | w1 x1 | … as far ahead as there are slots, also into the next tile
 //   consumers         | 4 wgmma on slot 0 | 4 on slot 1, then slot 0 is free | … | epilogue
@@ -20,10 +20,11 @@
 //   the cluster's, at both ends: no block's memory is written before its barriers exist (for which a relaxed arrival suffices, behind
 //   fence_mbarrier_init) or after it has left (which a relaxed one would not see to: arrivals may be on their way)
 //
-// What the consumers give back they have read (wgmma_wait, or values in registers) and not written: an arrival there carries no fence.
+// What the consumers give back they have read (wgmma_wait, or values in registers) and not written: an arrival there carries no
+// fence.
 //
-// Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Nothing is masked: the
-// copy engine fills what lies outside the operands with zeros.
+// Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Nothing is masked:
+// the copy engine fills what lies outside the operands with zeros.
 //
 // Roofline: up to ~200 rows memory, out_features * in_features * 2 bytes; above, 2 * rows * out * in operations.
 #include "kernels/base/launch_status.h"
@@ -53,7 +54,8 @@ static_assert(sizeof(Barriers) <= kLinearBarrierBytes);
 
 // ---- Prefetch ---------------------------------------------------------------------------------------------------------------
 
-// The weights of the first slots into L2, while the launch ahead may still be running: nobody writes weights between launches that read them.
+// The weights of the first slots into L2, while the launch ahead may still be running: nobody writes weights between launches
+// that read them.
 template <int kConsumers, LinearEpilogue kEpilogue, bool kSideBySide>
 OTR_DEVICE void prefetch_weights(const KernelParams& p, const CUtensorMap& weight_map, uint32_t cluster_size, uint32_t rank) {
   constexpr int kTileM = kConsumers * kWgmmaM;
@@ -160,7 +162,8 @@ OTR_DEVICE void multiply_blocks(int32_t count, uint32_t num_slots, uint32_t slot
 template <LinearEpilogue kEpilogue>
 OTR_DEVICE void store_group(const KernelParams& p, int32_t tile_m_begin, int32_t row_begin, int thread, int group,
                             const float* d) {
-  store_outputs<kEpilogue>(p.output, tile_m_begin, linear_tile_row(thread, 0), row_begin + accumulator_column(thread, 4 * group), d);
+  store_outputs<kEpilogue>(p.output, tile_m_begin, linear_tile_row(thread, 0),
+                           row_begin + accumulator_column(thread, 4 * group), d);
 }
 
 // Splits side by side: every block sends each group of 8 columns to its owner, and adds up and stores the groups that it owns.
@@ -169,7 +172,8 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
                                    float* exchange, Barriers* barriers, uint32_t phase, float (&acc)[kTileN / 2]) {
   constexpr int kGroups = kTileN / 8, kThreads = kConsumers * 128;
   const int thread = static_cast<int>(threadIdx.x), my_rank = static_cast<int>(rank);
-  const int owned = owned_groups(my_rank, p.splits, kGroups);  // 0: nobody sends here, and phases that nobody waits for do not turn
+  const int owned =
+      owned_groups(my_rank, p.splits, kGroups);  // 0: nobody sends here, and phases that nobody waits for do not turn
   if (thread == 0 && owned > 0) {
     ptx::mbarrier_arrive_expect_tx(&barriers->exchange_full, static_cast<uint32_t>((p.splits - 1) * owned * kThreads * 16));
   }
@@ -209,7 +213,8 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
   }
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
-    if (group_owner(group, p.splits) == my_rank) store_group<kEpilogue>(p, tile_m_begin, row_begin, thread, group, acc + 4 * group);
+    if (group_owner(group, p.splits) == my_rank)
+      store_group<kEpilogue>(p, tile_m_begin, row_begin, thread, group, acc + 4 * group);
   }
 }
 
@@ -313,20 +318,13 @@ using Kernel = void (*)(KernelParams, CUtensorMap, CUtensorMap);
 template <LinearEpilogue kEpilogue>
 Kernel find_kernel(const LinearSm90Config& c) {
   switch (c.tile_n) {
-    case 8:
-      return linear_kernel<1, 8, kEpilogue, true, false>;
-    case 16:
-      return linear_kernel<1, 16, kEpilogue, true, false>;
-    case 32:
-      return linear_kernel<1, 32, kEpilogue, true, false>;
-    case 64:
-      return linear_kernel<1, 64, kEpilogue, true, false>;
-    case 128:
-      return linear_kernel<2, 128, kEpilogue, true, false>;
-    case 192:
-      return linear_kernel<2, 192, kEpilogue, false, true>;
-    default:
-      return linear_kernel<2, 256, kEpilogue, false, false>;
+    case 8: return linear_kernel<1, 8, kEpilogue, true, false>;
+    case 16: return linear_kernel<1, 16, kEpilogue, true, false>;
+    case 32: return linear_kernel<1, 32, kEpilogue, true, false>;
+    case 64: return linear_kernel<1, 64, kEpilogue, true, false>;
+    case 128: return linear_kernel<2, 128, kEpilogue, true, false>;
+    case 192: return linear_kernel<2, 192, kEpilogue, false, true>;
+    default: return linear_kernel<2, 256, kEpilogue, false, false>;
   }
 }
 
@@ -349,8 +347,8 @@ Status run(const LinearSm90Config& c, int32_t num_rows, const LinearWeight& w, c
                           c.tiles_n,
                           c.tiles(),
                           c.prefetch};
-  return launch_clusters("linear", find_kernel<kEpilogue>(c), c.num_clusters, c.cluster, (c.consumers + 1) * 128, c.shared_bytes,
-                         stream, c.prefetch, p, weight_map, x_map);
+  return launch_clusters("linear", find_kernel<kEpilogue>(c), c.num_clusters, c.cluster, (c.consumers + 1) * 128,
+                         c.shared_bytes, stream, c.prefetch, p, weight_map, x_map);
 }
 
 }  // namespace
@@ -381,7 +379,8 @@ Status linear_sm90(const LinearParams& p, const LinearSm90Config& config, cudaSt
 Status linear_silu_mul_sm90(const LinearSiluMulParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return {};
   OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
-  return linear_silu_mul_sm90(p, choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, true}, device), stream);
+  return linear_silu_mul_sm90(p, choose_linear_sm90({p.num_rows, p.weight.out_features, p.weight.in_features, true}, device),
+                              stream);
 }
 
 Status linear_silu_mul_sm90(const LinearSiluMulParams& p, const LinearSm90Config& config, cudaStream_t stream) {

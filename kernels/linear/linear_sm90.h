@@ -28,8 +28,8 @@ Status linear_sm90(const LinearParams& params, cudaStream_t stream);
 Status linear_sm90(const LinearParams& params, const LinearSm90Config& config, cudaStream_t stream);
 
 // out[r][i] = Element(g / (1 + exp(-g)) * u), g and u the outputs i and i + out_features / 2 of linear: to the bit what
-// the formula gives of linear_sm90's sums, without the float32 [num_rows][out_features] between them: `gated` of linear.h. REQUIRES:
-// out_features is a multiple of 16. Columns of out from out_features / 2 on are left alone.
+// the formula gives of linear_sm90's sums, without the float32 [num_rows][out_features] between them: `gated` of linear.h.
+// REQUIRES: out_features is a multiple of 16. Columns of out from out_features / 2 on are left alone.
 struct LinearSiluMulParams {
   int32_t num_rows;
   LinearWeight weight;  // gate rows, then up rows; bias may be null

@@ -1,13 +1,14 @@
 // cpu-amx: out = x Wq^T (+ bias) (+ residual) with TDPBF16PS.
 //
 // Tiles: kernels/amx/row_block.h.
-// Reduction order: C of each group as there; groups ascending, sum = fma(scale, C, sum); then bias, then residual. A row never sees another row.
+// Reduction order: C of each group as there; groups ascending, sum = fma(scale, C, sum); then bias, then residual. A row never
+// sees another row.
 //
-// Up to 32 rows: a step of 32 inputs is expanded to bf16 while the products of the step before run, and a group's sums are scaled a step
-// after its end, so that what was stored has left the store buffer when it is loaded. Memory bounds that if 512 bytes of nibbles (about 200
-// operations, 32 stores) are expanded within the 30 ns that they take at 16 GB/s a core.
-// More rows: a group (32 outputs x 128 inputs) is expanded in L1 for all rows of the task. 32 rows cost 16 products a group, and the storing
-// and scaling of C beside them.
+// Up to 32 rows: a step of 32 inputs is expanded to bf16 while the products of the step before run, and a group's sums are
+// scaled a step after its end, so that what was stored has left the store buffer when it is loaded. Memory bounds that if 512
+// bytes of nibbles (about 200 operations, 32 stores) are expanded within the 30 ns that they take at 16 GB/s a core. More rows:
+// a group (32 outputs x 128 inputs) is expanded in L1 for all rows of the task. 32 rows cost 16 products a group, and the
+// storing and scaling of C beside them.
 #include <algorithm>
 
 #include "kernels/amx/row_block.h"
@@ -45,7 +46,8 @@ OTR_INLINE void add_scaled(const PendingGroup& group, int num_rows, AmxBlock* su
 
 // One block of 32 outputs for up to 32 rows. REQUIRES: tiles configured to them.
 template <bool kBoth>
-OTR_INLINE void multiply_block(const LinearW4Params& p, const LinearParams& shape, int64_t block, const W4Constants& constants) {
+OTR_INLINE void multiply_block(const LinearW4Params& p, const LinearParams& shape, int64_t block,
+                               const W4Constants& constants) {
   const int64_t in_features = p.weight.in_features, steps = linear_padded(in_features) / kLinearStepK;
   const int64_t row_bytes = p.x_stride * 2;
   const uint8_t* words = p.weight.packed + block * w4_cpu_block_bytes(in_features);

@@ -38,8 +38,9 @@ __attribute__((noinline)) void add_rows(const W4Group& g, const W4Expanded* expa
       __m512bh w[2];
 #pragma GCC unroll 2
       for (int tile = 0; tile < 2; ++tile) {
-        w[tile] = reinterpret_cast<__m512bh>(kExpanded ? _mm512_load_si512(expanded->step[piece / 4].pair[tile][piece % 4 * 4 + i])
-                                                       : w4_pair(q[tile], i, table));
+        w[tile] =
+            reinterpret_cast<__m512bh>(kExpanded ? _mm512_load_si512(expanded->step[piece / 4].pair[tile][piece % 4 * 4 + i])
+                                                 : w4_pair(q[tile], i, table));
       }
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {

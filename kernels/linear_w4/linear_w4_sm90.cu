@@ -1,5 +1,5 @@
-// linear_w4, sm_90a, up to 32 rows (more: linear_w4_wide_sm90.cu): out[r][n] = residual[r][n] + (sum_g scale[n][g] sum_{k in g} x[r][k] (q[n][k] - zero[n][g]) + bias[n]),
-// and silu(gate) * up as its other epilogue.
+// linear_w4, sm_90a, up to 32 rows (more: linear_w4_wide_sm90.cu): out[r][n] = residual[r][n] + (sum_g scale[n][g] sum_{k in g}
+// x[r][k] (q[n][k] - zero[n][g]) + bias[n]), and silu(gate) * up as its other epilogue.
 //
 // Shapes, order of sums: linear_w4_sm90.h; tiles, splits, grid: linear_w4_sm90_config.h; weight layout:
 // kernels/layouts/w4_fragments.h.
@@ -216,12 +216,9 @@ using Kernel = void (*)(KernelParams, CUtensorMap);
 template <LinearEpilogue kEpilogue>
 Kernel find_kernel(int tile_n) {
   switch (tile_n) {
-    case 8:
-      return linear_w4_kernel<8, kEpilogue>;
-    case 16:
-      return linear_w4_kernel<16, kEpilogue>;
-    default:
-      return linear_w4_kernel<32, kEpilogue>;
+    case 8: return linear_w4_kernel<8, kEpilogue>;
+    case 16: return linear_w4_kernel<16, kEpilogue>;
+    default: return linear_w4_kernel<32, kEpilogue>;
   }
 }
 
@@ -250,8 +247,8 @@ Status linear_w4_narrow_sm90(const LinearW4Params& p, cudaStream_t stream) {
                                c.tiles()};
   const Kernel kernel =
       gated ? find_kernel<LinearEpilogue::kSiluMul>(c.tile_n) : find_kernel<LinearEpilogue::kLinear>(c.tile_n);
-  return launch_clusters("linear_w4", kernel, c.num_clusters, c.cluster, kW4Sm90Warps * 32, c.shared_bytes, stream, false, params,
-                         x_map);
+  return launch_clusters("linear_w4", kernel, c.num_clusters, c.cluster, kW4Sm90Warps * 32, c.shared_bytes, stream, false,
+                         params, x_map);
 }
 
 }  // namespace otr

@@ -4,13 +4,13 @@
 // `paired`: its bias is not read. x needs no zero padding: what lies beyond in_features is not read. x_stride is a multiple of
 // 8; x is aligned to 16 bytes, packed to 128.
 //
-// Two forms: narrow, up to kW4NarrowRows rows, reads weights into registers for mma; wide, above, expands them in shared memory for
-// wgmma. Only drafts depend on these sums, so the forms may differ in their bits.
+// Two forms: narrow, up to kW4NarrowRows rows, reads weights into registers for mma; wide, above, expands them in shared memory
+// for wgmma. Only drafts depend on these sums, so the forms may differ in their bits.
 //
-// Reduction order: a function of the weight's shape and the form. Narrow: groups g of equal g mod S (S = w4_sm90_splits) ascending, one
-// float32 fma each, from 0; then splits ascending; then bias, then residual. Inside a group 8 steps of mma.m16n8k16 on inputs
-// {0 … 3, 8 … 11, 16 … 19, 24 … 27} and their upper neighbours (+ 4) of 32 inputs, ascending. Wide: the same with splits of S ranges of
-// groups (w4_wide_splits), and 8 steps of 16 inputs ascending in a group.
+// Reduction order: a function of the weight's shape and the form. Narrow: groups g of equal g mod S (S = w4_sm90_splits)
+// ascending, one float32 fma each, from 0; then splits ascending; then bias, then residual. Inside a group 8 steps of
+// mma.m16n8k16 on inputs {0 … 3, 8 … 11, 16 … 19, 24 … 27} and their upper neighbours (+ 4) of 32 inputs, ascending. Wide: the
+// same with splits of S ranges of groups (w4_wide_splits), and 8 steps of 16 inputs ascending in a group.
 //
 // Errors: kInvalidArgument for what the copy engine refuses (alignment) and for a gated weight whose outputs are no multiple of
 // 16; kUnsupported without a driver; kInternal with CUDA's text. Thread safety: as CUDA streams.

@@ -1,5 +1,5 @@
-// How linear_w4 runs on sm_90a up to kW4NarrowRows rows (more: linear_w4_wide_sm90_config.h): a pure function of the problem and the
-// device, printable, the same for every caller.
+// How linear_w4 runs on sm_90a up to kW4NarrowRows rows (more: linear_w4_wide_sm90_config.h): a pure function of the problem
+// and the device, printable, the same for every caller.
 //
 // A block's tile is 64 outputs by tile_n tokens. Its 8 warps are splits of the contraction: each takes every 8th group of 128
 // inputs, through a ring of its own, and keeps sums of the whole tile. Weights with few tiles are also split over the blocks of

@@ -3,9 +3,9 @@
 // Shapes, order of sums: linear_w4_sm90.h; tiles, splits, grid: linear_w4_wide_sm90_config.h; weight layout:
 // kernels/layouts/w4_fragments.h; operands: kernels/layouts/wgmma_layout.h.
 //
-// Tile: 128 outputs by kTileN tokens. Every group of 128 inputs is expanded once a tile, by the warps that multiply it, to q - zero in
-// bf16 (exact) in shared memory, where wgmma reads it; the group's sum is scaled in float32, as the definition says, so that there
-// are two sets of accumulators.
+// Tile: 128 outputs by kTileN tokens. Every group of 128 inputs is expanded once a tile, by the warps that multiply it, to q -
+// zero in bf16 (exact) in shared memory, where wgmma reads it; the group's sum is scaled in float32, as the definition says, so
+// that there are two sets of accumulators.
 //
 // Warp roles: warpgroups 0 and 1, 64 outputs each; of the third a single thread loads, the rest idles.
 //
@@ -15,7 +15,8 @@
 //
 // While one warpgroup scales and expands, the other one's products run.
 //
-// Registers: 40 for the loading warpgroup, 232 for the others, of which kTileN / 2 are sums of a group, and as many of the tile.
+// Registers: 40 for the loading warpgroup, 232 for the others, of which kTileN / 2 are sums of a group, and as many of the
+// tile.
 //
 // Barriers:
 //   full[slot]   1 arrival (the loader's, with the slot's bytes) and those bytes
@@ -25,9 +26,9 @@
 //
 // Reduction order: wgmma over the 8 steps of 16 inputs of a group ascending, one fma a group ascending, splits ascending.
 //
-// Roofline: at 128 tokens a group costs 2 x 128 x 128 x 128 operations, 1,024 clocks of the tensor cores, and 41 KB from L2, 40 bytes a
-// clock: L2 gives a multiprocessor 24 to 40. Memory below some 64 rows: out_features * in_features * 17 / 32 bytes, read once up to 128 rows.
-// Expanding takes a lane 8 words of some 13 instructions, 100 issue slots of the 1,024.
+// Roofline: at 128 tokens a group costs 2 x 128 x 128 x 128 operations, 1,024 clocks of the tensor cores, and 41 KB from L2, 40
+// bytes a clock: L2 gives a multiprocessor 24 to 40. Memory below some 64 rows: out_features * in_features * 17 / 32 bytes,
+// read once up to 128 rows. Expanding takes a lane 8 words of some 13 instructions, 100 issue slots of the 1,024.
 #include "kernels/base/launch_status.h"
 #include "kernels/layouts/slot_ring.h"
 #include "kernels/linear/linear_sm90.h"
@@ -57,12 +58,14 @@ static_assert(sizeof(Barriers) <= kW4WideBarrierBytes);
 
 // ---- Loader -----------------------------------------------------------------------------------------------------------------
 
-// One tile, by one thread. Of an odd number of blocks the last tile has one: the other warpgroup multiplies what lies there, for nobody.
+// One tile, by one thread. Of an odd number of blocks the last tile has one: the other warpgroup multiplies what lies there,
+// for nobody.
 template <int kTileN>
-OTR_DEVICE void load_tile(const KernelParams& p, const CUtensorMap& x_map, int32_t tile, int32_t begin, int32_t end, uint8_t* slots,
-                          Barriers* barriers, RingTurn* turn) {
+OTR_DEVICE void load_tile(const KernelParams& p, const CUtensorMap& x_map, int32_t tile, int32_t begin, int32_t end,
+                          uint8_t* slots, Barriers* barriers, RingTurn* turn) {
   constexpr int kTokensBytes = w4_wide_tokens_bytes(kTileN);
-  const uint64_t weight_policy = p.tiles_n == 1 ? ptx::l2_evict_first() : ptx::l2_evict_normal(), x_policy = ptx::l2_evict_last();
+  const uint64_t weight_policy = p.tiles_n == 1 ? ptx::l2_evict_first() : ptx::l2_evict_normal(),
+                 x_policy = ptx::l2_evict_last();
   const int64_t block = int64_t{tile / p.tiles_n} * kW4WideConsumers;
   const int32_t blocks = p.num_blocks - block < kW4WideConsumers ? 1 : kW4WideConsumers;
   for (int32_t group = begin; group < end; ++group, turn->advance(static_cast<uint32_t>(p.num_slots))) {
@@ -71,8 +74,9 @@ OTR_DEVICE void load_tile(const KernelParams& p, const CUtensorMap& x_map, int32
     ptx::mbarrier_wait(&barriers->empty[turn->slot], turn->phase ^ 1);
     ptx::mbarrier_arrive_expect_tx(full, static_cast<uint32_t>(kTokensBytes + blocks * kW4Sm90GroupBytes));
     for (int32_t i = 0; i < blocks; ++i) {
-      ptx::bulk_load(slot + kTokensBytes + i * kW4Sm90GroupBytes, p.packed + ((block + i) * p.num_groups + group) * kW4Sm90GroupBytes,
-                     kW4Sm90GroupBytes, full, weight_policy);
+      ptx::bulk_load(slot + kTokensBytes + i * kW4Sm90GroupBytes,
+                     p.packed + ((block + i) * p.num_groups + group) * kW4Sm90GroupBytes, kW4Sm90GroupBytes, full,
+                     weight_policy);
     }
     for (int32_t half = 0; half < 2; ++half) {
       ptx::tma_load_2d(slot + half * kTileN * kOperandRowBytes, &x_map, group * kW4Sm90GroupK + half * kOperandK,
@@ -102,8 +106,10 @@ OTR_DEVICE void expand_group(const uint8_t* weights, uint8_t* expanded, float (&
     for (int turn = 0; turn < 2; ++turn) {
       const int step = w4_wide_step(lane, turn);
       uint8_t* tile = expanded + h * kW4WideOperandBytes;
-      *reinterpret_cast<uint4*>(tile + w4_wide_offset(fragment, lane, step, false)) = expand_word(step == 0 ? w.x : w.z, zero[0]);
-      *reinterpret_cast<uint4*>(tile + w4_wide_offset(fragment, lane, step, true)) = expand_word(step == 0 ? w.y : w.w, zero[1]);
+      *reinterpret_cast<uint4*>(tile + w4_wide_offset(fragment, lane, step, false)) =
+          expand_word(step == 0 ? w.x : w.z, zero[0]);
+      *reinterpret_cast<uint4*>(tile + w4_wide_offset(fragment, lane, step, true)) =
+          expand_word(step == 0 ? w.y : w.w, zero[1]);
     }
   }
 }
@@ -134,11 +140,11 @@ OTR_DEVICE void add_group(const float (&scale)[2], float (&sums)[kTileN / 2], fl
   for (int i = 0; i < kTileN / 2; ++i) total[i] = fma_(scale[i % 4 / 2], sums[i], total[i]);
 }
 
-// total = the sums of one tile over a split's groups. `turn` and `half`, the half of `expanded` that is next, go on from tile to tile: the
-// last group's half is read until all warps have passed add_group.
+// total = the sums of one tile over a split's groups. `turn` and `half`, the half of `expanded` that is next, go on from tile
+// to tile: the last group's half is read until all warps have passed add_group.
 template <int kTileN, int kWarpgroup>
-OTR_DEVICE void multiply_tile(const KernelParams& p, int32_t count, uint8_t* slots, uint8_t* expanded, Barriers* barriers, RingTurn* turn,
-                              int* half, float (&total)[kTileN / 2]) {
+OTR_DEVICE void multiply_tile(const KernelParams& p, int32_t count, uint8_t* slots, uint8_t* expanded, Barriers* barriers,
+                              RingTurn* turn, int* half, float (&total)[kTileN / 2]) {
   float sums[kTileN / 2], scale[2];
   uint32_t previous = 0;
 #pragma unroll
@@ -179,7 +185,8 @@ OTR_DEVICE void sit_out_sums() {
 template <LinearEpilogue kEpilogue>
 OTR_DEVICE void store_column(const KernelParams& p, int32_t tile_m_begin, int32_t row_begin, int column, const float* d) {
   const int thread = static_cast<int>(threadIdx.x);
-  store_outputs<kEpilogue>(p.output, tile_m_begin, linear_tile_row(thread, 0), row_begin + accumulator_column(thread % 128, 4 * column), d);
+  store_outputs<kEpilogue>(p.output, tile_m_begin, linear_tile_row(thread, 0),
+                           row_begin + accumulator_column(thread % 128, 4 * column), d);
 }
 
 // Four columns of 8 tokens at a time: every block leaves its sums, and adds up and stores the columns of its rank.
@@ -199,7 +206,8 @@ OTR_DEVICE void sum_and_store(const KernelParams& p, int32_t tile_m_begin, int32
       const float4* at = exchange + i * kThreads + static_cast<int>(threadIdx.x);
       float sum[4] = {};
       for (int split = 0; split < p.splits; ++split) {
-        const float4 part = split == rank ? *at : ptx::load_remote(ptx::mapa(ptx::shared_address(at), static_cast<uint32_t>(split)));
+        const float4 part =
+            split == rank ? *at : ptx::load_remote(ptx::mapa(ptx::shared_address(at), static_cast<uint32_t>(split)));
         sum[0] = split == 0 ? part.x : sum[0] + part.x;
         sum[1] = split == 0 ? part.y : sum[1] + part.y;
         sum[2] = split == 0 ? part.z : sum[2] + part.z;
@@ -214,21 +222,23 @@ OTR_DEVICE void sum_and_store(const KernelParams& p, int32_t tile_m_begin, int32
 // ---- Kernel -----------------------------------------------------------------------------------------------------------------
 
 template <int kTileN, LinearEpilogue kEpilogue, int kWarpgroup>
-OTR_DEVICE void compute_tiles(const KernelParams& p, int32_t begin, int32_t end, uint32_t rank, uint8_t* slots, uint8_t* expanded,
-                              float4* exchange, Barriers* barriers) {
+OTR_DEVICE void compute_tiles(const KernelParams& p, int32_t begin, int32_t end, uint32_t rank, uint8_t* slots,
+                              uint8_t* expanded, float4* exchange, Barriers* barriers) {
   RingTurn turn;
   int half = 0;
   const int32_t step = static_cast<int32_t>(gridDim.x) / p.splits;
   for (int32_t tile = static_cast<int32_t>(blockIdx.x) / p.splits; tile < p.num_tiles; tile += step) {
     const int32_t tile_m_begin = tile / p.tiles_n * kW4WideBlockM, row_begin = tile % p.tiles_n * kTileN;
     float total[kTileN / 2];
-    multiply_tile<kTileN, kWarpgroup>(p, end - begin, slots, expanded + kWarpgroup * 4 * kW4WideOperandBytes, barriers, &turn, &half, total);
+    multiply_tile<kTileN, kWarpgroup>(p, end - begin, slots, expanded + kWarpgroup * 4 * kW4WideOperandBytes, barriers, &turn,
+                                      &half, total);
     if (p.splits > 1) {
       sum_and_store<kTileN, kEpilogue>(p, tile_m_begin, row_begin, static_cast<int>(rank), exchange, total);
       continue;
     }
 #pragma unroll
-    for (int column = 0; column < kTileN / 8; ++column) store_column<kEpilogue>(p, tile_m_begin, row_begin, column, total + 4 * column);
+    for (int column = 0; column < kTileN / 8; ++column)
+      store_column<kEpilogue>(p, tile_m_begin, row_begin, column, total + 4 * column);
   }
 }
 
@@ -301,8 +311,10 @@ Status linear_w4_wide_sm90(const LinearW4Params& p, cudaStream_t stream) {
                                c.num_slots,
                                c.tiles_n,
                                c.tiles()};
-  const Kernel kernel = gated ? find_kernel<LinearEpilogue::kSiluMul>(c.tile_n) : find_kernel<LinearEpilogue::kLinear>(c.tile_n);
-  return launch_clusters("linear_w4", kernel, c.num_clusters, c.splits, kW4WideThreads, c.shared_bytes, stream, false, params, x_map);
+  const Kernel kernel =
+      gated ? find_kernel<LinearEpilogue::kSiluMul>(c.tile_n) : find_kernel<LinearEpilogue::kLinear>(c.tile_n);
+  return launch_clusters("linear_w4", kernel, c.num_clusters, c.splits, kW4WideThreads, c.shared_bytes, stream, false, params,
+                         x_map);
 }
 
 }  // namespace otr

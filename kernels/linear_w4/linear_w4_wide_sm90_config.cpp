@@ -20,9 +20,9 @@ LinearW4WideSm90Config choose_linear_w4_wide_sm90(const LinearSm90Problem& p, co
 }
 
 std::string to_string(const LinearW4WideSm90Config& c) {
-  return "tile " + std::to_string(kW4WideBlockM) + " x " + std::to_string(c.tile_n) + ", " + std::to_string(c.num_slots) + " slots of " +
-         std::to_string(w4_wide_slot_bytes(c.tile_n) / 1024) + " KB, " + std::to_string(c.num_clusters) + " clusters of " +
-         std::to_string(c.splits) + " for " + std::to_string(c.tiles()) + " tiles";
+  return "tile " + std::to_string(kW4WideBlockM) + " x " + std::to_string(c.tile_n) + ", " + std::to_string(c.num_slots) +
+         " slots of " + std::to_string(w4_wide_slot_bytes(c.tile_n) / 1024) + " KB, " + std::to_string(c.num_clusters) +
+         " clusters of " + std::to_string(c.splits) + " for " + std::to_string(c.tiles()) + " tiles";
 }
 
 }  // namespace otr

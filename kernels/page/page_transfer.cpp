@@ -39,7 +39,8 @@ void page_scatter(const PageScatterParams& p, ThreadPool& pool) {
 void page_scatter_layer(const PageScatterParams& p, int32_t layer, ThreadPool& pool) {
   const int64_t elements = p.layout.page_elements(), at = layer * p.layout.layer_elements();
   pool.parallel_for(p.num_ids, [&](int i, int) {
-    move_heads(p.transfer + i * elements + at, p.pages + p.ids[i] * elements + at, p.layout.num_kv_heads, kPageTokens, p.layout.head_dim);
+    move_heads(p.transfer + i * elements + at, p.pages + p.ids[i] * elements + at, p.layout.num_kv_heads, kPageTokens,
+               p.layout.head_dim);
   });
 }
 

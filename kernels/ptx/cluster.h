@@ -13,14 +13,16 @@ OTR_DEVICE uint32_t cluster_rank() {
   return rank;
 }
 
-// The two halves of a barrier over all threads of all blocks of the cluster. Writes and arrivals before `arrive` are done and visible after
-// `wait`, at the price of a MEMBAR.ALL.GPU. cluster_arrive_relaxed: of what came before, only mbarriers behind a fence_mbarrier_init are.
+// The two halves of a barrier over all threads of all blocks of the cluster. Writes and arrivals before `arrive` are done and
+// visible after `wait`, at the price of a MEMBAR.ALL.GPU. cluster_arrive_relaxed: of what came before, only mbarriers behind a
+// fence_mbarrier_init are.
 OTR_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 OTR_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 OTR_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Programmatic dependent launch. grid_wait: the launches before are done and what they wrote is seen; at once where this one was not launched
-// early. grid_let_next: the next launch, if it is such a one, may begin as soon as there is room, up to its own grid_wait.
+// Programmatic dependent launch. grid_wait: the launches before are done and what they wrote is seen; at once where this one
+// was not launched early. grid_let_next: the next launch, if it is such a one, may begin as soon as there is room, up to its
+// own grid_wait.
 OTR_DEVICE void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 OTR_DEVICE void grid_let_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 

@@ -30,9 +30,10 @@ OTR_DEVICE void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives at the barrier of another block of the cluster; `barrier` is a shared::cluster address (mapa). Says that this thread is done with
-// memory that the other block's copies fill, and publishes nothing that it has stored: .release.cluster would, for a MEMBAR.ALL.GPU, which
-// waits for every store so far. Nobody is told when it has landed: before the other block may leave, the cluster meets (cluster_arrive).
+// Arrives at the barrier of another block of the cluster; `barrier` is a shared::cluster address (mapa). Says that this thread
+// is done with memory that the other block's copies fill, and publishes nothing that it has stored: .release.cluster would, for
+// a MEMBAR.ALL.GPU, which waits for every store so far. Nobody is told when it has landed: before the other block may leave,
+// the cluster meets (cluster_arrive).
 OTR_DEVICE void mbarrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -54,7 +55,8 @@ OTR_DEVICE bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
   return done != 0;
 }
 
-// The same for a barrier that counts the bytes of other blocks' st_async, which are visible afterwards. Costs a CCTL.IVALL: L1 forgets.
+// The same for a barrier that counts the bytes of other blocks' st_async, which are visible afterwards. Costs a CCTL.IVALL: L1
+// forgets.
 OTR_DEVICE bool mbarrier_try_wait_cluster(uint64_t* barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(

@@ -37,10 +37,10 @@ Status make_tensor_map(const void* base, const TensorBox& t, CUtensorMap* map) {
     element_strides[i] = 1;
     if (i > 0) strides[i - 1] = t.strides[i];  // the fastest stride is implied
   }
-  const CUresult result =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(t.rank), const_cast<void*>(base), dims, strides,
-             box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             t.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(t.rank),
+                                 const_cast<void*>(base), dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 t.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) return invalid_argument("tensor map: the driver refuses it, error " + std::to_string(result));
   return {};
 }

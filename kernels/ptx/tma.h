@@ -1,5 +1,6 @@
-// The copy engine: boxes of a tensor map, or bytes, from global to shared memory, counted in bytes at an mbarrier. One instruction a
-// function, each by one thread. What a box lays down where is modelled and tested in kernels/layouts/tensor_box.h.
+// The copy engine: boxes of a tensor map, or bytes, from global to shared memory, counted in bytes at an mbarrier. One
+// instruction a function, each by one thread. What a box lays down where is modelled and tested in
+// kernels/layouts/tensor_box.h.
 #pragma once
 
 #include <cuda.h>
@@ -62,7 +63,8 @@ OTR_DEVICE void tma_prefetch_2d(const CUtensorMap* map, int32_t c0, int32_t c1) 
 }
 
 OTR_DEVICE void tma_prefetch_4d(const CUtensorMap* map, int32_t c0, int32_t c1, int32_t c2, int32_t c3) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2),
+               "r"(c3)
                : "memory");
 }
 

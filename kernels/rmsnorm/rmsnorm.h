@@ -1,8 +1,8 @@
 // rmsnorm: out[r][i] = Element((x[r][i] * inv) * weight[i]),  inv = 1 / sqrt(mean(x[r]^2) + eps).
 //
 // Rows may be picked by index (the final norm runs only on rows whose logits are wanted). Reduction order: cpu-scalar sums the
-// squares in float64, ascending; vector paths in 16 float32 lanes (element i in lane i % 16, by fma), then by halves. The square
-// root and the divisions are IEEE. out is zero-filled from hidden_size up to out_stride, as linear asks of its input.
+// squares in float64, ascending; vector paths in 16 float32 lanes (element i in lane i % 16, by fma), then by halves. The
+// square root and the divisions are IEEE. out is zero-filled from hidden_size up to out_stride, as linear asks of its input.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 // The angle is float32(inv_freq[i] * position), as the reference implementations compute it; its cosine and sine come from a
 // table of the tick's rows (rope_table), shared by all layers. Rounded once, to Element, when stored.
 //
-// A non-finite k or v would reach other rows through 0 * Inf in attention, so it is stored as 0 and raises the row's fault flag;
-// a faulted row that is accepted fails its request, and only that.
+// A non-finite k or v would reach other rows through 0 * Inf in attention, so it is stored as 0 and raises the row's fault
+// flag; a faulted row that is accepted fails its request, and only that.
 //
 // Reduction order (the per-head norm): cpu-scalar float64 ascending; vector paths 16 float32 lanes, then by halves.
 #pragma once
@@ -36,17 +36,17 @@ void rope_table(const RopeTableParams& params, ThreadPool& pool);
 struct RopeAppendParams {
   const RowBatch* rows;
   int32_t layer;
-  int32_t num_heads;     // query heads
-  KvLayout layout;       // num_kv_heads, head_dim, pages
-  const float* qkv;      // [num_rows][(num_heads + 2 * num_kv_heads) * head_dim]
-  const float* q_norm;   // [head_dim], may be null
-  const float* k_norm;   // [head_dim], may be null
+  int32_t num_heads;    // query heads
+  KvLayout layout;      // num_kv_heads, head_dim, pages
+  const float* qkv;     // [num_rows][(num_heads + 2 * num_kv_heads) * head_dim]
+  const float* q_norm;  // [head_dim], may be null
+  const float* k_norm;  // [head_dim], may be null
   float norm_eps;
-  const float* cos;      // [num_rows][head_dim / 2]
-  const float* sin;      // [num_rows][head_dim / 2]
-  Element* q;            // [num_rows][num_heads][head_dim]
-  Element* pages;        // [num_pages][page_elements]
-  uint8_t* fault;        // [num_rows], set to 1 where a k or v is not finite
+  const float* cos;  // [num_rows][head_dim / 2]
+  const float* sin;  // [num_rows][head_dim / 2]
+  Element* q;        // [num_rows][num_heads][head_dim]
+  Element* pages;    // [num_pages][page_elements]
+  uint8_t* fault;    // [num_rows], set to 1 where a k or v is not finite
 };
 
 // Rows with copies (RowBatch::copies) are copied once all rows are written.

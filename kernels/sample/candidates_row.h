@@ -1,7 +1,8 @@
 // The phases of one drafter's draw, the same on every CPU path (sample.h, candidates). Ops as in sample_row.h.
 //
-// A noise's logarithms and a share's exponential are most of a draw's work, and nearly all tokens need none of them: what is neither among
-// the m best nor within `reach` of the best one is left out. All of these together have one part in kLeftOut of the sum at most.
+// A noise's logarithms and a share's exponential are most of a draw's work, and nearly all tokens need none of them: what is
+// neither among the m best nor within `reach` of the best one is left out. All of these together have one part in kLeftOut of
+// the sum at most.
 #pragma once
 
 #include "kernels/sample/sample_row.h"
@@ -19,7 +20,9 @@ struct CandidateBound {
   float best[kMaxCandidates];  // [m] shown so far, falling
 };
 
-OTR_INLINE float candidate_bound_least(const CandidateBound& b) { return b.of_best < b.top - b.reach ? b.of_best : b.top - b.reach; }
+OTR_INLINE float candidate_bound_least(const CandidateBound& b) {
+  return b.of_best < b.top - b.reach ? b.of_best : b.top - b.reach;
+}
 
 // Every token once.
 OTR_INLINE void candidate_bound_show(CandidateBound* b, float score) {
@@ -49,8 +52,8 @@ OTR_INLINE void candidates_show(int32_t token, float score, int m, Candidates* b
 }
 
 // A bound from below of the best m scores and of the best one: those of the first tokens of maximal logit in the m best blocks.
-OTR_INLINE CandidateBound candidates_bound(const SampleDraw& d, bool noisy, const float* x, const float* maxima, int32_t n, float reach,
-                                           int m) {
+OTR_INLINE CandidateBound candidates_bound(const SampleDraw& d, bool noisy, const float* x, const float* maxima, int32_t n,
+                                           float reach, int m) {
   constexpr float kNone = -__builtin_inff();
   const int32_t blocks = (n + kSampleMaxBlock - 1) / kSampleMaxBlock;
   CandidateBound bound{.of_best = kNone, .top = kNone, .reach = reach, .m = m, .best = {}};

@@ -1,5 +1,5 @@
-// The noise's words of 64 neighbouring tokens at once, for sample_vec.h: their 16 Philox counters run through the lanes of one vector,
-// and a transpose in groups of four brings the words into token order. U is an integer type of kernels/simd.
+// The noise's words of 64 neighbouring tokens at once, for sample_vec.h: their 16 Philox counters run through the lanes of one
+// vector, and a transpose in groups of four brings the words into token order. U is an integer type of kernels/simd.
 //
 // A round of Philox is a product, a shift and an exclusive or, each waiting for the one before. Where nothing but the question
 // remains whether any word is great enough, two blocks run through it together: 53 µs for 151,936 tokens instead of 59 (Zen 4,
@@ -17,9 +17,13 @@ struct NoisePair {
   W a, b;
 };
 template <typename W>
-OTR_INLINE NoisePair<W> operator^(NoisePair<W> x, NoisePair<W> y) { return {x.a ^ y.a, x.b ^ y.b}; }
+OTR_INLINE NoisePair<W> operator^(NoisePair<W> x, NoisePair<W> y) {
+  return {x.a ^ y.a, x.b ^ y.b};
+}
 template <typename W>
-OTR_INLINE NoisePair<W> broadcast(NoisePair<W> x, uint32_t value) { return {broadcast(x.a, value), broadcast(x.b, value)}; }
+OTR_INLINE NoisePair<W> broadcast(NoisePair<W> x, uint32_t value) {
+  return {broadcast(x.a, value), broadcast(x.b, value)};
+}
 template <typename W>
 OTR_INLINE NoisePair<W> multiply_wide(NoisePair<W> x, uint32_t y, NoisePair<W>* low) {
   return {multiply_wide(x.a, y, &low->a), multiply_wide(x.b, y, &low->b)};
@@ -27,7 +31,8 @@ OTR_INLINE NoisePair<W> multiply_wide(NoisePair<W> x, uint32_t y, NoisePair<W>* 
 
 template <typename U>
 struct VecNoiseWords {
-  // Lane 4 g + r works on quad 4 r + g of a block, so that transpose_fours leaves word vector r with the tokens 16 r … 16 r + 15.
+  // Lane 4 g + r works on quad 4 r + g of a block, so that transpose_fours leaves word vector r with the tokens 16 r … 16 r
+  // + 15.
   alignas(64) static constexpr uint32_t kQuadOfLane[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   using Wide = decltype(widen(U()));
   OTR_INLINE Wide block_quads(int32_t v) {

@@ -61,7 +61,8 @@ struct SampleParams {
   SampleResult* results;    // [num_draws]
   float* scaled;            // workspace [num_threads][sample_workspace_stride(vocab_size)]
   int32_t* order;           // workspace [num_threads][sample_workspace_stride(vocab_size)]
-  void* scratch = nullptr;  // on a device: workspace, DeviceLayouts::sample_scratch_bytes; `scaled` and `order` have num_draws rows there
+  void* scratch =
+      nullptr;  // on a device: workspace, DeviceLayouts::sample_scratch_bytes; `scaled` and `order` have num_draws rows there
 };
 
 // Half of it holds a row's logits or ids; behind them lie the maxima of blocks of kSampleMaxBlock tokens, or ids to be sorted.
@@ -83,8 +84,8 @@ void sample_avx512(const SampleParams& params, ThreadPool& pool);
 //
 // the probability that v is the target's choice; beta is fitted by whoever drafts. The first candidate is what `sample` draws.
 // `without_noise`: s_v = logit_v / T alone, so that pi_v is the drafter's own q_v at beta 1.
-// Sums run in the path's own order, and over the path's own choice of tokens: what it leaves out has one part in 10,000 of all pi at most.
-// Candidates decide no result.
+// Sums run in the path's own order, and over the path's own choice of tokens: what it leaves out has one part in 10,000 of all
+// pi at most. Candidates decide no result.
 inline constexpr int kMaxCandidates = 16;
 
 struct CandidateDraw {
@@ -115,8 +116,8 @@ struct CandidateParams {
   void* scratch = nullptr;     // likewise
 };
 
-// take_tokens, on a device alone: a drafted chain goes on there. token_ids[row] = the first candidate of drawn[from[row]], or token 0 where it has
-// none, which whoever reads `drawn` later sees too.
+// take_tokens, on a device alone: a drafted chain goes on there. token_ids[row] = the first candidate of drawn[from[row]], or
+// token 0 where it has none, which whoever reads `drawn` later sees too.
 struct TakeTokensParams {
   int32_t num_rows;
   const int32_t* from;      // [num_rows], indices of `drawn`

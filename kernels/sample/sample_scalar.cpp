@@ -64,8 +64,8 @@ struct ScalarOps {
     return count;
   }
 
-  static int32_t collect_with_noise(const SampleDraw& d, const float* x, CandidateBound bound, const float*, int32_t n, float* scores,
-                                    int32_t* ids) {
+  static int32_t collect_with_noise(const SampleDraw& d, const float* x, CandidateBound bound, const float*, int32_t n,
+                                    float* scores, int32_t* ids) {
     int32_t count = 0;
     for (int32_t v = 0; v < n; v += 4) {
       const PhiloxBlock words = noise_words(d.noise, static_cast<uint32_t>(v) / 4, static_cast<uint32_t>(d.position));

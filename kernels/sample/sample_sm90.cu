@@ -61,8 +61,7 @@ OTR_DEVICE void draw_among(const SampleDraw& d, const float* x, float max, int32
     const int32_t v = order[i];
     if (d.forced_token < 0)
       best = better(best, ScoredToken{x[v] + gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position)), v});
-    else if (v == d.forced_token)
-      best = ScoredToken{0.0f, v};
+    else if (v == d.forced_token) best = ScoredToken{0.0f, v};
   }
   best = block_reduce<kFinishThreads>(best, shared->bests, better);
   const bool found = best.id != kNoToken;

@@ -1,10 +1,10 @@
-// The vector form of sample's passes over the vocabulary, bit-equal to sample_scalar.cpp; of candidates the m best are. V is a float type of
-// kernels/simd.
+// The vector form of sample's passes over the vocabulary, bit-equal to sample_scalar.cpp; of candidates the m best are. V is a
+// float type of kernels/simd.
 //
-// Noise: token ids are taken in blocks of 64 (noise_words_vec.h). The rest is avoided, exactly (least_word of base/noise.h): with
-// `floor` the best score seen so far, first that of a token of maximal logit, and the maximum of a token's block of 256, a word
-// that is too small for the greatest logit of its block cannot win. Where no word could, none is drawn; where none of 128, 64 or
-// 16 is great enough, neither logits are read nor logarithms taken.
+// Noise: token ids are taken in blocks of 64 (noise_words_vec.h). The rest is avoided, exactly (least_word of base/noise.h):
+// with `floor` the best score seen so far, first that of a token of maximal logit, and the maximum of a token's block of 256, a
+// word that is too small for the greatest logit of its block cannot win. Where no word could, none is drawn; where none of 128,
+// 64 or 16 is great enough, neither logits are read nor logarithms taken.
 #pragma once
 
 #include "kernels/sample/candidates_row.h"
@@ -142,8 +142,8 @@ struct VecSampleOps {
     return count;
   }
 
-  OTR_INLINE int32_t collect_with_noise(const SampleDraw& d, const float* x, CandidateBound bound, const float* maxima, int32_t n, float* scores,
-                                        int32_t* ids) {
+  OTR_INLINE int32_t collect_with_noise(const SampleDraw& d, const float* x, CandidateBound bound, const float* maxima,
+                                        int32_t n, float* scores, int32_t* ids) {
     const PhiloxKeys keys = noise_keys(d.noise);
     const U lane_index = U::load(kLaneIndex);
     uint32_t* const out = reinterpret_cast<uint32_t*>(ids);

@@ -23,9 +23,9 @@ inline void check_status(const Status& status) {
   std::exit(1);
 }
 
-// `size` elements, filled with the byte 0x7f: a large float, a NaN of bf16, and no sensible index. What the constructors and poison() write is
-// there when they return, for streams of every kind: cudaMemset does not wait, cudaMemcpy may return before its last piece has arrived, and a
-// non-blocking stream waits for neither.
+// `size` elements, filled with the byte 0x7f: a large float, a NaN of bf16, and no sensible index. What the constructors and
+// poison() write is there when they return, for streams of every kind: cudaMemset does not wait, cudaMemcpy may return before
+// its last piece has arrived, and a non-blocking stream waits for neither.
 template <typename T>
 class DeviceBuffer {
  public:

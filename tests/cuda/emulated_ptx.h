@@ -84,7 +84,8 @@ inline void mbarrier_wait_cluster(uint64_t* b, uint32_t parity) {
                        shared_address(b));
 }
 inline void mbarrier_wait(uint64_t* b, uint32_t parity) {
-  if (barrier_facts().stored_to.contains(mbarrier_name(b))) emulator::fail("a wait that does not see what other blocks have stored");
+  if (barrier_facts().stored_to.contains(mbarrier_name(b)))
+    emulator::fail("a wait that does not see what other blocks have stored");
   mbarrier_wait_cluster(b, parity);
 }
 
@@ -150,7 +151,8 @@ inline void tma_load(void* shared, const CUtensorMap* map, std::vector<int64_t> 
   EmulatedMap tensor;
   std::memcpy(static_cast<void*>(&tensor), map, sizeof tensor);
   const uint32_t to = shared_address(shared), full = shared_address(barrier);
-  if (to % (tensor.box.swizzled ? 1024 : 128) != 0) emulator::fail("a box at an address that is no multiple of 1,024 (unswizzled: 128)");
+  if (to % (tensor.box.swizzled ? 1024 : 128) != 0)
+    emulator::fail("a box at an address that is no multiple of 1,024 (unswizzled: 128)");
   for (uint32_t rank = 0; rank < 8; ++rank) {
     if ((mask >> rank & 1) != 0) fenced_mbarrier(full | rank << 20);
   }
@@ -194,7 +196,8 @@ inline void tma_load_2d_multicast(void* shared, const CUtensorMap* map, int32_t 
   tma_load(shared, map, {c0, c1}, barrier, mask);
 }
 
-// ---- mma, from the places that the instruction set gives the registers of a warp -------------------------------------------------
+// ---- mma, from the places that the instruction set gives the registers of a warp
+// -------------------------------------------------
 
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};

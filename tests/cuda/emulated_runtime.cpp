@@ -1,5 +1,5 @@
-// The CUDA runtime's calls that the backend and its tests make, on host memory, which only kernels and copies can touch: a device's pointer
-// that the host reads through ends the program.
+// The CUDA runtime's calls that the backend and its tests make, on host memory, which only kernels and copies can touch: a
+// device's pointer that the host reads through ends the program.
 #include "tests/cuda/emulated_runtime.h"
 
 #include <cuda.h>
@@ -53,7 +53,8 @@ bool inside(const std::map<uintptr_t, size_t>& blocks, const void* p) {
 
 size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-// The device's memory can be touched while one of these lives: by kernels and copies, not by whoever holds a pointer on the host.
+// The device's memory can be touched while one of these lives: by kernels and copies, not by whoever holds a pointer on the
+// host.
 class DeviceAccess {
  public:
   DeviceAccess() {
@@ -85,7 +86,9 @@ void drain(cudaStream_t stream) {
 
 // ---- Memory that comes and goes at an address: the driver's functions, found by name ----
 
-CUresult emulated_granularity(size_t* unit, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) { return *unit = kUnit, CUDA_SUCCESS; }
+CUresult emulated_granularity(size_t* unit, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  return *unit = kUnit, CUDA_SUCCESS;
+}
 
 CUresult emulated_reserve(CUdeviceptr* at, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
   const std::lock_guard lock(mutex);
@@ -97,7 +100,8 @@ CUresult emulated_reserve(CUdeviceptr* at, size_t bytes, size_t, CUdeviceptr, un
 
 CUresult emulated_unreserve(CUdeviceptr at, size_t bytes) {
   const std::lock_guard lock(mutex);
-  if (on_device.contains(at) || reserved.erase(at) == 0) otr::emulator::fail("addresses with memory, or never reserved, are freed");
+  if (on_device.contains(at) || reserved.erase(at) == 0)
+    otr::emulator::fail("addresses with memory, or never reserved, are freed");
   munmap(reinterpret_cast<void*>(at), bytes);
   return CUDA_SUCCESS;
 }
@@ -118,7 +122,8 @@ CUresult emulated_release(CUmemGenericAllocationHandle handle) {
 CUresult emulated_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
   const std::lock_guard lock(mutex);
   const auto found = reserved.find(at);
-  if (found == reserved.end() || found->second != bytes || handle != bytes || on_device.contains(at)) otr::emulator::fail("a mapping that does not fit");
+  if (found == reserved.end() || found->second != bytes || handle != bytes || on_device.contains(at))
+    otr::emulator::fail("a mapping that does not fit");
   void* data = reinterpret_cast<void*>(at);
   if (mprotect(data, bytes, PROT_READ | PROT_WRITE) != 0) otr::emulator::fail("mprotect");
   std::memset(data, 0x7f, bytes);
@@ -174,23 +179,12 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = 5;
-      break;  // few, so that blocks take several tiles
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 232448;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = 233472;
-      break;
-    default:
-      return cudaErrorInvalidValue;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrMultiProcessorCount: *value = 5; break;  // few, so that blocks take several tiles
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 232448; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 233472; break;
+    default: return cudaErrorInvalidValue;
   }
   return cudaSuccess;
 }
@@ -237,7 +231,9 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
   const std::lock_guard lock(mutex);
-  attributes->type = inside(on_device, p) ? cudaMemoryTypeDevice : inside(pinned, p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  attributes->type = inside(on_device, p) ? cudaMemoryTypeDevice
+                     : inside(pinned, p)  ? cudaMemoryTypeHost
+                                          : cudaMemoryTypeUnregistered;
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) {

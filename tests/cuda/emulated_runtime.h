@@ -9,11 +9,12 @@
 
 namespace otr::emulator {
 
-// `work` runs at once on the default stream; else when its stream is asked, or whenever the capture that is under way is launched.
+// `work` runs at once on the default stream; else when its stream is asked, or whenever the capture that is under way is
+// launched.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace otr::emulator
 
-// A library's work is on the stream: +1; it is done: -1. The stream is not ready meanwhile. On the default stream (null): whatever waits for
-// that one, as cudaMemcpy does, ends the program, for here nobody would wake it.
+// A library's work is on the stream: +1; it is done: -1. The stream is not ready meanwhile. On the default stream (null):
+// whatever waits for that one, as cudaMemcpy does, ends the program, for here nobody would wake it.
 extern "C" void emulated_hold(cudaStream_t stream, int change);

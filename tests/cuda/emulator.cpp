@@ -183,7 +183,8 @@ void fail(const char* what) {
 const Place& place() { return running->place; }
 unsigned threads_of_block() { return running->place.block_size.x; }
 
-void launch(dim3 grid, dim3 block, unsigned cluster_size, size_t shared_bytes, const std::function<void()>& kernel, cudaStream_t stream) {
+void launch(dim3 grid, dim3 block, unsigned cluster_size, size_t shared_bytes, const std::function<void()>& kernel,
+            cudaStream_t stream) {
   if (shared_bytes + 1024 > kSharedWindow) fail("too much shared memory");
   if (cluster_size == 0 || cluster_size > 8 || grid.x % cluster_size != 0) fail("a grid that is no multiple of its clusters");
   if (grid.x == 0 || grid.y == 0) fail("an empty grid");
@@ -237,7 +238,8 @@ void exchange_all(const uint32_t (&values)[6], uint32_t (&all)[32][6]) {
   Warp* warp = &running->block->warps[running->place.thread.x / 32];
   const uint64_t generation = warp->meeting.generation;
   std::memcpy(warp->wide[generation % 2][lane()], values, sizeof values);
-  if (meet(&warp->meeting, 32)) wait_until([warp, generation] { return warp->meeting.generation != generation; }, "warp", lane());
+  if (meet(&warp->meeting, 32))
+    wait_until([warp, generation] { return warp->meeting.generation != generation; }, "warp", lane());
   std::memcpy(all, warp->wide[generation % 2], sizeof all);
 }
 

@@ -4,14 +4,16 @@
 // that order says. A launch in which nothing can go on, an arrival too many or a byte outside shared memory ends the program
 // with a message.
 //
-// Work of the default stream runs at once; that of another one waits until the stream is asked whether it is done, as late as it may, so
-// that host memory which is changed too early is seen. A capture keeps launches with their arguments. There are two devices, which share
-// their memory of 1 GiB that the host cannot touch, and a launch is checked to be on the device of its stream.
+// Work of the default stream runs at once; that of another one waits until the stream is asked whether it is done, as late as
+// it may, so that host memory which is changed too early is seen. A capture keeps launches with their arguments. There are two
+// devices, which share their memory of 1 GiB that the host cannot touch, and a launch is checked to be on the device of its
+// stream.
 //
-// Not emulated: time, the rounding inside a wgmma (16 products are added one after the other in float32), and memory ordering but for these
-// rules of mbarriers between blocks: one must be fenced before others, or the copy engine, use it; arrivals there come in late, unless a
-// releasing meeting of the cluster waits for them; and whoever waits for other blocks' stores must do so with the cluster's scope. On the host:
-// a thread may not launch in a non-blocking stream while a cudaMemset or cudaMemcpy of its own may still be under way.
+// Not emulated: time, the rounding inside a wgmma (16 products are added one after the other in float32), and memory ordering
+// but for these rules of mbarriers between blocks: one must be fenced before others, or the copy engine, use it; arrivals there
+// come in late, unless a releasing meeting of the cluster waits for them; and whoever waits for other blocks' stores must do so
+// with the cluster's scope. On the host: a thread may not launch in a non-blocking stream while a cudaMemset or cudaMemcpy of
+// its own may still be under way.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -49,7 +51,8 @@ struct Place {
 const Place& place();
 
 // Runs `body` as every thread of the grid; `cluster` blocks, neighbours along x, at a time.
-void launch(dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes, const std::function<void()>& body, cudaStream_t stream = nullptr);
+void launch(dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes, const std::function<void()>& body,
+            cudaStream_t stream = nullptr);
 
 constexpr uint32_t kSharedWindow = 1u << 18;  // what an operand descriptor can address
 uint8_t* dynamic_shared();                    // of this block
@@ -117,8 +120,8 @@ inline int min(int a, int b) { return a < b ? a : b; }
 template <typename... Params, typename... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), const Args&... args) {
   const unsigned cluster = config->numAttrs > 0 ? config->attrs[0].val.clusterDim.x : 1;
-  otr::emulator::launch(config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, [=] { kernel(args...); },
-                        config->stream);
+  otr::emulator::launch(
+      config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, [=] { kernel(args...); }, config->stream);
   return cudaSuccess;
 }
 template <typename... Params>

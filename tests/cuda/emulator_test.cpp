@@ -48,7 +48,8 @@ TEST(EmulatorDeathTest, AnAddressOutsideSharedMemory) {
 
 // Two blocks, thread 0 of each: what a block may do with the other's barrier.
 void launch_pair(const std::function<void(uint32_t remote)>& kernel) {
-  emulator::launch(dim3(2), dim3(1), 2, 4096, [kernel] { kernel(ptx::mapa(ptx::shared_address(first_barrier()), 1 - ptx::cluster_rank())); });
+  emulator::launch(dim3(2), dim3(1), 2, 4096,
+                   [kernel] { kernel(ptx::mapa(ptx::shared_address(first_barrier()), 1 - ptx::cluster_rank())); });
 }
 
 TEST(EmulatorDeathTest, ABarrierOfAnotherBlockThatNoFenceHasMadeVisible) {

@@ -1,5 +1,5 @@
-// The engine on cuda-sm90a: what a request gives is a function of the request, whatever it is batched with, drafted by or captured in.
-// Through the C ABI; on the emulated device these are the kernels' own text, CUDA graphs and all copies included.
+// The engine on cuda-sm90a: what a request gives is a function of the request, whatever it is batched with, drafted by or
+// captured in. Through the C ABI; on the emulated device these are the kernels' own text, CUDA graphs and all copies included.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -19,8 +19,8 @@
 namespace otr {
 namespace {
 
-// By how much the memory that is free may differ from what was given and taken: an emulated device counts bytes, CUDA keeps pieces of its own
-// and hands them out later.
+// By how much the memory that is free may differ from what was given and taken: an emulated device counts bytes, CUDA keeps
+// pieces of its own and hands them out later.
 #if defined(OUTRIDER_TEST_EMULATED)
 constexpr size_t kAround = 0;
 #else
@@ -43,7 +43,8 @@ struct Trial {
 class EngineSm90 : public testing::Test {
  protected:
   void SetUp() override {
-    if (const Result<std::shared_ptr<CudaDevice>> device = CudaDevice::open(0); !device.ok()) GTEST_SKIP() << device.status().message();
+    if (const Result<std::shared_ptr<CudaDevice>> device = CudaDevice::open(0); !device.ok())
+      GTEST_SKIP() << device.status().message();
   }
   otr_engine* create(const Trial& s) {
     otr_engine_options options;
@@ -58,7 +59,8 @@ class EngineSm90 : public testing::Test {
     options.num_draft_workers = s.num_draft_workers;
     options.keep_checkpoints = s.keep_checkpoints;
     options.kv_bytes = model_.kv_bytes(s.num_pages * s.num_workers);
-    const std::string drafter = s.drafter != nullptr ? std::string("other=") + (s.drafter_in_4_bits ? "w4:" : "model:") + s.drafter->path() : "";
+    const std::string drafter =
+        s.drafter != nullptr ? std::string("other=") + (s.drafter_in_4_bits ? "w4:" : "model:") + s.drafter->path() : "";
     const char* const drafters[] = {drafter.c_str()};
     options.drafters = drafters;
     options.num_drafters = s.drafter != nullptr ? 1 : 0;
@@ -126,7 +128,8 @@ class EngineSm90 : public testing::Test {
     return requests;
   }
 
-  const TinyModel model_{{.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
+  const TinyModel model_{
+      {.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
   const std::vector<Request> requests_ = make_requests();
   const TinyModel* options_model_ = &model_;  // what create() loads
   otr_status status_ = OTR_OK;
@@ -166,13 +169,15 @@ TEST_F(EngineSm90, DraftersChangeNothing) {
   EXPECT_EQ(difference(expected, run({.policy = "fixed:other:2", .drafter = &other, .drafter_in_4_bits = true})), "");
 }
 
-// A chain's levels feed each other on the device: the host waits once for all of them, and once for the target. Trees, and samples with
-// penalties that see what was drafted, wait level by level.
+// A chain's levels feed each other on the device: the host waits once for all of them, and once for the target. Trees, and
+// samples with penalties that see what was drafted, wait level by level.
 TEST_F(EngineSm90, TheHostWaitsOnceForAChain) {
   const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
   const auto waits_per_tick = [&](const char* policy, float penalty) {
     std::vector<Request> requests(2, Request({5, 6, 7}));
-    for (Request& r : requests) r.stream = static_cast<uint64_t>(&r - requests.data()), r.sampling.max_new_tokens = 13, r.sampling.ignore_eos = 1, r.sampling.repetition_penalty = penalty;
+    for (Request& r : requests)
+      r.stream = static_cast<uint64_t>(&r - requests.data()), r.sampling.max_new_tokens = 13, r.sampling.ignore_eos = 1,
+      r.sampling.repetition_penalty = penalty;
     const TestEngine engine(create({.policy = policy, .drafter = &other}));
     EXPECT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
     const double before = engine.stats()["gpu"]["host_waits"];
@@ -203,7 +208,8 @@ TEST_F(EngineSm90, WorkersOnTwoDevicesChangeNothing) {
   EXPECT_EQ(difference(expected, run({.policy = "fixed:self:2", .device = "cuda:0,1"})), "");
   EXPECT_EQ(difference(expected, run({.device = "cuda:1,0", .num_workers = 3})), "");
   const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
-  const Trial decoupled{.policy = "fixed:other:2:decoupled", .device = "cuda:0,1", .num_workers = 2, .drafter = &other, .num_draft_workers = 1};
+  const Trial decoupled{
+      .policy = "fixed:other:2:decoupled", .device = "cuda:0,1", .num_workers = 2, .drafter = &other, .num_draft_workers = 1};
   EXPECT_EQ(difference(expected, run(decoupled)), "");
 }
 
@@ -211,7 +217,8 @@ TEST_F(EngineSm90, AScoreHasTheBitsOfItsRollout) {
   const TestEngine engine(create({.prefill_chunk = 33}));
   ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
   const Outputs rolled = engine.run(requests_);
-  for (const auto& [key, output] : rolled) engine.score(requests_[key.first].prompt, output.tokens, nullptr, 10 * key.first + key.second);
+  for (const auto& [key, output] : rolled)
+    engine.score(requests_[key.first].prompt, output.tokens, nullptr, 10 * key.first + key.second);
   for (const auto& [key, scored] : engine.collect()) {
     EXPECT_EQ(scored.raw_logprobs, rolled.at({key.first / 10, key.first % 10}).raw_logprobs) << key.first;
   }
@@ -236,10 +243,15 @@ TEST_F(EngineSm90, ANaNFailsItsOwnRequest) {
   EXPECT_EQ(outputs.at({2, 0}).tokens, outputs.at({0, 0}).tokens);
 }
 
-// New weights, from the host's memory and from the device's, are those that an engine is created with, in every layout that a tensor
-// can have: stacked, gates and ups, vectors, and the model in 4 bits made again.
+// New weights, from the host's memory and from the device's, are those that an engine is created with, in every layout that a
+// tensor can have: stacked, gates and ups, vectors, and the model in 4 bits made again.
 TEST_F(EngineSm90, WeightsThatArePutAreThoseOfTheCheckpoint) {
-  const TinyModel next({.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512, .seed = 9});
+  const TinyModel next({.hidden_size = 64,
+                        .intermediate_size = 72,
+                        .num_heads = 4,
+                        .num_kv_heads = 2,
+                        .max_position_embeddings = 512,
+                        .seed = 9});
   const Trial trial{.policy = "fixed:self:2"};
   options_model_ = &next;
   const Outputs expected = run(trial);
@@ -251,8 +263,8 @@ TEST_F(EngineSm90, WeightsThatArePutAreThoseOfTheCheckpoint) {
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
-// What sleeps gives its memory to the device: nearly all of weights and pages, and the captured programs. What wakes has the bits of before,
-// at the same addresses.
+// What sleeps gives its memory to the device: nearly all of weights and pages, and the captured programs. What wakes has the
+// bits of before, at the same addresses.
 TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
   const TinyModel other({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2});
   const TestEngine engine(create({.policy = "fixed:other+self:2", .num_pages = 256, .drafter = &other}));
@@ -264,12 +276,14 @@ TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
   EXPECT_EQ(engine.stats()["gpu"]["captures"], 0);
   const size_t without_pages = free_memory();
   const nlohmann::json stats = engine.stats();
-  const size_t transfer = stats["kv_pages_total"].get<size_t>() * stats["kv_page_bytes"].get<size_t>();  // room to move all of them: less than 16 MiB
+  const size_t transfer = stats["kv_pages_total"].get<size_t>() *
+                          stats["kv_page_bytes"].get<size_t>();  // room to move all of them: less than 16 MiB
   EXPECT_GE(without_pages + kAround, before + pages + transfer);
   uint64_t group;
   EXPECT_EQ(engine.try_submit(requests_[0], 0, &group), OTR_BUSY);
   ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_ALL), OTR_OK) << otr_last_error(engine.get());
-  EXPECT_GT(free_memory() + kAround, without_pages + engine.stats()["weight_bytes"].get<size_t>() / 2);  // blocks of less than a unit stay
+  EXPECT_GT(free_memory() + kAround,
+            without_pages + engine.stats()["weight_bytes"].get<size_t>() / 2);  // blocks of less than a unit stay
   {
     const std::vector<void*> trainer = take_all();  // who has the memory now
     ASSERT_FALSE(trainer.empty());
@@ -285,8 +299,8 @@ TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
-// Pages before weights, weights that only wake in the middle, and one of the two asleep or awake already: each order gives the same bits, and
-// nothing runs before both are there.
+// Pages before weights, weights that only wake in the middle, and one of the two asleep or awake already: each order gives the
+// same bits, and nothing runs before both are there.
 TEST_F(EngineSm90, SleepsAndWakesComeInAnyOrder) {
   const TestEngine engine(create({.policy = "fixed:self:2"}));
   ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
@@ -296,7 +310,11 @@ TEST_F(EngineSm90, SleepsAndWakesComeInAnyOrder) {
   const size_t before = free_memory();
   constexpr otr_memory kKv = OTR_MEMORY_KV, kWeights = OTR_MEMORY_WEIGHTS, kAll = OTR_MEMORY_ALL;
   const std::vector<std::pair<std::vector<otr_memory>, std::vector<otr_memory>>> orders = {
-      {{kAll}, {kKv, kWeights}}, {{kWeights, kKv}, {kKv, kKv, kWeights}}, {{kKv, kAll}, {kWeights, kWeights, kAll}}, {{kWeights}, {kAll}}, {{kKv}, {kWeights, kKv}}};
+      {{kAll}, {kKv, kWeights}},
+      {{kWeights, kKv}, {kKv, kKv, kWeights}},
+      {{kKv, kAll}, {kWeights, kWeights, kAll}},
+      {{kWeights}, {kAll}},
+      {{kKv}, {kWeights, kKv}}};
   for (const auto& [sleeps, wakes] : orders) {
     const bool weights = sleeps != std::vector{kKv};
     for (const otr_memory what : sleeps) ASSERT_EQ(otr_sleep(engine.get(), what), OTR_OK) << otr_last_error(engine.get());
@@ -315,8 +333,9 @@ TEST_F(EngineSm90, SleepsAndWakesComeInAnyOrder) {
 
 // ---- That the comparison finds kernels which are not row-invariant ---------------------------------------------------------
 
-// The same product with other splits where rows are few, as engines do that choose by rows. Of a wider model: what is added up before an
-// activation is rounded to bf16 seldom shows, but the logits are float32, and theirs must be a contraction that can be split.
+// The same product with other splits where rows are few, as engines do that choose by rows. Of a wider model: what is added up
+// before an activation is rounded to bf16 seldom shows, but the logits are float32, and theirs must be a contraction that can
+// be split.
 void linear_by_rows(const LinearParams& p, const LaunchContext& on) {
   if (p.gated != nullptr || p.num_rows > 1 || p.weight.in_features <= 64) return cuda_kernels().linear(p, on);
   CudaDevice& device = static_cast<CudaDevice&>(*on.accelerator);
@@ -332,7 +351,10 @@ TEST_F(EngineSm90, KernelsThatDependOnTheNumberOfRowsAreFound) {
   changed.linear = linear_by_rows;
   const auto run_with = [&](const KernelTable& kernels, int32_t max_batch) {
     EngineOptions o;
-    o.device = {.isa = kCudaPath, .kernels = &kernels, .num_threads = 1, .target = {.path = wide.path(), .kv_bytes = wide.kv_bytes(24), .bucket = {}}};
+    o.device = {.isa = kCudaPath,
+                .kernels = &kernels,
+                .num_threads = 1,
+                .target = {.path = wide.path(), .kv_bytes = wide.kv_bytes(24), .bucket = {}}};
     o.gpus = {0};
     o.policy = "off";
     o.max_batch = max_batch;
@@ -380,7 +402,8 @@ TEST_F(EngineSm90, PagesGoFromOneEngineToAnother) {
     expected = engine.run(requests);
     EXPECT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), nullptr, 0, &size, &covered), OTR_INVALID_ARGUMENT);
     bytes.resize(size);
-    ASSERT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), bytes.data(), size, &size, &covered), OTR_OK) << otr_last_error(engine.get());
+    ASSERT_EQ(otr_kv_export(engine.get(), tokens.data(), tokens.size(), bytes.data(), size, &size, &covered), OTR_OK)
+        << otr_last_error(engine.get());
     EXPECT_EQ(covered, 64u);
   }
   const TestEngine engine(create({}));
@@ -389,10 +412,16 @@ TEST_F(EngineSm90, PagesGoFromOneEngineToAnother) {
   EXPECT_EQ(difference(expected, engine.run(requests)), "");
   EXPECT_EQ(engine.stats()["prefix_hit_tokens"], 64);
 
-  const TinyModel next({.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512, .seed = 9});
+  const TinyModel next({.hidden_size = 64,
+                        .intermediate_size = 72,
+                        .num_heads = 4,
+                        .num_kv_heads = 2,
+                        .max_position_embeddings = 512,
+                        .seed = 9});
   options_model_ = &next;
   const TestEngine other(create({}));
-  EXPECT_EQ(otr_kv_import(other.get(), bytes.data(), bytes.size(), &covered), OTR_UNSUPPORTED);  // the digest is of the weights' bits
+  EXPECT_EQ(otr_kv_import(other.get(), bytes.data(), bytes.size(), &covered),
+            OTR_UNSUPPORTED);  // the digest is of the weights' bits
 }
 
 // What an engine owes goes on in another one.
@@ -431,7 +460,8 @@ TEST_F(EngineSm90, PagesFollowTheirSequenceToAnotherDevice) {
   }
   for (const RebuildMode mode : {RebuildMode::kTransfer, RebuildMode::kBothEnds, RebuildMode::kRecompute}) {
     EngineOptions o;
-    o.device = {.isa = kCudaPath, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(48), .bucket = {}}};
+    o.device = {
+        .isa = kCudaPath, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(48), .bucket = {}}};
     o.gpus = {0, 1};
     o.num_workers = 2;
     o.policy = "fixed:self:2";

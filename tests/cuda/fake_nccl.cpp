@@ -1,10 +1,12 @@
-// The functions of NCCL that the engine uses, between processes whose devices are emulated: over sockets of this machine. Like NCCL's, its
-// calls do not wait, what they ask for is done on a stream, an end that dies is an error of the others, and an id serves once.
+// The functions of NCCL that the engine uses, between processes whose devices are emulated: over sockets of this machine. Like
+// NCCL's, its calls do not wait, what they ask for is done on a stream, an end that dies is an error of the others, and an id
+// serves once.
 //
-// OTR_FAKE_NCCL="OP RANK NTH KIND MARKER" plants a fault: OP is join, send, receive or abort; the NTH one (from 0) of a process whose rank is
-// RANK fails as KIND says: hang, error, die, spoil (a wrong byte), or cling (an abort that leaves the last move's work on its stream for ever). With a MARKER, a path, it does so once, in whichever process is first
-// to make that file; with "-" every time from the NTH on. Several are joined by ';'. What is sent or received fails in the middle: half of
-// the pieces have gone.
+// OTR_FAKE_NCCL="OP RANK NTH KIND MARKER" plants a fault: OP is join, send, receive or abort; the NTH one (from 0) of a process
+// whose rank is RANK fails as KIND says: hang, error, die, spoil (a wrong byte), or cling (an abort that leaves the last move's
+// work on its stream for ever). With a MARKER, a path, it does so once, in whichever process is first to make that file; with
+// "-" every time from the NTH on. Several are joined by ';'. What is sent or received fails in the middle: half of the pieces
+// have gone.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -46,7 +48,11 @@ Fault fault_of(const std::string& plan, const char* op, int rank, int count) {
     if (file < 0) return Fault::kNone;
     close(file);
   }
-  return kind == "hang" ? Fault::kHang : kind == "error" ? Fault::kError : kind == "die" ? Fault::kDie : kind == "cling" ? Fault::kCling : Fault::kSpoil;
+  return kind == "hang"    ? Fault::kHang
+         : kind == "error" ? Fault::kError
+         : kind == "die"   ? Fault::kDie
+         : kind == "cling" ? Fault::kCling
+                           : Fault::kSpoil;
 }
 
 Fault fault_at(Op op, int rank) {
@@ -56,7 +62,8 @@ Fault fault_at(Op op, int rank) {
   const char* const plans = std::getenv("OTR_FAKE_NCCL");
   std::istringstream all(plans == nullptr ? "" : plans);
   Fault fault = Fault::kNone;
-  for (std::string plan; fault == Fault::kNone && std::getline(all, plan, ';');) fault = fault_of(plan, names[static_cast<int>(op)], rank, count);
+  for (std::string plan; fault == Fault::kNone && std::getline(all, plan, ';');)
+    fault = fault_of(plan, names[static_cast<int>(op)], rank, count);
   return fault;
 }
 
@@ -88,7 +95,7 @@ struct ncclComm {
   std::vector<int> peers;  // sockets by rank
   std::atomic<int> state = ncclInProgress;
   std::atomic<bool> aborted = false;
-  std::thread work;  // the join, or the last group
+  std::thread work;               // the join, or the last group
   cudaStream_t stream = nullptr;  // the last group's
 
   ~ncclComm() {
@@ -135,13 +142,15 @@ struct ncclComm {
       sockaddr_un other = address(id, lower, &length);
       const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
       peers[static_cast<size_t>(lower)] = fd;
-      while (!aborted && connect(fd, reinterpret_cast<sockaddr*>(&other), length) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      while (!aborted && connect(fd, reinterpret_cast<sockaddr*>(&other), length) != 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
       (void)transfer(fd, reinterpret_cast<char*>(&rank), sizeof rank, true);
     }
     for (int left = size - 1 - rank; left > 0 && state == ncclInProgress && ready(listener, POLLIN); --left) {
       const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
       int who = -1;
-      if (fd < 0 || !transfer(fd, reinterpret_cast<char*>(&who), sizeof who, false) || who <= rank || who >= size) return fail(ncclInvalidUsage);
+      if (fd < 0 || !transfer(fd, reinterpret_cast<char*>(&who), sizeof who, false) || who <= rank || who >= size)
+        return fail(ncclInvalidUsage);
       peers[static_cast<size_t>(who)] = fd;
     }
     close(listener);
@@ -159,7 +168,8 @@ struct ncclComm {
       if (good && p.sends) (void)cudaMemcpy(data.data(), p.data, p.bytes, cudaMemcpyDeviceToHost);
       if (fault == Fault::kSpoil && p.bytes > sizeof(uint64_t)) data[p.bytes / 2] = static_cast<char>(data[p.bytes / 2] ^ 0x40);
       good = good && transfer(peers[static_cast<size_t>(p.peer)], data.data(), p.bytes, p.sends);
-      if (good && !p.sends) (void)cudaMemcpy(p.data, data.data(), p.bytes, cudaMemcpyHostToDevice), (void)cudaDeviceSynchronize();
+      if (good && !p.sends)
+        (void)cudaMemcpy(p.data, data.data(), p.bytes, cudaMemcpyHostToDevice), (void)cudaDeviceSynchronize();
     }
     emulated_hold(pieces.front().stream, -1);
   }
@@ -168,7 +178,9 @@ struct ncclComm {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
-const char* ncclGetErrorString(ncclResult_t result) { return result == ncclRemoteError ? "a remote end is gone" : "a fake error"; }
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "a remote end is gone" : "a fake error";
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   uint64_t word = 0;
@@ -211,7 +223,8 @@ ncclResult_t ncclGroupEnd() {
   ncclComm_t comm = pieces.front().comm;
   if (comm->state != ncclSuccess) return ncclInvalidUsage;
   if (comm->work.joinable()) comm->work.join();
-  if (cudaStreamQuery(pieces.front().stream) != cudaSuccess) return ncclInvalidUsage;  // in the stream's order: what came before is done
+  if (cudaStreamQuery(pieces.front().stream) != cudaSuccess)
+    return ncclInvalidUsage;  // in the stream's order: what came before is done
   comm->stream = pieces.front().stream;
   emulated_hold(comm->stream, +1);
   comm->work = std::thread([comm, all = std::move(pieces)] { comm->run(all); });

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cstdlib>
@@ -53,7 +52,9 @@ class GpuProcessesSm90 : public testing::Test {
 
   Result<std::unique_ptr<Engine>> create(const GpuVariant& v) const {
     EngineOptions o;
-    o.device = {.isa = kCudaPath, .num_threads = 1, .target = {.path = model_->path(), .kv_bytes = model_->kv_bytes(v.num_pages * v.num_workers), .bucket = {}}};
+    o.device = {.isa = kCudaPath,
+                .num_threads = 1,
+                .target = {.path = model_->path(), .kv_bytes = model_->kv_bytes(v.num_pages * v.num_workers), .bucket = {}}};
     o.gpus = v.gpus;
     o.num_workers = v.num_workers;
     o.num_draft_workers = v.num_draft_workers;
@@ -87,8 +88,14 @@ class GpuProcessesSm90 : public testing::Test {
     return engine.status().message();
   }
 
-  const TinyModel first_{{.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
-  const TinyModel next_{{.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512, .seed = 9}};
+  const TinyModel first_{
+      {.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
+  const TinyModel next_{{.hidden_size = 64,
+                         .intermediate_size = 72,
+                         .num_heads = 4,
+                         .num_kv_heads = 2,
+                         .max_position_embeddings = 512,
+                         .seed = 9}};
   const TinyModel drafter_{{.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 2}};
   const TinyModel* model_ = &first_;
   const GpuVariant alone_{.gpus = {0}, .num_workers = 1, .processes = false};

@@ -1,5 +1,5 @@
-// Workers that are processes on GPUs, one each: their samples are those of one thread on one GPU, whatever moves, and whoever dies. On the
-// emulated device every process has a device of its own.
+// Workers that are processes on GPUs, one each: their samples are those of one thread on one GPU, whatever moves, and whoever
+// dies. On the emulated device every process has a device of its own.
 #include "tests/cuda/device_buffer.h"
 #include "tests/cuda/gpu_processes.h"
 #include "tests/runtime/trainer_tensors.h"
@@ -33,7 +33,9 @@ TEST_F(GpuProcessesSm90, AKilledProcessLosesNothing) {
   const auto dies = [](int32_t worker, ProtocolStep step, int32_t occurrence) {
     return WorkerFault{.worker = worker, .life = 0, .step = step, .occurrence = occurrence, .kind = FaultKind::kDie};
   };
-  EXPECT_EQ(difference(plain_, run({.policy = "fixed:self:2", .faults = {dies(0, ProtocolStep::kTick, 2), dies(1, ProtocolStep::kReport, 1)}})), "");
+  EXPECT_EQ(difference(plain_, run({.policy = "fixed:self:2",
+                                    .faults = {dies(0, ProtocolStep::kTick, 2), dies(1, ProtocolStep::kReport, 1)}})),
+            "");
   EXPECT_GE(stats_["worker_restarts"], 1);
   EXPECT_EQ(stats_["kv_pages_total"], 48);  // its successor has as many
 }
@@ -43,7 +45,9 @@ TEST_F(GpuProcessesSm90, NewWeightsReachEveryProcess) {
   model_ = &next_;
   const Outputs expected = run(alone_);
   model_ = &first_;
-  const GpuVariant v{.policy = "fixed:self:2", .faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kWeights, .occurrence = 0, .kind = FaultKind::kDie}}};
+  const GpuVariant v{
+      .policy = "fixed:self:2",
+      .faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kWeights, .occurrence = 0, .kind = FaultKind::kDie}}};
   const Result<std::unique_ptr<Engine>> engine = create(v);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   EXPECT_EQ(difference(plain_, roll(engine.value().get())), "");
@@ -53,7 +57,8 @@ TEST_F(GpuProcessesSm90, NewWeightsReachEveryProcess) {
     on_device = !on_device;
     const std::vector<std::byte> data = tensor.as(OTR_DTYPE_BF16);
     const testing_util::DeviceBuffer<std::byte> copy(data);
-    const HostTensor t{.name = tensor.name, .dtype = Dtype::kBf16, .shape = tensor.shape, .data = on_device ? copy.data() : data.data()};
+    const HostTensor t{
+        .name = tensor.name, .dtype = Dtype::kBf16, .shape = tensor.shape, .data = on_device ? copy.data() : data.data()};
     ASSERT_TRUE(engine.value()->put_weight(t).ok()) << tensor.name;
   }
   ASSERT_TRUE(engine.value()->commit_weights().ok());
@@ -76,8 +81,10 @@ TEST_F(GpuProcessesSm90, WhatTheyCopyIsCounted) {
   int64_t put = 0;
   for (const TrainerTensor& tensor : trainer_tensors(next_)) {
     const std::vector<std::byte> data = tensor.as(OTR_DTYPE_BF16);
-    ASSERT_TRUE(e->put_weight({.name = tensor.name, .dtype = Dtype::kBf16, .shape = tensor.shape, .data = data.data()}).ok()) << tensor.name;
-    put += static_cast<int64_t>(data.size() * (tensor.shape.size() == 1 ? sizeof(float) / sizeof(Element) : 1));  // vectors lie in float32
+    ASSERT_TRUE(e->put_weight({.name = tensor.name, .dtype = Dtype::kBf16, .shape = tensor.shape, .data = data.data()}).ok())
+        << tensor.name;
+    put += static_cast<int64_t>(data.size() *
+                                (tensor.shape.size() == 1 ? sizeof(float) / sizeof(Element) : 1));  // vectors lie in float32
   }
   ASSERT_TRUE(e->commit_weights().ok());
   EXPECT_EQ(written() - first, put + copies);

@@ -147,7 +147,8 @@ TEST_F(LinearSm90, SiluMulBehindItHasTheBitsOfTheFormulaOnItsSums) {
       for (int64_t i = 0; i < stride; ++i) {
         const size_t at = static_cast<size_t>(r * stride + i);
         const float* sum = sums.data() + r * o.n + i;
-        ASSERT_EQ(bits_of(b[at]), i < intermediate ? bits_of(to_element(*sum / (1.0f + exp32(-*sum)) * sum[intermediate])) : 0x7f7fu)
+        ASSERT_EQ(bits_of(b[at]),
+                  i < intermediate ? bits_of(to_element(*sum / (1.0f + exp32(-*sum)) * sum[intermediate])) : 0x7f7fu)
             << rows << " x " << k << " x " << intermediate << " at " << r << " " << i;
       }
     }
@@ -168,8 +169,15 @@ TEST_F(LinearSm90, WeightsThatAreFetchedEarlyChangeNothing) {
         DeviceBuffer<float> out(static_cast<size_t>(rows) * static_cast<size_t>(n));
         config.prefetch = prefetch;
         o.device_x.poison();
-        check_status(rmsnorm_sm90({.num_rows = rows, .hidden_size = k, .eps = 1e-6f, .x = source.data(), .row_index = nullptr,
-                                   .weight = scale.data(), .out = o.device_x.data(), .out_stride = o.x_stride}, stream));
+        check_status(rmsnorm_sm90({.num_rows = rows,
+                                   .hidden_size = k,
+                                   .eps = 1e-6f,
+                                   .x = source.data(),
+                                   .row_index = nullptr,
+                                   .weight = scale.data(),
+                                   .out = o.device_x.data(),
+                                   .out_stride = o.x_stride},
+                                  stream));
         check_status(linear_sm90({rows, o.weight(), o.device_x.data(), o.x_stride, nullptr, out.data(), n}, config, stream));
         wait_for(stream);
         outputs[prefetch] = out.read();

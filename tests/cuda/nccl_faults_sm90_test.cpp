@@ -1,5 +1,5 @@
-// What becomes of samples when pages go from GPU to GPU by NCCL and an end errs, hangs, dies or comes late, wherever it is. On the emulated
-// device, where NCCL is a fake that can be told to fail (fake_nccl.cpp).
+// What becomes of samples when pages go from GPU to GPU by NCCL and an end errs, hangs, dies or comes late, wherever it is. On
+// the emulated device, where NCCL is a fake that can be told to fail (fake_nccl.cpp).
 #if defined(OUTRIDER_FAKE_NCCL)
 
 #include <sys/prctl.h>
@@ -32,7 +32,9 @@ class NcclFaults : public NcclSm90 {
     remove_markers();
     NcclSm90::TearDown();
   }
-  static std::string marker(int number = 0) { return testing::TempDir() + "fake_nccl_" + std::to_string(getpid()) + "_" + std::to_string(number); }
+  static std::string marker(int number = 0) {
+    return testing::TempDir() + "fake_nccl_" + std::to_string(getpid()) + "_" + std::to_string(number);
+  }
   static void remove_markers() {
     for (const int number : {0, 1}) std::filesystem::remove(marker(number));
   }
@@ -58,7 +60,8 @@ class NcclFaults : public NcclSm90 {
       const Result<std::unique_ptr<Engine>> engine = create(v);
       ASSERT_TRUE(engine.ok()) << engine.status().message();
       wait_until_joined(engine.value().get());
-      for (int round = 0; round < 2; ++round) EXPECT_EQ(difference(plain_, roll(engine.value().get())), "") << "round " << round;
+      for (int round = 0; round < 2; ++round)
+        EXPECT_EQ(difference(plain_, roll(engine.value().get())), "") << "round " << round;
       await_pages(engine.value().get());
     }
     EXPECT_LT(seconds_since(began), 40);
@@ -81,9 +84,7 @@ class NcclFaults : public NcclSm90 {
 };
 
 // That the comparison sees what comes this way.
-TEST_F(NcclFaults, AWrongByteShows) {
-  EXPECT_NE(difference(plain_, run_with("send 0 0 spoil", false)), "");
-}
+TEST_F(NcclFaults, AWrongByteShows) { EXPECT_NE(difference(plain_, run_with("send 0 0 spoil", false)), ""); }
 
 TEST_F(NcclFaults, AnErrorIsOverAtTheNextJoining) {
   for (const char* fault : {"send 0 0 error", "receive 0 0 hang"}) {
@@ -125,14 +126,15 @@ TEST_F(NcclFaults, ATrainersIdIsUsedOnce) {
   EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 2}))), "");
   EXPECT_EQ(nccl()["generation"], 1) << nccl();
   EXPECT_GT(nccl()["moves"], 0);
-  EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 3, .first_rank = 1, .patience_ms = 500}))), "");
+  EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 3, .first_rank = 1, .patience_ms = 500}))),
+            "");
   EXPECT_EQ(nccl()["failures"], 1) << nccl();  // nobody is rank 0; with an id of its own it goes
 }
 
 class NetSteps : public NcclFaults, public testing::WithParamInterface<int> {};
 
-// At every step, in every way, at each of three workers: whoever sends, receives or has nothing to do with it. Without OUTRIDER_LONG_TESTS
-// one of each step: every kind and worker is among them.
+// At every step, in every way, at each of three workers: whoever sends, receives or has nothing to do with it. Without
+// OUTRIDER_LONG_TESTS one of each step: every kind and worker is among them.
 TEST_P(NetSteps, CanFail) {
   const bool is_long = std::getenv("OUTRIDER_LONG_TESTS") != nullptr;
   const ProtocolStep step = static_cast<ProtocolStep>(GetParam());
@@ -146,14 +148,17 @@ TEST_P(NetSteps, CanFail) {
       GpuVariant v = variant(3);
       v.faults = {{.worker = worker, .life = 0, .step = step, .occurrence = 0, .kind = fault}};
       if (leaves) {  // which somebody else's death brings
-        v.faults.push_back({.worker = (worker + 1) % 3, .life = 0, .step = ProtocolStep::kNetPull, .occurrence = 0, .kind = FaultKind::kDie});
+        v.faults.push_back(
+            {.worker = (worker + 1) % 3, .life = 0, .step = ProtocolStep::kNetPull, .occurrence = 0, .kind = FaultKind::kDie});
       }
       SCOPED_TRACE(text_of(v.faults));
       // That death, and its failure, are not what is to be seen: a process that leaves has to end.
       const auto is_seen = [&] { return leaves ? num_restarts() > 1 : num_struck() > 0; };
       // Who sends and who receives is as the machine likes; and what comes late may not be missed.
       for (int round = 0; round == 0 || (fault != FaultKind::kLate && round < 5 && !is_seen()); ++round) walk(v);
-      if (fault != FaultKind::kLate) { EXPECT_TRUE(is_seen()) << stats_; }
+      if (fault != FaultKind::kLate) {
+        EXPECT_TRUE(is_seen()) << stats_;
+      }
       if (HasFailure()) return;
     }
   }
@@ -170,7 +175,8 @@ TEST_F(NcclFaults, BothEndsOfAMoveMayFail) {
   EXPECT_GT(stats_["worker_restarts"], 0);
 }
 
-// An abort that does not come back: its process is ended when the engine's patience is over, and with it go the pages that were being sent.
+// An abort that does not come back: its process is ended when the engine's patience is over, and with it go the pages that were
+// being sent.
 TEST_F(NcclFaults, AnAbortThatHangsEndsItsProcess) {
   plan("send 0 0 error " + marker(0) + ";abort 0 0 hang " + marker(1));
   walk(variant(2));
@@ -179,8 +185,8 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsItsProcess) {
   EXPECT_GT(stats_["kv_copied_tokens"], 0);
 }
 
-// An abort that comes back while the stream still has work: that is waited for once, for a move's patience. By the engine's it would be over in
-// a minute, which is longer than a walk may take.
+// An abort that comes back while the stream still has work: that is waited for once, for a move's patience. By the engine's it
+// would be over in a minute, which is longer than a walk may take.
 TEST_F(NcclFaults, AStreamThatClingsEndsItsProcess) {
   plan("send 0 0 error " + marker(0) + ";abort 0 0 cling " + marker(1));
   GpuVariant v = variant(2);
@@ -207,7 +213,8 @@ TEST_F(NcclFaults, AKilledEnginesProcessesEndInAnyCase) {
   ASSERT_EQ(kill(victim, SIGKILL), 0);
   const Clock::time_point began = Clock::now();
   ASSERT_EQ(waitpid(victim, nullptr, 0), victim);
-  while (waitpid(-1, nullptr, WNOHANG) >= 0 && seconds_since(began) < 20) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while (waitpid(-1, nullptr, WNOHANG) >= 0 && seconds_since(began) < 20)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_LT(seconds_since(began), 20);
   for (const pid_t left : children()) kill(left, SIGKILL);
   EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);

@@ -24,7 +24,8 @@ class NcclSm90 : public GpuProcessesSm90 {
     if (!engine.ok()) return {};
     wait_until_joined(engine.value().get());
     Outputs outputs = roll(engine.value().get());
-    wait_for(engine.value().get(), [](const nlohmann::json&) { return false; }, 20);
+    wait_for(
+        engine.value().get(), [](const nlohmann::json&) { return false; }, 20);
     return outputs;
   }
   void wait_until_joined(Engine* e) {

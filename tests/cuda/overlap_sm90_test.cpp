@@ -1,5 +1,5 @@
-// What the host does on cuda-sm90a while the device works: the order of launches, look-ups and waits, seen by kernels that note when they are
-// launched and a drafter that notes when it is asked.
+// What the host does on cuda-sm90a while the device works: the order of launches, look-ups and waits, seen by kernels that note
+// when they are launched and a drafter that notes when it is asked.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -22,8 +22,9 @@ struct Watch {
   int64_t during = 0, after = 0;        // look-ups behind such a launch: before the host's wait for it, and after
   const Accelerator* pass = nullptr;    // of the newest pass, until its draws are launched
   uint64_t waits_at_pass = 0;
-  int64_t ahead = 0, other = 0;         // look-ups for the next tick: between a pass's launch and its draws', without a wait, and others
-  bool fails = false;                   // every third look-up
+  int64_t ahead = 0,
+          other = 0;   // look-ups for the next tick: between a pass's launch and its draws', without a wait, and others
+  bool fails = false;  // every third look-up
   int64_t look_ups = 0, failed = 0;
 } watch;
 
@@ -68,8 +69,10 @@ class LookUp final : public Drafter {
 class OverlapSm90 : public testing::Test {
  protected:
   void SetUp() override {
-    if (const Result<std::shared_ptr<CudaDevice>> device = CudaDevice::open(0); !device.ok()) GTEST_SKIP() << device.status().message();
-    for (Request& r : requests_) r.stream = static_cast<uint64_t>(&r - requests_.data()), r.sampling.max_new_tokens = 9, r.sampling.ignore_eos = 1;
+    if (const Result<std::shared_ptr<CudaDevice>> device = CudaDevice::open(0); !device.ok())
+      GTEST_SKIP() << device.status().message();
+    for (Request& r : requests_)
+      r.stream = static_cast<uint64_t>(&r - requests_.data()), r.sampling.max_new_tokens = 9, r.sampling.ignore_eos = 1;
     watched_.candidates = watched_candidates;
     watched_.rmsnorm = watched_rmsnorm;
     watched_.sample = watched_sample;
@@ -91,7 +94,8 @@ class OverlapSm90 : public testing::Test {
     return collect(engine.value().get());
   }
 
-  const TinyModel model_{{.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
+  const TinyModel model_{
+      {.hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512}};
   std::vector<Request> requests_ = std::vector<Request>(2, Request({5, 6, 7}));
   KernelTable watched_ = cuda_kernels();
 };
@@ -106,7 +110,8 @@ TEST_F(OverlapSm90, TheHostLooksUpWhileAChainGrows) {
   }
 }
 
-// A look-up that fails leaves a chain that was launched and is not waited for: the tick goes without drafts, and the next one's chain begins anew.
+// A look-up that fails leaves a chain that was launched and is not waited for: the tick goes without drafts, and the next one's
+// chain begins anew.
 TEST_F(OverlapSm90, ALookUpMayFailWhileAChainGrows) {
   for (Request& r : requests_) r.sampling.max_new_tokens = 40;
   const Outputs expected = run("off");

@@ -119,8 +119,9 @@ void rmsnorm_on_device(const RmsNormParams& p, const LaunchContext&) {
   const auto index = upload(p.row_index, p.num_rows);
   const auto weight = upload(p.weight, p.hidden_size);
   const auto out = upload(p.out, p.num_rows * p.out_stride);
-  launched(rmsnorm_sm90(
-      {p.num_rows, p.hidden_size, p.eps, pointer(x), pointer(index), pointer(weight), pointer(out), p.out_stride}, side_stream()));
+  launched(
+      rmsnorm_sm90({p.num_rows, p.hidden_size, p.eps, pointer(x), pointer(index), pointer(weight), pointer(out), p.out_stride},
+                   side_stream()));
   download(out, p.out);
 }
 
@@ -140,8 +141,8 @@ void embed_on_device(const EmbedParams& p, const LaunchContext&) {
   }
   const bool packed = p.packed != nullptr;
   launched(embed_sm90({p.num_rows, p.hidden_size, pointer(ids), packed ? nullptr : table->data(),
-                        packed ? table->data() : nullptr, pointer(out)},
-                       side_stream()));
+                       packed ? table->data() : nullptr, pointer(out)},
+                      side_stream()));
   download(out, p.out);
 }
 
@@ -149,8 +150,8 @@ void rope_table_on_device(const RopeTableParams& p, const LaunchContext&) {
   const auto positions = upload(p.positions, p.num_rows);
   const auto inv_freq = upload(p.inv_freq, p.half_dim);
   const auto cos = upload(p.cos, int64_t{p.num_rows} * p.half_dim), sin = upload(p.sin, int64_t{p.num_rows} * p.half_dim);
-  launched(rope_table_sm90(
-      {p.num_rows, p.half_dim, pointer(positions), pointer(inv_freq), p.scale, pointer(cos), pointer(sin)}, side_stream()));
+  launched(rope_table_sm90({p.num_rows, p.half_dim, pointer(positions), pointer(inv_freq), p.scale, pointer(cos), pointer(sin)},
+                           side_stream()));
   download(cos, p.cos);
   download(sin, p.sin);
 }

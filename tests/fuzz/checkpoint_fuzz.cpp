@@ -89,9 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     write(folder + "/model.safetensors", input);
   }
   const auto checkpoint = otr::Checkpoint::open(folder);
-  if (!checkpoint.ok())
-    require_reason(checkpoint.status(), folder);
-  else
-    require_readable(checkpoint.value());
+  if (!checkpoint.ok()) require_reason(checkpoint.status(), folder);
+  else require_readable(checkpoint.value());
   return 0;
 }

@@ -11,20 +11,15 @@ using nlohmann::json;
 
 bool equal(JsonValue value, const json& reference) {
   switch (value.kind()) {
-    case JsonKind::kNull:
-      return reference.is_null();
-    case JsonKind::kBool:
-      return reference == value.as_bool();
+    case JsonKind::kNull: return reference.is_null();
+    case JsonKind::kBool: return reference == value.as_bool();
     case JsonKind::kInt:
     case JsonKind::kUint:
       if (!value.as_int()) return reference.is_number_unsigned() && value.as_double() == reference.get<double>();
       return reference.is_number_integer() && reference == *value.as_int();
-    case JsonKind::kDouble:
-      return reference.is_number_float() && value.as_double() == reference.get<double>();
-    case JsonKind::kString:
-      return reference == std::string(value.as_string());
-    default:
-      break;
+    case JsonKind::kDouble: return reference.is_number_float() && value.as_double() == reference.get<double>();
+    case JsonKind::kString: return reference == std::string(value.as_string());
+    default: break;
   }
   if (value.is(JsonKind::kArray) ? !reference.is_array() : !reference.is_object()) return false;
   uint32_t count = 0;

@@ -1,5 +1,5 @@
-// Exported pages: what is accepted has tokens of the vocabulary and a page of the engine's shape for each 64. The checksums are made to
-// fit, so that the inputs reach what they cover.
+// Exported pages: what is accepted has tokens of the vocabulary and a page of the engine's shape for each 64. The checksums are
+// made to fit, so that the inputs reach what they cover.
 #include <cstddef>
 #include <cstring>
 #include <vector>
@@ -32,7 +32,8 @@ void check(const std::vector<std::byte>& bytes) {
   if (!import.ok()) return require_reason(import.status(), "");
   const std::span<const std::byte> tokens = import.value().tokens;
   const size_t num_tokens = tokens.size() / sizeof(int32_t), page = static_cast<size_t>(identity.layout.page_bytes());
-  require(num_tokens % otr::kPageTokens == 0 && import.value().pages.size() == num_tokens / otr::kPageTokens * page, "every token has a page");
+  require(num_tokens % otr::kPageTokens == 0 && import.value().pages.size() == num_tokens / otr::kPageTokens * page,
+          "every token has a page");
   for (size_t i = 0; i < num_tokens; ++i) {
     int32_t token;
     std::memcpy(&token, tokens.data() + i * sizeof token, sizeof token);

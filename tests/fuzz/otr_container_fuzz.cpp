@@ -125,15 +125,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!input.empty()) input.remove_prefix(1);
   const bool has_header = kind == 'f' || kind == 'g';
   const std::string_view header = has_header ? input.substr(0, input.find('\0')) : std::string_view();
-  if (has_header)
-    memory.write(assembled(header, input.substr(std::min(input.size(), header.size() + 1)), kind == 'g'));
-  else
-    memory.write(kind == 'p' ? with_right_sums(input) : std::string(input));
+  if (has_header) memory.write(assembled(header, input.substr(std::min(input.size(), header.size() + 1)), kind == 'g'));
+  else memory.write(kind == 'p' ? with_right_sums(input) : std::string(input));
   const auto file = otr::OtrFile::open(memory.path());
-  if (!file.ok())
-    require_reason(file.status(), memory.path());
-  else
-    read_items(file.value(), header, pool);
+  if (!file.ok()) require_reason(file.status(), memory.path());
+  else read_items(file.value(), header, pool);
   const auto model = otr::open_model(memory.path());
   if (!model.ok()) require(model.status().message().starts_with(memory.path()), "an error names the file");
   return 0;

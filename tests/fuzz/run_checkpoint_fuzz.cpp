@@ -1,5 +1,5 @@
-// A run's checkpoint: what is accepted can be gone on with, and is written as it was read. Header and checksums are made to fit, so that the
-// inputs reach what they cover.
+// A run's checkpoint: what is accepted can be gone on with, and is written as it was read. Header and checksums are made to
+// fit, so that the inputs reach what they cover.
 #include <cstring>
 
 #include "loader/frame_sum.h"
@@ -39,7 +39,8 @@ void check(std::vector<std::byte> bytes) {
     for (const auto& sample : samples) {
       const otr::Sequence& s = *sample.sequence;
       require(s.num_tokens() <= s.max_tokens && s.tokens.capacity() >= static_cast<size_t>(s.max_tokens), "tokens have room");
-      require(sample.is_finished || s.group->is_score || s.num_tokens() < s.max_tokens, "what is unfinished has something to do");
+      require(sample.is_finished || s.group->is_score || s.num_tokens() < s.max_tokens,
+              "what is unfinished has something to do");
       for (const int32_t token : s.tokens) require(token >= 0 && token < limits.vocab_size, "tokens are in the vocabulary");
     }
   }

@@ -1,5 +1,5 @@
-// Messages between an engine and its worker processes: what is accepted is within the limits, and is written back as the same bytes.
-// The first byte says which message the others are.
+// Messages between an engine and its worker processes: what is accepted is within the limits, and is written back as the same
+// bytes. The first byte says which message the others are.
 #include <algorithm>
 #include <vector>
 
@@ -60,13 +60,16 @@ void check_setup(WireView in) {
 }
 
 void check_link(WireView in) {
-  constexpr LinkLimits kLimits{.start = {.vocab_size = 100, .context_limit = 64, .num_pages = 8}, .num_workers = 4, .capacity = 8};
+  constexpr LinkLimits kLimits{
+      .start = {.vocab_size = 100, .context_limit = 64, .num_pages = 8}, .num_workers = 4, .capacity = 8};
   const auto read = decode_link(in, kLimits);
   if (!read.ok()) return check_refusal(read.status());
   const LinkMessage& m = read.value();
-  require(m.opened.size() <= kLimits.capacity && m.verdicts.size() <= kLimits.capacity && m.drafts.size() <= kLimits.capacity, "there is room for it");
+  require(m.opened.size() <= kLimits.capacity && m.verdicts.size() <= kLimits.capacity && m.drafts.size() <= kLimits.capacity,
+          "there is room for it");
   for (const DraftMessage& d : m.drafts) {
-    for (const int32_t token : d.view()) require(token >= 0 && token < kLimits.start.vocab_size, "tokens are in the vocabulary");
+    for (const int32_t token : d.view())
+      require(token >= 0 && token < kLimits.start.vocab_size, "tokens are in the vocabulary");
   }
   WireBytes again;
   encode_link(m, &again);

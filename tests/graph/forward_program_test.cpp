@@ -69,7 +69,8 @@ class Program {
     const ModelConfig& c = weights_.config();
     RowBatchBuilder builder({kMaxRows, 64, kMaxRows, kNumPages}, attention_tile_rows(c.num_heads, c.num_kv_heads));
     for (const Piece& p : pieces) {
-      builder.add(std::span(*p.tokens).subspan(static_cast<size_t>(p.begin), static_cast<size_t>(p.end - p.begin)), p.begin, p.pages, 0);
+      builder.add(std::span(*p.tokens).subspan(static_cast<size_t>(p.begin), static_cast<size_t>(p.end - p.begin)), p.begin,
+                  p.pages, 0);
     }
     const RowBatch batch = builder.batch();
     program_->run(batch, nullptr, gate);
@@ -83,7 +84,8 @@ class Program {
 
   // One layer of a page.
   std::span<Element> layer(PageId page, int32_t layer) {
-    return {pages_.data() + page * layout_.page_elements() + layer * layout_.layer_elements(), static_cast<size_t>(layout_.layer_elements())};
+    return {pages_.data() + page * layout_.page_elements() + layer * layout_.layer_elements(),
+            static_cast<size_t>(layout_.layer_elements())};
   }
   // Fills a page with one value everywhere.
   void fill(PageId page, float value) {
@@ -110,7 +112,8 @@ class ForwardProgramTest : public EveryPath {
       program->fill(pages.back(), 0.0f);
     }
     std::vector<Row> rows;
-    for (int32_t p = 0; p < static_cast<int32_t>(tokens.size()); ++p) rows.push_back(program->run({{&tokens, p, p + 1, pages}})[0]);
+    for (int32_t p = 0; p < static_cast<int32_t>(tokens.size()); ++p)
+      rows.push_back(program->run({{&tokens, p, p + 1, pages}})[0]);
     return rows;
   }
 };
@@ -185,8 +188,8 @@ TEST_P(ForwardProgramTest, ThreadsChangeNothing) {
   }
 }
 
-// Everything that is not the sequence's own past is poisoned: other pages are NaN, slots to come hold what an earlier owner might
-// have left.
+// Everything that is not the sequence's own past is poisoned: other pages are NaN, slots to come hold what an earlier owner
+// might have left.
 TEST_P(ForwardProgramTest, OtherPagesAndLaterSlotsAreNeverSeen) {
   const TinyModel model({.num_layers = 2});
   Program program(GetParam(), model, 1);
@@ -232,7 +235,8 @@ class LateLayers final : public LayerGate {
   int32_t asked_ = 0;
 };
 
-// The page that the rows write on is among those that come late. A layer that does not come is seen, whichever it is; other rows see nothing.
+// The page that the rows write on is among those that come late. A layer that does not come is seen, whichever it is; other
+// rows see nothing.
 TEST_P(ForwardProgramTest, EarlierPositionsMayComeAsLateAsTheirLayer) {
   const TinyModel model({.num_layers = 3});
   Program program(GetParam(), model, 2);
@@ -307,7 +311,8 @@ TEST_P(ForwardProgramTest, ATooSmallProgramLendsNothing) {
   ASSERT_TRUE(small.ok() && large.ok());
   for (const bool both : {false, true}) {  // buffers from one program, or logits from another too
     const ForwardProgram* lender = both ? &large.value() : nullptr;
-    const Result<ForwardProgram> own = with(16, {.logits_of = lender, .share = &small.value()}), shared = with(4, {.logits_of = lender, .share = &small.value()});
+    const Result<ForwardProgram> own = with(16, {.logits_of = lender, .share = &small.value()}),
+                                 shared = with(4, {.logits_of = lender, .share = &small.value()});
     ASSERT_TRUE(own.ok() && shared.ok());
     EXPECT_EQ(own.value().logits() == large.value().logits(), both);
     EXPECT_NE(own.value().logits(), small.value().logits());

@@ -14,7 +14,8 @@
 namespace otr {
 namespace {
 
-// Every weight of the tiny model lies where the kernels look for it: q, k, v stacked, gate and up in turns, biases and norms in float32.
+// Every weight of the tiny model lies where the kernels look for it: q, k, v stacked, gate and up in turns, biases and norms in
+// float32.
 TEST(ModelWeights, TensorsLieWhereKernelsReadThem) {
   const TinyModel model({.num_layers = 2, .num_heads = 3});
   const TinyShape& shape = model.shape();
@@ -35,7 +36,8 @@ TEST(ModelWeights, TensorsLieWhereKernelsReadThem) {
     for (int64_t n = 0; n < rows; ++n) {
       const int64_t row = in_turns ? first_row + n / 16 * 32 + n % 16 : first_row + n;
       for (int64_t k = 0; k < columns; ++k) {
-        wrong += to_float(w.packed[linear_packed_index(row, k, columns)]) != to_float(wanted[static_cast<size_t>(n * columns + k)]);
+        wrong +=
+            to_float(w.packed[linear_packed_index(row, k, columns)]) != to_float(wanted[static_cast<size_t>(n * columns + k)]);
       }
     }
     EXPECT_EQ(wrong, 0) << name;

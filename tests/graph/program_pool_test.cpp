@@ -141,8 +141,13 @@ class Rows : public testing::Test {
   }
 
   FakeAccelerator device_{1 << 20};
-  DeviceRows rows_ = std::move(DeviceRows::create({.max_rows = kRows, .max_logit_rows = kRows, .max_copies = kMostCopies, .max_page_entries = 64}, &device_).value());
-  RowBatchBuilder builder_{{.max_rows = kRows, .max_segments = 8, .max_logit_rows = kRows, .max_pages_per_sequence = 8, .max_copies = kMostCopies}, 16};
+  DeviceRows rows_ =
+      std::move(DeviceRows::create(
+                    {.max_rows = kRows, .max_logit_rows = kRows, .max_copies = kMostCopies, .max_page_entries = 64}, &device_)
+                    .value());
+  RowBatchBuilder builder_{
+      {.max_rows = kRows, .max_segments = 8, .max_logit_rows = kRows, .max_pages_per_sequence = 8, .max_copies = kMostCopies},
+      16};
 };
 
 TEST_F(Rows, ABatchIsOneCopyToAddressesThatStay) {

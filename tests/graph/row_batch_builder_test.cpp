@@ -20,7 +20,7 @@ TEST(RowBatchBuilder, DescribesWhatWasAdded) {
   const std::vector<PageId> pages_a = {3, 1, 4}, pages_b = {7, 9};
   EXPECT_EQ(builder.add(prompt, 60, pages_a, 64), 0);  // positions 60 … 65 on pages 3 and 1; the last two want logits
   EXPECT_EQ(builder.add(token, 127, pages_b, 127), 2);
-  EXPECT_EQ(builder.add(token, 5, pages_b, 6), 3);     // wants none
+  EXPECT_EQ(builder.add(token, 5, pages_b, 6), 3);  // wants none
   const RowBatch b = builder.batch();
   EXPECT_EQ(b.num_rows, 8);
   EXPECT_EQ(std::vector<int32_t>(b.token_ids, b.token_ids + 8), (std::vector<int32_t>{5, 6, 7, 8, 9, 10, 42, 42}));
@@ -28,7 +28,8 @@ TEST(RowBatchBuilder, DescribesWhatWasAdded) {
   ASSERT_EQ(b.num_logit_rows, 3);
   EXPECT_EQ(std::vector<int32_t>(b.logit_rows, b.logit_rows + 3), (std::vector<int32_t>{4, 5, 6}));
   ASSERT_EQ(b.num_segments, 3);
-  EXPECT_EQ(std::vector<PageId>(b.page_tables, b.page_tables + 5), (std::vector<PageId>{3, 1, 7, 9, 7}));  // only pages in reach
+  EXPECT_EQ(std::vector<PageId>(b.page_tables, b.page_tables + 5),
+            (std::vector<PageId>{3, 1, 7, 9, 7}));  // only pages in reach
   EXPECT_EQ(b.segments[1].first_page, 2);
   EXPECT_EQ(b.segments[2].first_page, 4);
   ASSERT_EQ(b.num_tiles, 4);
@@ -41,10 +42,11 @@ TEST(RowBatchBuilder, DescribesWhatWasAdded) {
 }
 
 TEST(RowBatchBuilder, ADraftContinuesItsRunAndItsPathsHavePagesOfTheirOwn) {
-  RowBatchBuilder builder({.max_rows = 400, .max_segments = 16, .max_logit_rows = 400, .max_pages_per_sequence = 10, .max_copies = 8}, 4);
+  RowBatchBuilder builder(
+      {.max_rows = 400, .max_segments = 16, .max_logit_rows = 400, .max_pages_per_sequence = 10, .max_copies = 8}, 4);
   const std::vector<int32_t> token = {42}, draft = {1, 2, 3}, other = {8, 9};
   const std::vector<PageId> pages = {3, 1, 4}, own = {7, 5};
-  EXPECT_EQ(builder.add(token, 126, pages, 126, draft), 0);       // positions 126 … 129
+  EXPECT_EQ(builder.add(token, 126, pages, 126, draft), 0);      // positions 126 … 129
   builder.add_path(other, 128, std::span(pages).first(1), own);  // leaves it after position 127
   builder.add_copy(0, 7);
   builder.add_copy(1, 7);
@@ -114,18 +116,20 @@ TEST(RowBatchBuilder, TilesThatBeginAlikeAreBundled) {
     return table;
   };
   builder.add(token, 1100, pages(16, 100), 1100);
-  builder.add(token, 1030, pages(16, 200), 1030);   // 1024 keys in common
-  builder.add(token, 1030, pages(14, 300), 1030);   // 896, three whole splits: with it, the task would be too long
-  builder.add(three, 1100, pages(16, 400), 1100);   // 896 in common with the last
-  builder.add(token, 1100, pages(3, 500), 1100);    // 192 keys in common: not one split
-  builder.add(token, 2000, pages(5, 600), 2000);    // nor here
-  builder.add(token, 2000, pages(8, 700), 2000);    // 256 keys in common with the last: too few
-  builder.add(token, 2000, pages(30, 800), 2000);   // 512
-  builder.add(token, 2000, pages(30, 900), 2000);   // 1920, of which whole splits are 1792
+  builder.add(token, 1030, pages(16, 200), 1030);  // 1024 keys in common
+  builder.add(token, 1030, pages(14, 300), 1030);  // 896, three whole splits: with it, the task would be too long
+  builder.add(three, 1100, pages(16, 400), 1100);  // 896 in common with the last
+  builder.add(token, 1100, pages(3, 500), 1100);   // 192 keys in common: not one split
+  builder.add(token, 2000, pages(5, 600), 2000);   // nor here
+  builder.add(token, 2000, pages(8, 700), 2000);   // 256 keys in common with the last: too few
+  builder.add(token, 2000, pages(30, 800), 2000);  // 512
+  builder.add(token, 2000, pages(30, 900), 2000);  // 1920, of which whole splits are 1792
   const RowBatch b = builder.batch();
   std::vector<std::vector<int32_t>> bundles;
-  for (int32_t i = 0; i < b.num_bundles; ++i) bundles.push_back({b.bundles[i].first_tile, b.bundles[i].num_tiles, b.bundles[i].shared_keys});
-  EXPECT_EQ(bundles, (std::vector<std::vector<int32_t>>{{0, 2, 1024}, {2, 2, 768}, {4, 1, 0}, {5, 1, 0}, {6, 1, 0}, {7, 2, 1792}}));
+  for (int32_t i = 0; i < b.num_bundles; ++i)
+    bundles.push_back({b.bundles[i].first_tile, b.bundles[i].num_tiles, b.bundles[i].shared_keys});
+  EXPECT_EQ(bundles,
+            (std::vector<std::vector<int32_t>>{{0, 2, 1024}, {2, 2, 768}, {4, 1, 0}, {5, 1, 0}, {6, 1, 0}, {7, 2, 1792}}));
 }
 
 // Random batches of random prefixes: bundles cover every tile once, fit, and what they share they do share.
@@ -135,7 +139,8 @@ TEST(RowBatchBuilder, BundlesHoldTheirWord) {
   int32_t shared_ever = 0;
   for (int round = 0; round < 300; ++round) {
     const int32_t tile_rows = 1 + below(16);
-    RowBatchBuilder builder({.max_rows = 400, .max_segments = 32, .max_logit_rows = 400, .max_pages_per_sequence = 30}, tile_rows);
+    RowBatchBuilder builder({.max_rows = 400, .max_segments = 32, .max_logit_rows = 400, .max_pages_per_sequence = 30},
+                            tile_rows);
     for (int32_t n = 1 + below(16); n > 0; --n) {
       std::vector<PageId> table(30);
       const int32_t common = below(30);
@@ -156,7 +161,8 @@ TEST(RowBatchBuilder, BundlesHoldTheirWord) {
       ASSERT_EQ(bundle.shared_keys % kAttentionSplit, 0);
       ASSERT_EQ(bundle.shared_keys == 0, bundle.num_tiles == 1);
       for (int32_t t = bundle.first_tile; t < tile; ++t) {
-        ASSERT_GE((b.positions[b.tiles[t].first_row + b.tiles[t].num_rows - 1] / kPageTokens + 1) * kPageTokens, bundle.shared_keys);
+        ASSERT_GE((b.positions[b.tiles[t].first_row + b.tiles[t].num_rows - 1] / kPageTokens + 1) * kPageTokens,
+                  bundle.shared_keys);
         const auto table = [&b](const RowTile& of) { return b.page_tables + b.segments[of.segment].first_page; };
         ASSERT_TRUE(std::equal(table(first), table(first) + bundle.shared_keys / kPageTokens, table(b.tiles[t])));
       }

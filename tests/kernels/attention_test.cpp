@@ -16,8 +16,8 @@ int64_t padded(int64_t columns) { return (columns + 31) / 32 * 32; }
 struct Heads {
   int num_heads, num_kv_heads, head_dim;
 };
-constexpr Heads kHeads[] = {{2, 1, 32},  {7, 1, 32},  {14, 2, 64}, {28, 4, 128}, {6, 6, 16},  {4, 2, 48},   {3, 1, 80},
-                            {20, 1, 32}, {64, 1, 16}, {2, 2, 256}, {34, 2, 64},  {16, 1, 96}, {5, 1, 2},    {3, 1, 18}};
+constexpr Heads kHeads[] = {{2, 1, 32},  {7, 1, 32},  {14, 2, 64}, {28, 4, 128}, {6, 6, 16},  {4, 2, 48}, {3, 1, 80},
+                            {20, 1, 32}, {64, 1, 16}, {2, 2, 256}, {34, 2, 64},  {16, 1, 96}, {5, 1, 2},  {3, 1, 18}};
 
 bool supported(const Heads& h) { return !kOnSm90 || h.head_dim == 32 || h.head_dim == 64 || h.head_dim == 128; }
 
@@ -40,7 +40,9 @@ class Problem {
   std::vector<Element> pages;
 
   Problem(Heads h, std::vector<int> sequence_lengths, uint32_t seed = 1)
-      : heads(h), layout{kLayers, h.num_kv_heads, h.head_dim}, scale(1.0f / std::sqrt(static_cast<float>(h.head_dim))),
+      : heads(h),
+        layout{kLayers, h.num_kv_heads, h.head_dim},
+        scale(1.0f / std::sqrt(static_cast<float>(h.head_dim))),
         lengths(std::move(sequence_lengths)) {
     std::vector<PageId> ids;
     for (const int length : lengths) ids.resize(ids.size() + static_cast<size_t>(length + kPageTokens - 1) / kPageTokens);
@@ -125,8 +127,10 @@ class Problem {
         const int32_t tile = static_cast<int32_t>(tiles.size());
         tiles.push_back({static_cast<int32_t>(segments.size()), first_row + i, std::min(tile_rows, span.count - i)});
         TileBundle* last = bundles.empty() ? nullptr : &bundles.back();
-        if (shared_keys > 0 && last != nullptr && tiles[static_cast<size_t>(tile)].first_row + tiles[static_cast<size_t>(tile)].num_rows -
-                                                          tiles[static_cast<size_t>(last->first_tile)].first_row <= tile_rows) {
+        if (shared_keys > 0 && last != nullptr &&
+            tiles[static_cast<size_t>(tile)].first_row + tiles[static_cast<size_t>(tile)].num_rows -
+                    tiles[static_cast<size_t>(last->first_tile)].first_row <=
+                tile_rows) {
           ++last->num_tiles;
           last->shared_keys = shared_keys;
         } else {
@@ -169,8 +173,8 @@ class Problem {
     return rows;
   }
 
-  // Float64 row of one position, and its tolerance: P is rounded to bf16 (2^-8 of every term at most), the output too; scores are
-  // float32 sums of head_dim products, and their error is relative in exp.
+  // Float64 row of one position, and its tolerance: P is rounded to bf16 (2^-8 of every term at most), the output too; scores
+  // are float32 sums of head_dim products, and their error is relative in exp.
   void reference(int sequence, int position, std::vector<double>* value, std::vector<double>* tolerance) {
     const int hd = heads.head_dim, group = heads.num_heads / heads.num_kv_heads;
     for (int head = 0; head < heads.num_heads; ++head) {
@@ -231,11 +235,13 @@ TEST_P(Attention, IsNearTheFloat64Softmax) {
     Problem problem(h, {601});
     std::vector<double> value, tolerance;
     for (const int position : kBorders) problem.reference(0, position, &value, &tolerance);
-    EXPECT_TRUE(within(problem.run(*kernels, border_rows()), value, tolerance)) << h.num_heads << " heads, " << h.num_kv_heads << " KV heads of " << h.head_dim;
+    EXPECT_TRUE(within(problem.run(*kernels, border_rows()), value, tolerance))
+        << h.num_heads << " heads, " << h.num_kv_heads << " KV heads of " << h.head_dim;
   }
 }
 
-// With q = 0 every weight is exactly 1 and all sums are of small integers: one key too many, too few or twice shows in the bits.
+// With q = 0 every weight is exactly 1 and all sums are of small integers: one key too many, too few or twice shows in the
+// bits.
 TEST_P(Attention, EqualScoresAverageTheValuesExactly) {
   for (const Heads& h : kHeads) {
     if (!supported(h)) continue;
@@ -326,16 +332,18 @@ TEST_P(Attention, SequencesOfABatchDoNotSeeEachOther) {
     const std::vector<Element> rows = problem.run(*kernels, {span});
     apart.insert(apart.end(), rows.begin(), rows.end());
   }
-  for (int threads = 1; threads <= 3; ++threads) EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads), apart)) << threads;
+  for (int threads = 1; threads <= 3; ++threads)
+    EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads), apart)) << threads;
 }
 
-// Sequences that begin with the same pages give the same bits when their rows share a task as alone: rows at, before and after the border,
-// tails of every kind, tiles of several rows.
+// Sequences that begin with the same pages give the same bits when their rows share a task as alone: rows at, before and after
+// the border, tails of every kind, tiles of several rows.
 TEST_P(Attention, ABundleOfSequencesThatShareABeginning) {
   for (const Heads& h : {Heads{4, 2, 32}, Heads{7, 1, 64}, Heads{3, 3, 16}, Heads{20, 1, 32}}) {
     if (!supported(h)) continue;
     for (const int shared : {256, 512}) {
-      Problem problem(h, {shared + 1, shared + 64, shared + 65, shared + 255, shared + 256, shared + 257, shared + 600, shared + 3});
+      Problem problem(
+          h, {shared + 1, shared + 64, shared + 65, shared + 255, shared + 256, shared + 257, shared + 600, shared + 3});
       problem.share(shared);
       std::vector<Span> spans;
       for (int s = 0; s < 8; ++s) {
@@ -344,12 +352,15 @@ TEST_P(Attention, ABundleOfSequencesThatShareABeginning) {
       }
       const std::vector<Element> alone = problem.run(*kernels, spans);
       for (const int threads : {1, 2}) {
-        EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads, Guard::kAtEnd, shared), alone)) << h.num_heads << " heads, " << shared;
-        EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads, Guard::kAtStart, shared), alone)) << h.num_heads << " heads, " << shared;
+        EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads, Guard::kAtEnd, shared), alone))
+            << h.num_heads << " heads, " << shared;
+        EXPECT_TRUE(same_bits(problem.run(*kernels, spans, threads, Guard::kAtStart, shared), alone))
+            << h.num_heads << " heads, " << shared;
       }
       // All in the shared part, where nothing is left for the tiles; and a sequence of which one row is.
       const std::vector<Span> inside = {{0, shared - 1, 1}, {1, 5, 1}, {2, shared - 1, 2}, {3, 200, 1}};
-      EXPECT_TRUE(same_bits(problem.run(*kernels, inside, 1, Guard::kAtEnd, shared), problem.run(*kernels, inside))) << h.num_heads << " heads, " << shared;
+      EXPECT_TRUE(same_bits(problem.run(*kernels, inside, 1, Guard::kAtEnd, shared), problem.run(*kernels, inside)))
+          << h.num_heads << " heads, " << shared;
     }
   }
 }
@@ -411,7 +422,8 @@ TEST_P(Attention, NothingOutsideTheOperandsIsTouched) {
       kernels->attention({&batch, 0, h.num_heads, layout, 0.1f, q.data(), page.data(), out.data(), stride}, pool);
       const Element poison = untouched(1)[0];
       for (int i = 0; i < stride; ++i) {
-        ASSERT_EQ(bits_of(out.data()[i]) != bits_of(poison), i < h.num_heads * h.head_dim) << h.num_heads << " heads of " << h.head_dim << ", " << i;
+        ASSERT_EQ(bits_of(out.data()[i]) != bits_of(poison), i < h.num_heads * h.head_dim)
+            << h.num_heads << " heads of " << h.head_dim << ", " << i;
         ASSERT_TRUE(is_finite_bits(to_float(out.data()[i]))) << i;
       }
       problem.run(*kernels, {{0, 40, 24}}, 1, guard);

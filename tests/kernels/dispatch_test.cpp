@@ -117,7 +117,8 @@ TEST(Dispatch, EveryTableIsComplete) {
   for (const PathInfo& path : list_paths()) {
     const KernelTable& t = *path.table;
     EXPECT_TRUE(t.embed && t.rmsnorm && t.linear && t.linear_w4 && t.quantize_w4 && t.rope_table && t.rope_append &&
-                t.attention && t.sample && t.candidates && t.page_copy && t.page_zero && t.clear && t.attention_tile_rows && t.w4_packed_bytes && t.device == nullptr)
+                t.attention && t.sample && t.candidates && t.page_copy && t.page_zero && t.clear && t.attention_tile_rows &&
+                t.w4_packed_bytes && t.device == nullptr)
         << t.path;
   }
 }

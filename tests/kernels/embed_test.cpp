@@ -21,7 +21,9 @@ TEST_P(Embed, CopiesTheRowsOfTheTableExactly) {
     const bool from_packed = c % 2 == 1;
     ThreadPool pool(1 + c / 2);
     std::vector<float> out(kRows * kHidden + 1, -7.0f);
-    kernels->embed({kRows, kHidden, ids.data(), from_packed ? nullptr : table.data(), from_packed ? packed.data() : nullptr, out.data()}, pool);
+    kernels->embed(
+        {kRows, kHidden, ids.data(), from_packed ? nullptr : table.data(), from_packed ? packed.data() : nullptr, out.data()},
+        pool);
     for (int r = 0; r < kRows; ++r) {
       for (int i = 0; i < kHidden; ++i) {
         ASSERT_EQ(out[static_cast<size_t>(r * kHidden + i)],

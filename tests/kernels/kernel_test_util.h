@@ -1,4 +1,5 @@
-// What the tests of the matrix kernels share: buffers between inaccessible memory, and a comparison with a tolerance per element.
+// What the tests of the matrix kernels share: buffers between inaccessible memory, and a comparison with a tolerance per
+// element.
 #pragma once
 
 #include <sys/mman.h>
@@ -69,8 +70,8 @@ template <typename T>
     }
   }
   if (worst <= 1.0) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "index " << at << ": " << to_float(actual[at]) << " instead of " << expected[at] << ", "
-                                       << worst << " times the tolerance " << tolerance[at];
+  return ::testing::AssertionFailure() << "index " << at << ": " << to_float(actual[at]) << " instead of " << expected[at]
+                                       << ", " << worst << " times the tolerance " << tolerance[at];
 }
 
 }  // namespace otr::testing_util

@@ -13,8 +13,8 @@ namespace {
 
 using namespace testing_util;
 
-// Tensor cores cut the bits below an accumulator's last one off, one step of 16 terms after the other: an error of up to k / 16 ulp that
-// does not average out.
+// Tensor cores cut the bits below an accumulator's last one off, one step of 16 terms after the other: an error of up to k / 16
+// ulp that does not average out.
 constexpr double kSlack = kOnSm90 ? 4.0 : 1.0;
 
 // One product, its operands guarded. Rows of x are wider than needed and NaN past the zero padding.
@@ -27,8 +27,13 @@ struct Problem {
 
   Problem(int num_rows, int in_features, int out_features, std::vector<Element> weights, std::vector<Element> inputs,
           Guard guard = Guard::kAtEnd)
-      : rows(num_rows), k(in_features), n(out_features), x_stride(linear_padded(in_features) + 32), out_stride(out_features + 3),
-        w(std::move(weights)), x(static_cast<size_t>(num_rows * x_stride), nan_element()),
+      : rows(num_rows),
+        k(in_features),
+        n(out_features),
+        x_stride(linear_padded(in_features) + 32),
+        out_stride(out_features + 3),
+        w(std::move(weights)),
+        x(static_cast<size_t>(num_rows * x_stride), nan_element()),
         bias(random_normal(static_cast<size_t>(n), 1.0f, 3)),
         residual(random_normal(static_cast<size_t>(rows * out_stride), 1.0f, 4)),
         packed(static_cast<size_t>(linear_packed_elements(out_features, in_features)), guard) {
@@ -94,9 +99,9 @@ OTR_TEST_ALL_PATHS(Linear);
 struct Shape {
   int rows, k, n;
 };
-constexpr Shape kShapes[] = {{1, 1, 1},     {1, 32, 32},    {2, 31, 33},   {3, 33, 16},   {5, 64, 48},  {7, 224, 17},
-                             {12, 100, 96}, {13, 896, 40},  {16, 2, 130},  {17, 65, 31},  {31, 96, 64}, {32, 34, 15},
-                             {33, 128, 65}, {64, 257, 32},  {1, 3584, 70}, {193, 40, 33}, {300, 70, 50}};
+constexpr Shape kShapes[] = {{1, 1, 1},     {1, 32, 32},   {2, 31, 33},   {3, 33, 16},   {5, 64, 48},  {7, 224, 17},
+                             {12, 100, 96}, {13, 896, 40}, {16, 2, 130},  {17, 65, 31},  {31, 96, 64}, {32, 34, 15},
+                             {33, 128, 65}, {64, 257, 32}, {1, 3584, 70}, {193, 40, 33}, {300, 70, 50}};
 
 TEST_P(Linear, IsNearTheFloat64Product) {
   for (const Shape& s : kShapes) {
@@ -146,8 +151,8 @@ TEST_P(Linear, ARowIsTheSameAloneAndInEveryBatchOnEveryThreadCount) {
       alone.insert(alone.end(), row.begin(), row.end());
     }
     int threads = 0;
-    for (const int count : {2,  3,  4,  5,  7,  11, 12, 13, 15,  16,  17,  24,  25,
-                            31, 32, 33, 47, 48, 49, 64, 100, 191, 192, 193, 255, 256}) {
+    for (const int count :
+         {2, 3, 4, 5, 7, 11, 12, 13, 15, 16, 17, 24, 25, 31, 32, 33, 47, 48, 49, 64, 100, 191, 192, 193, 255, 256}) {
       const int first = 131 * count % (s.rows - count + 1);  // in other places of the batch each time
       const std::vector<float> batch = problem.run(*kernels, first, count, true, 1 + threads++ % 3);
       EXPECT_TRUE(same_bits(batch, std::vector<float>(alone.begin() + first * problem.out_stride,
@@ -205,7 +210,8 @@ TEST_P(Linear, NothingOutsideTheOperandsIsTouched) {
       const int64_t x_stride = linear_padded(s.k);  // tight, unlike elsewhere
       std::vector<Element> tight;
       for (int64_t r = 0; r < s.rows; ++r) {
-        tight.insert(tight.end(), problem.x.begin() + r * problem.x_stride, problem.x.begin() + r * problem.x_stride + x_stride);
+        tight.insert(tight.end(), problem.x.begin() + r * problem.x_stride,
+                     problem.x.begin() + r * problem.x_stride + x_stride);
       }
       const size_t outputs = static_cast<size_t>(s.rows) * s.n;
       const GuardedBuffer<Element> x(tight, guard);
@@ -238,7 +244,8 @@ TEST_P(Linear, ANaNStaysInItsRow) {
 // Replaced piece by piece, at any borders, a weight is what it is packed in one go; rows that are not replaced stay.
 TEST(LinearPack, RowsInPiecesAreTheWholeWeight) {
   for (const auto& [n, k] : {std::pair(1, 1), std::pair(31, 40), std::pair(64, 32), std::pair(97, 65), std::pair(130, 64)}) {
-    const std::vector<Element> before = random_elements(static_cast<size_t>(n) * k, 1.0f, 1), after = random_elements(static_cast<size_t>(n) * k, 1.0f, 2);
+    const std::vector<Element> before = random_elements(static_cast<size_t>(n) * k, 1.0f, 1),
+                               after = random_elements(static_cast<size_t>(n) * k, 1.0f, 2);
     const auto packed = [n = n, k = k](const std::vector<Element>& w) {
       std::vector<Element> p(static_cast<size_t>(linear_packed_elements(n, k)));
       pack_linear(w.data(), n, k, p.data());

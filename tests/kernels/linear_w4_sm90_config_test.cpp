@@ -1,7 +1,7 @@
 // linear_w4 on sm_90a: its weight's layout, its fragments played through mma's definition, and the choice of tiles.
 #include "kernels/linear_w4/linear_w4_sm90_config.h"
-#include "kernels/linear_w4/linear_w4_wide_sm90_config.h"
 
+#include "kernels/linear_w4/linear_w4_wide_sm90_config.h"
 #include "tests/kernels/kernel_test_util.h"
 
 namespace otr {
@@ -137,7 +137,8 @@ TEST(LinearW4Sm90Config, ReadsWell) {
 
 // ---- The wide form ----------------------------------------------------------------------------------------------------------
 
-// What the lanes of four warps write is the operand tile of both halves of a group: every place once, with the weight that belongs there.
+// What the lanes of four warps write is the operand tile of both halves of a group: every place once, with the weight that
+// belongs there.
 TEST(LinearW4WideLayout, ExpandsEveryWeightToItsPlace) {
   std::mt19937 bits(5);
   std::vector<uint8_t> packed(static_cast<size_t>(w4_sm90_packed_bytes(64, 128)));
@@ -151,7 +152,8 @@ TEST(LinearW4WideLayout, ExpandsEveryWeightToItsPlace) {
         for (int turn = 0; turn < 2; ++turn) {
           const int step = w4_wide_step(lane, turn);
           for (const bool upper : {false, true}) {
-            const uint32_t word = w[step * 2 + (upper ? 1 : 0)], at = static_cast<uint32_t>(h * kW4WideOperandBytes) + w4_wide_offset(fragment, lane, step, upper);
+            const uint32_t word = w[step * 2 + (upper ? 1 : 0)],
+                           at = static_cast<uint32_t>(h * kW4WideOperandBytes) + w4_wide_offset(fragment, lane, step, upper);
             ASSERT_EQ(at % 16, 0u);
             for (int i = 0; i < 8; ++i) {
               int& place = tile.at(at / 2 + static_cast<size_t>(i));
@@ -196,14 +198,16 @@ TEST(LinearW4WideConfig, EveryChoiceFitsTheDevice) {
        {std::pair(4608, 3584), {3584, 3584}, {37888, 3584}, {3584, 18944}, {152064, 3584}, {1152, 896}, {33, 1}}) {
     for (const int rows : {33, 64, 65, 128, 129, 256, 1000}) {
       const LinearW4WideSm90Config c = choose_linear_w4_wide_sm90({rows, n, k, false}, DeviceLimits{});
-      const std::string what = to_string(c) + " for " + std::to_string(rows) + " x " + std::to_string(n) + " x " + std::to_string(k);
+      const std::string what =
+          to_string(c) + " for " + std::to_string(rows) + " x " + std::to_string(n) + " x " + std::to_string(k);
       EXPECT_LE(c.shared_bytes, DeviceLimits{}.shared_per_block) << what;
       EXPECT_TRUE(c.num_slots >= 3 && c.num_slots <= kW4WideMaxSlots) << what;
       EXPECT_EQ(c.splits, w4_wide_splits(n, k)) << what;  // whatever the rows
       EXPECT_TRUE(c.splits == 1 || w4_sm90_groups(k) / c.splits >= 4) << what;
       EXPECT_TRUE(c.num_clusters >= 1 && c.num_clusters <= c.tiles() && c.num_clusters * c.splits <= 132) << what;
       EXPECT_TRUE(c.tiles_m * kW4WideBlockM >= n && c.tiles_n * c.tile_n >= rows) << what;
-      EXPECT_GE(c.num_slots * kW4WideConsumers * kW4Sm90GroupBytes, 25000) << what;  // weights on the way, as in the narrow form
+      EXPECT_GE(c.num_slots * kW4WideConsumers * kW4Sm90GroupBytes, 25000)
+          << what;  // weights on the way, as in the narrow form
     }
   }
   for (const int splits : {1, 2, 4}) {
@@ -213,7 +217,9 @@ TEST(LinearW4WideConfig, EveryChoiceFitsTheDevice) {
 }
 
 TEST(LinearW4WideConfig, ReadsWell) {
-  const auto text = [](int rows, int n, int k) { return to_string(choose_linear_w4_wide_sm90({rows, n, k, false}, DeviceLimits{})); };
+  const auto text = [](int rows, int n, int k) {
+    return to_string(choose_linear_w4_wide_sm90({rows, n, k, false}, DeviceLimits{}));
+  };
   EXPECT_EQ(text(64, 4608, 3584), "tile 128 x 64, 5 slots of 25 KB, 36 clusters of 2 for 36 tiles");
   EXPECT_EQ(text(256, 3584, 18944), "tile 128 x 128, 3 slots of 41 KB, 33 clusters of 4 for 56 tiles");
   EXPECT_EQ(text(512, 37888, 3584), "tile 128 x 128, 3 slots of 41 KB, 132 clusters of 1 for 1184 tiles");

@@ -96,15 +96,13 @@ OTR_TEST_ALL_PATHS(LinearW4);
 struct Shape {
   int rows, k, n;
 };
-// The last ones: more groups or tiles than a GPU's rings have slots; of more than 32 rows, several tiles for a block of the emulated device,
-// with an even and an odd number of groups, and in splits.
-constexpr Shape kShapes[] = {{1, 1, 1},      {1, 32, 32},    {2, 31, 33},    {3, 33, 16},     {4, 127, 48},
-                             {5, 129, 31},   {6, 224, 17},   {7, 128, 96},   {8, 896, 40},    {12, 100, 5},
-                             {13, 2, 130},   {16, 65, 64},   {17, 257, 9},   {31, 96, 70},    {32, 34, 15},
-                             {33, 160, 65},  {64, 300, 32},  {1, 4864, 33},  {1, 3584, 1},    {193, 40, 33},
-                             {300, 150, 50}, {2, 20000, 16}, {1, 130, 1700}, {12, 130, 1100}, {100, 140, 300}, {65, 1200, 70},
-                            {40, 4200, 48},
-                            {40, 130, 900},  {40, 380, 900}, {140, 1100, 300}};
+// The last ones: more groups or tiles than a GPU's rings have slots; of more than 32 rows, several tiles for a block of the
+// emulated device, with an even and an odd number of groups, and in splits.
+constexpr Shape kShapes[] = {{1, 1, 1},       {1, 32, 32},    {2, 31, 33},    {3, 33, 16},    {4, 127, 48},   {5, 129, 31},
+                             {6, 224, 17},    {7, 128, 96},   {8, 896, 40},   {12, 100, 5},   {13, 2, 130},   {16, 65, 64},
+                             {17, 257, 9},    {31, 96, 70},   {32, 34, 15},   {33, 160, 65},  {64, 300, 32},  {1, 4864, 33},
+                             {1, 3584, 1},    {193, 40, 33},  {300, 150, 50}, {2, 20000, 16}, {1, 130, 1700}, {12, 130, 1100},
+                             {100, 140, 300}, {65, 1200, 70}, {40, 4200, 48}, {40, 130, 900}, {40, 380, 900}, {140, 1100, 300}};
 
 TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
   for (const Shape& s : kShapes) {

@@ -145,10 +145,8 @@ TEST_P(Sample, ForcedTokensReportTheirLogProbs) {
     d.forced_token = v;
     const SampleResult r = run_draw(*kernels, kFour, d);
     EXPECT_EQ(r.token, v);
-    if (v == 1)
-      EXPECT_EQ(r.logprob, -kInf);
-    else
-      EXPECT_NEAR(r.logprob, expected[v], 1e-6);
+    if (v == 1) EXPECT_EQ(r.logprob, -kInf);
+    else EXPECT_NEAR(r.logprob, expected[v], 1e-6);
     EXPECT_NEAR(r.raw_logprob, raw[v], 1e-6);
   }
 }

@@ -99,7 +99,7 @@ TEST(Sm90Layout, BoxesThatTheHardwareRefusesAreNamed) {
   EXPECT_NE(tensor_box_error(matrix_box(10, 10, 16, 257), 0), nullptr);  // side
   EXPECT_NE(tensor_box_error(matrix_box(0, 10, 16, 64), 0), nullptr);    // empty
   EXPECT_NE(tensor_box_error(matrix_box(10, 10, int64_t{1} << 39, 64), 0), nullptr);
-  EXPECT_NE(tensor_box_error(matrix_box(10, 24, 16, 64), 0), nullptr);   // rows that overlap
+  EXPECT_NE(tensor_box_error(matrix_box(10, 24, 16, 64), 0), nullptr);  // rows that overlap
   TensorBox halves_first = paired_box(48, 64, 64);
   std::swap(halves_first.dims[2], halves_first.dims[3]), std::swap(halves_first.strides[2], halves_first.strides[3]);
   EXPECT_NE(tensor_box_error(halves_first, 0), nullptr);

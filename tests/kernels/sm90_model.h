@@ -12,8 +12,9 @@
 
 namespace otr::testing_util {
 
-// The copy of one box at `coordinates` to `shared` + offset, byte after byte or swizzled over 128 bytes: 16-byte piece c of the 128-byte
-// row r (both counted by address) then lies in place c ^ (r % 8). Elements outside the tensor are zeros. Returns the bytes counted.
+// The copy of one box at `coordinates` to `shared` + offset, byte after byte or swizzled over 128 bytes: 16-byte piece c of the
+// 128-byte row r (both counted by address) then lies in place c ^ (r % 8). Elements outside the tensor are zeros. Returns the
+// bytes counted.
 inline uint32_t model_tma(const Element* base, const TensorBox& t, const int64_t* coordinates, std::vector<uint8_t>* shared,
                           uint32_t offset) {
   uint32_t bytes = 0;
@@ -32,10 +33,8 @@ inline uint32_t model_tma(const Element* base, const TensorBox& t, const int64_t
     bytes += 2;
     more = false;
     for (int i = 0; i < t.rank && !more; ++i) {
-      if (++at[static_cast<size_t>(i)] < t.box[i])
-        more = true;
-      else
-        at[static_cast<size_t>(i)] = 0;
+      if (++at[static_cast<size_t>(i)] < t.box[i]) more = true;
+      else at[static_cast<size_t>(i)] = 0;
     }
   }
   return bytes;

@@ -107,7 +107,8 @@ TEST(ThreadPool, PinsEachThreadToOneCpu) {
         EXPECT_TRUE(CPU_ISSET(cpus[thread % cpus.size()], &masks[thread]));
       }
     }
-  }).join();
+  })
+      .join();
 }
 
 TEST(ThreadPool, PoolThreadsHaveThePinnedEnvironment) {

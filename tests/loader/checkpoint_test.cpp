@@ -104,7 +104,8 @@ TEST(Checkpoint, ReadsRows) {
     f32[i] = to_float(Bf16{bf16[i]});
   }
   const TempFolder folder;
-  const auto checkpoint = open_single(folder, {{"b", "BF16", {50, 7}, bytes_of_values(bf16)}, {"f", "F32", {50, 7}, bytes_of_values(f32)}});
+  const auto checkpoint =
+      open_single(folder, {{"b", "BF16", {50, 7}, bytes_of_values(bf16)}, {"f", "F32", {50, 7}, bytes_of_values(f32)}});
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const std::array<int64_t, 2> shape{50, 7};
   for (const char* name : {"b", "f"}) {
@@ -119,7 +120,8 @@ TEST(Checkpoint, ReadsRows) {
   }
   EXPECT_EQ(checkpoint.value().converted_tensors(), 1);
   Element out[7];
-  expect_error(checkpoint.value().read_rows("b", std::array<int64_t, 2>{7, 50}, 0, 1, out), StatusCode::kBadInput, {"expected shape [7, 50]"});
+  expect_error(checkpoint.value().read_rows("b", std::array<int64_t, 2>{7, 50}, 0, 1, out), StatusCode::kBadInput,
+               {"expected shape [7, 50]"});
 }
 
 // More than one chunk; ties, neighbours of ties, overflow to infinity, subnormals, NaN, and random bits. Unaligned.

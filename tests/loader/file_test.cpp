@@ -74,7 +74,8 @@ TEST(ReplacedFile, KeepsThePermissionsOfWhatItReplaces) {
     {
       const ReplacedFile file(path);
       ASSERT_TRUE(file.created().ok());
-      for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(permissions(entry.path()), mode) << entry.path();
+      for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+        EXPECT_EQ(permissions(entry.path()), mode) << entry.path();
     }
     replace(path, "new");
     EXPECT_EQ(permissions(path), mode);

@@ -54,7 +54,8 @@ std::vector<Element> counting(size_t size) {
 }
 
 TEST(InflatePlan, CoversEveryTensorOfTheWideModel) {
-  for (const InflateShape& shape : {InflateShape{896, 4864, 24, 14, 2, 64, 151936, {}}, {24, 8, 3, 6, 3, 8, 9, false}, {24, 8, 2, 3, 1, 4, 7, true}}) {
+  for (const InflateShape& shape :
+       {InflateShape{896, 4864, 24, 14, 2, 64, 151936, {}}, {24, 8, 3, 6, 3, 8, 9, false}, {24, 8, 2, 3, 1, 4, 7, true}}) {
     const ModelConfig wide = widen(small(), shape);
     const std::vector<ExpectedTensor> expected = expected_tensors(wide);
     const std::vector<InflatedTensor> plan = inflate_plan(small(), wide);

@@ -101,20 +101,11 @@ inline std::string mutated(std::string text, std::mt19937& random) {
   for (uint32_t edits = 1 + random() % 4; edits > 0 && !text.empty(); --edits) {
     const size_t at = random() % text.size();
     switch (random() % 5) {
-      case 0:
-        text[at] = static_cast<char>(random());
-        break;
-      case 1:
-        text[at] = kBytes[random() % kBytes.size()];
-        break;
-      case 2:
-        text.erase(at, 1 + random() % 8);
-        break;
-      case 3:
-        text.insert(at, 1, kBytes[random() % kBytes.size()]);
-        break;
-      default:
-        text.insert(at, text.substr(random() % text.size(), random() % 40));
+      case 0: text[at] = static_cast<char>(random()); break;
+      case 1: text[at] = kBytes[random() % kBytes.size()]; break;
+      case 2: text.erase(at, 1 + random() % 8); break;
+      case 3: text.insert(at, 1, kBytes[random() % kBytes.size()]); break;
+      default: text.insert(at, text.substr(random() % text.size(), random() % 40));
     }
   }
   return text;

@@ -106,16 +106,17 @@ TEST(ModelConfig, RopeParametersWinOverTheTopLevel) {
 }
 
 TEST(ModelConfig, ReadsYarnInBothSpellings) {
-  const auto older = load(with_key(kQwen2, "rope_scaling", R"({"type":"yarn","factor":4.0,"original_max_position_embeddings":32768})"));
+  const auto older =
+      load(with_key(kQwen2, "rope_scaling", R"({"type":"yarn","factor":4.0,"original_max_position_embeddings":32768})"));
   ASSERT_TRUE(older.ok()) << older.status().message();
   ASSERT_TRUE(older.value().yarn.has_value());
   EXPECT_EQ(older.value().yarn->factor, 4.0);
   EXPECT_EQ(older.value().yarn->beta_fast, 32.0);
   EXPECT_NEAR(older.value().yarn->attention_factor, 1.1386294361119891, 1e-12);  // 0.1 ln 4 + 1
   EXPECT_EQ(context_limit(older.value()), 131072);
-  const auto newer = load(with_key(
-      kQwen3, "rope_parameters",
-      R"({"rope_type":"yarn","rope_theta":70,"factor":2.0,"attention_factor":1.5,"beta_slow":2,"truncate":false,
+  const auto newer =
+      load(with_key(kQwen3, "rope_parameters",
+                    R"({"rope_type":"yarn","rope_theta":70,"factor":2.0,"attention_factor":1.5,"beta_slow":2,"truncate":false,
           "original_max_position_embeddings":1000})"));
   ASSERT_TRUE(newer.ok()) << newer.status().message();
   EXPECT_EQ(newer.value().rope_theta, 70);
@@ -123,8 +124,9 @@ TEST(ModelConfig, ReadsYarnInBothSpellings) {
   EXPECT_EQ(newer.value().yarn->beta_slow, 2.0);
   EXPECT_FALSE(newer.value().yarn->truncate);
   EXPECT_EQ(context_limit(newer.value()), newer.value().max_position_embeddings);
-  for (const char* bad : {R"({"type":"yarn"})", R"({"type":"yarn","factor":0.5})", R"({"type":"yarn","factor":2,"beta_slow":64})",
-                          R"({"type":"yarn","factor":2,"original_max_position_embeddings":0})", R"({"type":"yarn","factor":2,"rope_theta":1})"}) {
+  for (const char* bad :
+       {R"({"type":"yarn"})", R"({"type":"yarn","factor":0.5})", R"({"type":"yarn","factor":2,"beta_slow":64})",
+        R"({"type":"yarn","factor":2,"original_max_position_embeddings":0})", R"({"type":"yarn","factor":2,"rope_theta":1})"}) {
     EXPECT_EQ(load(with_key(kQwen2, "rope_scaling", bad)).status().code(), StatusCode::kBadInput) << bad;
   }
 }

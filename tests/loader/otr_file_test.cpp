@@ -9,13 +9,13 @@
 
 #include "kernels/base/element.h"
 #include "kernels/base/thread_pool.h"
-#include "tests/loader/loader_fixture.h"
 #include "loader/frame_sum.h"
 #include "loader/otr_nibbles.h"
 #include "loader/otr_planes.h"
 #include "loader/parallel_status.h"
 #include "loader/weight_source.h"
 #include "loader/xxh64.h"
+#include "tests/loader/loader_fixture.h"
 #include "tests/runtime/sanitized.h"
 
 namespace otr {
@@ -37,11 +37,14 @@ constexpr Coding kCodings[] = {Coding::kQuick, Coding::kSmall, Coding::kStored};
 std::string write_otr(const TempFolder& folder, Coding coding, const std::string& weights, int threads = 2) {
   ThreadPool pool(threads);
   const std::string path = folder / "small.otr";
-  auto writer = OtrWriter::create(path, std::vector<OtrPlanned>{{"config.json", 8}, {"w", weights.size()}}, coding != Coding::kStored);
+  auto writer =
+      OtrWriter::create(path, std::vector<OtrPlanned>{{"config.json", 8}, {"w", weights.size()}}, coding != Coding::kStored);
   EXPECT_TRUE(writer.ok());
   EXPECT_TRUE(writer.value().add_file("config.json", "{\"a\": 1}", pool).ok());
-  EXPECT_TRUE(writer.value().add_weight("w", weights.data(), weights.size(),
-                                         coding == Coding::kSmall ? OtrCoding::kPlanes : OtrCoding::kNibbles, pool).ok());
+  EXPECT_TRUE(writer.value()
+                  .add_weight("w", weights.data(), weights.size(),
+                              coding == Coding::kSmall ? OtrCoding::kPlanes : OtrCoding::kNibbles, pool)
+                  .ok());
   EXPECT_TRUE(writer.value().finish().ok());
   return path;
 }
@@ -69,8 +72,9 @@ TEST(Xxh64, KnownAnswers) {
 TEST(FrameSum, KnownAnswers) {
   std::string bytes(1000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 % 251);
-  const std::pair<size_t, uint64_t> answers[] = {{0, 0x9143a1f58a5c14d3ull}, {1, 0xb8c732fdb6c0de75ull}, {63, 0x1732b67c9f0480eaull},
-                                                   {64, 0xc27691e27f01f773ull}, {65, 0x96a331e5bd3ce221ull}, {1000, 0x48e02984b4ee28b2ull}};
+  const std::pair<size_t, uint64_t> answers[] = {{0, 0x9143a1f58a5c14d3ull},  {1, 0xb8c732fdb6c0de75ull},
+                                                 {63, 0x1732b67c9f0480eaull}, {64, 0xc27691e27f01f773ull},
+                                                 {65, 0x96a331e5bd3ce221ull}, {1000, 0x48e02984b4ee28b2ull}};
   for (const auto& [size, sum] : answers) EXPECT_EQ(frame_sum(bytes.data(), size), sum) << size << " bytes";
   EXPECT_EQ(frame_sum(("x" + bytes).data() + 1, bytes.size()), frame_sum(bytes.data(), bytes.size())) << "at an odd address";
 }
@@ -107,7 +111,8 @@ TEST(OtrPlanes, JoinUndoesSplit) {
 // Values of every kind: what the window of exponents holds, what it does not, and sizes at the edges of a group of 32.
 TEST(OtrNibbles, DecodeUndoesEncode) {
   std::mt19937 random(9);
-  for (const size_t count : {size_t{1}, size_t{2}, size_t{31}, size_t{32}, size_t{33}, size_t{64}, size_t{1000}, size_t{65536}}) {
+  for (const size_t count :
+       {size_t{1}, size_t{2}, size_t{31}, size_t{32}, size_t{33}, size_t{64}, size_t{1000}, size_t{65536}}) {
     for (const uint32_t exception_in : {0u, 100u, 3u, 1u}) {  // one in so many values is anything, or none
       std::string values = weight_like_bytes(count, static_cast<uint32_t>(count));
       for (size_t i = 0; i < count; ++i) {
@@ -126,7 +131,8 @@ TEST(OtrNibbles, DecodeUndoesEncode) {
   }
   // Weights as they are: 12 bits a value, and a header.
   const std::string weights = weight_like_bytes(65536, 10);
-  EXPECT_EQ(encode_nibbles(reinterpret_cast<const uint8_t*>(weights.data()), weights.size()).size(), 8u + weights.size() * 3 / 4);
+  EXPECT_EQ(encode_nibbles(reinterpret_cast<const uint8_t*>(weights.data()), weights.size()).size(),
+            8u + weights.size() * 3 / 4);
 }
 
 TEST(OtrNibbles, RefusesWhatIsNoCoding) {
@@ -145,11 +151,11 @@ TEST(OtrNibbles, RefusesWhatIsNoCoding) {
   EXPECT_FALSE(accepted(good, [](auto* c) { c->push_back(0); }));
   EXPECT_FALSE(accepted(good, [](auto* c) { c->resize(7); }));
   EXPECT_FALSE(accepted(good, [](auto* c) { c->clear(); }));
-  EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[0] = 6; }));    // exponents below zero
+  EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[0] = 6; }));  // exponents below zero
   EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[0] = 128; }));
   EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[2] = 1; }));
-  EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[4] = 4; }));    // one exception too many
-  EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[7] = 0x40; }));  // 2^30 of them
+  EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[4] = 4; }));                // one exception too many
+  EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[7] = 0x40; }));             // 2^30 of them
   EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[c->size() - 3] = 100; }));  // beyond the last value
   EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[c->size() - 3] = 50; }));   // a position twice
   EXPECT_FALSE(accepted(good, [](auto* c) { (*c)[c->size() - 3] = 10; }));   // not ascending
@@ -204,7 +210,8 @@ TEST(OtrFile, EveryFlippedBitIsCaught) {
     uint64_t header_offset = 0;
     std::memcpy(&header_offset, good.data() + 16, sizeof header_offset);
     const std::string path = folder.write("bad.otr", good);
-    std::fstream bytes(path, std::ios::in | std::ios::out | std::ios::binary);  // in place: a file made anew for each costs a disk's time
+    std::fstream bytes(
+        path, std::ios::in | std::ios::out | std::ios::binary);  // in place: a file made anew for each costs a disk's time
     const auto put = [&bytes](size_t at, char c) { bytes.seekp(static_cast<std::streamoff>(at)).put(c).flush(); };
     const auto expect_caught = [&](size_t at, uint32_t bit) {
       put(at, static_cast<char>(good[at] ^ (1 << bit)));
@@ -242,8 +249,10 @@ TEST(OtrFile, CutAndPaddedFilesAreRefused) {
 TEST(OtrFile, FaultsAreNamed) {
   const TempFolder folder;
   const std::string good = read_whole(write_otr(folder, Coding::kSmall, weight_like_bytes(4000, 7)));
-  expect_error(OtrFile::open(folder.write("short.otr", "OUTRIDER")).status(), StatusCode::kBadInput, {"short.otr", "too short"});
-  expect_error(OtrFile::open(folder.write("other.otr", std::string(100, 'x'))).status(), StatusCode::kBadInput, {"not an .otr file"});
+  expect_error(OtrFile::open(folder.write("short.otr", "OUTRIDER")).status(), StatusCode::kBadInput,
+               {"short.otr", "too short"});
+  expect_error(OtrFile::open(folder.write("other.otr", std::string(100, 'x'))).status(), StatusCode::kBadInput,
+               {"not an .otr file"});
   for (const int other : {1, 2, 4}) {
     std::string version = good;
     version[8] = static_cast<char>(other);
@@ -288,10 +297,12 @@ TEST(OtrFile, TheFirstFaultIsReported) {
 TEST(ParallelStatus, AnExceptionIsAnErrorToo) {
   ThreadPool pool(3);
   EXPECT_TRUE(parallel_status(pool, 100, [](int, int) { return Status(); }).ok());
-  expect_error(parallel_status(pool, 100, [](int task, int) -> Status {
-                 if (task == 60) throw std::bad_alloc();
-                 return task > 70 ? bad_input("late") : Status();
-               }), StatusCode::kOutOfMemory, {"out of memory"});
+  expect_error(parallel_status(pool, 100,
+                               [](int task, int) -> Status {
+                                 if (task == 60) throw std::bad_alloc();
+                                 return task > 70 ? bad_input("late") : Status();
+                               }),
+               StatusCode::kOutOfMemory, {"out of memory"});
 }
 
 TEST(OtrFile, AnUnfinishedWriterLeavesNothing) {
@@ -332,7 +343,8 @@ TEST(OtrWriter, WhatCouldNotBeReadIsNotWritten) {
   EXPECT_TRUE(OtrWriter::create(path, layers(80, uint64_t{145'000'000'000} / 80), true).ok());  // Qwen2.5-72B
   // 5 values a frame, 4 an item: 799,920 frames in 80 items have 3,999,924 values, 800,000 more than four million.
   EXPECT_TRUE(OtrWriter::create(path, layers(80, uint64_t{9'999} * kOtrWrittenFrameBytes), true).ok());
-  expect_error(OtrWriter::create(path, layers(80, uint64_t{10'000} * kOtrWrittenFrameBytes), true).status(), StatusCode::kUnsupported,
+  expect_error(OtrWriter::create(path, layers(80, uint64_t{10'000} * kOtrWrittenFrameBytes), true).status(),
+               StatusCode::kUnsupported,
                {path + ": too much for one .otr file", "4000324 values in", "and 4000000 values in 41943040 bytes are read"});
   expect_error(OtrWriter::create(path, std::vector<OtrPlanned>{{std::string(kOtrMaxHeaderBytes, 'w'), 1}}, true).status(),
                StatusCode::kUnsupported, {path, "too much for one .otr file"});
@@ -372,7 +384,8 @@ TEST(OpenModel, AnOtrFileGivesTheFoldersWeights) {
   };
   std::vector<std::string> pieces;
   std::vector<OtrPlanned> items;
-  for (const char* name : {"config.json", "generation_config.json"}) items.push_back({name, read_whole(folder_path + "/" + name).size()});
+  for (const char* name : {"config.json", "generation_config.json"})
+    items.push_back({name, read_whole(folder_path + "/" + name).size()});
   for (const WeightPiece& piece : plan.pieces) items.push_back({piece.name, bytes_of(piece)});
   {
     auto writer = OtrWriter::create(path, items, true);
@@ -383,9 +396,10 @@ TEST(OpenModel, AnOtrFileGivesTheFoldersWeights) {
     for (const WeightPiece& piece : plan.pieces) {
       pieces.emplace_back(bytes_of(piece), '\0');
       ASSERT_TRUE(folder.value().weights->read(piece, pieces.back().data(), pool).ok());
-      ASSERT_TRUE(
-          writer.value().add_weight(piece.name, pieces.back().data(), pieces.back().size(),
-                                         piece.kind == PieceKind::kVector ? OtrCoding::kPlain : OtrCoding::kNibbles, pool).ok());
+      ASSERT_TRUE(writer.value()
+                      .add_weight(piece.name, pieces.back().data(), pieces.back().size(),
+                                  piece.kind == PieceKind::kVector ? OtrCoding::kPlain : OtrCoding::kNibbles, pool)
+                      .ok());
     }
     ASSERT_TRUE(writer.value().finish().ok());
   }

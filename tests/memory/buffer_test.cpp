@@ -82,7 +82,8 @@ TEST(Buffer, ADevicesMemoryIsSomebodyElsesInSleep) {
 
 // Sizes that no machine has; the last two times four would wrap around to 0 and to 64 bytes.
 TEST(Buffer, AbsurdSizesAreOutOfMemory) {
-  for (const int64_t size : {int64_t{1} << 60, std::numeric_limits<int64_t>::max(), int64_t{1} << 62, (int64_t{1} << 62) + 16}) {
+  for (const int64_t size :
+       {int64_t{1} << 60, std::numeric_limits<int64_t>::max(), int64_t{1} << 62, (int64_t{1} << 62) + 16}) {
     auto buffer = Buffer<float>::create(size, "KV pages");
     ASSERT_FALSE(buffer.ok()) << size;
     EXPECT_EQ(buffer.status().code(), StatusCode::kOutOfMemory);

@@ -78,18 +78,21 @@ TEST_F(DraftPathsTest, KeepingAPathReplacesTheSequencesPages) {
   EXPECT_EQ(table_.pages(), (std::vector<PageId>{first, own}));
   EXPECT_EQ(pool_.num_in_use(), 2);
   EXPECT_EQ(pool_.refcount(second), 0);
-  EXPECT_TRUE(pool_.check([&] {
-    std::vector<int32_t> references(8, 0);
-    references[static_cast<size_t>(first)] = references[static_cast<size_t>(own)] = 1;
-    return references;
-  }()).ok());
+  EXPECT_TRUE(pool_
+                  .check([&] {
+                    std::vector<int32_t> references(8, 0);
+                    references[static_cast<size_t>(first)] = references[static_cast<size_t>(own)] = 1;
+                    return references;
+                  }())
+                  .ok());
 }
 
 TEST_F(DraftPathsTest, WithoutFreePagesThereIsNoPath) {
   PageTable rest;
   rest.prepare_write(&cache_, &pool_, 0, 6 * 64 - 64, &work_);
   work_.clear();
-  EXPECT_EQ(paths_.add(table_, DraftPaths::kNoPath, 126, 126, 130, &cache_, &work_), DraftPaths::kNoPath);  // two are needed, one is there
+  EXPECT_EQ(paths_.add(table_, DraftPaths::kNoPath, 126, 126, 130, &cache_, &work_),
+            DraftPaths::kNoPath);  // two are needed, one is there
   EXPECT_TRUE(work_.copy_to.empty() && work_.zero.empty());
   EXPECT_NE(paths_.add(table_, DraftPaths::kNoPath, 70, 70, 75, &cache_, &work_), DraftPaths::kNoPath);
   EXPECT_EQ(paths_.add(table_, DraftPaths::kNoPath, 70, 70, 75, &cache_, &work_), DraftPaths::kNoPath);

@@ -1,5 +1,5 @@
-// FakeAccelerator: a device in host memory. Copies and launches wait in the queue until wait(), so that memory which is touched too early
-// is seen; a capture keeps what is asked while it is made. Its memory is as large as it is told to be.
+// FakeAccelerator: a device in host memory. Copies and launches wait in the queue until wait(), so that memory which is touched
+// too early is seen; a capture keeps what is asked while it is made. Its memory is as large as it is told to be.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,9 @@ class FakeAccelerator final : public Accelerator {
     ask([=] { std::memcpy(to, from, bytes); });
   }
   void copy_from(const Accelerator&, void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
-  void clear(void* data, size_t bytes) override { ask([=] { std::memset(data, 0, bytes); }); }
+  void clear(void* data, size_t bytes) override {
+    ask([=] { std::memset(data, 0, bytes); });
+  }
   void keep(const Status& status) override {
     if (failure_.ok()) failure_ = status;
   }

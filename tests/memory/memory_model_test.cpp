@@ -1,8 +1,8 @@
 // A random test of page pool, prefix cache and page tables against a naive model of what they promise.
 //
 // The model knows for every page who holds it, which prefix it is cached for, and when it became evictable. Page contents are
-// modelled too: a key-value slot holds a hash of the version and of all tokens up to its position, as real keys and values do, so
-// that a page that is shared, copied, evicted or found wrongly shows up as a sequence that reads something else.
+// modelled too: a key-value slot holds a hash of the version and of all tokens up to its position, as real keys and values do,
+// so that a page that is shared, copied, evicted or found wrongly shows up as a sequence that reads something else.
 
 #include <gtest/gtest.h>
 
@@ -44,8 +44,13 @@ class MemoryModel {
   enum class Fault { kNone, kForgetCopies, kForgetZeroing, kOfferStaleVersion };
 
   MemoryModel(uint32_t seed, int32_t num_pages, Fault fault)
-      : random_(seed), fault_(fault), pool_(num_pages), cache_(&pool_), references_(static_cast<size_t>(num_pages), 0),
-        prefix_of_(static_cast<size_t>(num_pages)), slots_(static_cast<size_t>(num_pages)) {}
+      : random_(seed),
+        fault_(fault),
+        pool_(num_pages),
+        cache_(&pool_),
+        references_(static_cast<size_t>(num_pages), 0),
+        prefix_of_(static_cast<size_t>(num_pages)),
+        slots_(static_cast<size_t>(num_pages)) {}
   ~MemoryModel() {
     for (auto& s : sequences_) s->table.release_all(&pool_);
   }
@@ -240,7 +245,9 @@ class MemoryModel {
   }
 
   static size_t index(PageId page) { return static_cast<size_t>(page); }
-  static PageId page_at(const ModelSequence& s, int32_t position) { return s.table.pages()[static_cast<size_t>(position / kPageTokens)]; }
+  static PageId page_at(const ModelSequence& s, int32_t position) {
+    return s.table.pages()[static_cast<size_t>(position / kPageTokens)];
+  }
   int32_t num_free() const { return available() - static_cast<int32_t>(evictable_.size()); }
   void hold(PageId page) {
     if (references_[index(page)]++ == 0) evictable_.erase(std::find(evictable_.begin(), evictable_.end(), page));
@@ -282,7 +289,8 @@ class MemoryModel {
       if (s->num_computed == 0 || s->num_computed % kPageTokens == 0) continue;
       const PageId last = page_at(*s, s->num_computed);
       for (int32_t slot = s->num_computed % kPageTokens; slot < kPageTokens && references_[index(last)] == 1; ++slot) {
-        expect(slots_[index(last)][static_cast<size_t>(slot)] == 0 || s->offered, "a new page holds what an earlier owner wrote");
+        expect(slots_[index(last)][static_cast<size_t>(slot)] == 0 || s->offered,
+               "a new page holds what an earlier owner wrote");
       }
     }
   }
@@ -296,11 +304,11 @@ class MemoryModel {
   int64_t steps_ = 0;
 
   // The naive model.
-  std::vector<int32_t> references_;                        // by page
-  std::vector<Tokens> prefix_of_;                          // by page: the prefix it is cached for; empty if it is not
+  std::vector<int32_t> references_;  // by page
+  std::vector<Tokens> prefix_of_;    // by page: the prefix it is cached for; empty if it is not
   std::map<Tokens, PageId> cached_;
-  std::deque<PageId> evictable_;                           // oldest first
-  std::vector<std::array<uint64_t, kPageTokens>> slots_;   // by page: contents
+  std::deque<PageId> evictable_;                          // oldest first
+  std::vector<std::array<uint64_t, kPageTokens>> slots_;  // by page: contents
 };
 
 TEST(MemoryModel, TwoHundredThousandOperationsAgree) {

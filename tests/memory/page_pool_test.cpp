@@ -83,7 +83,7 @@ TEST(PagePool, LeasedPagesAreCountedApart) {
   EXPECT_FALSE(pool.check(references).ok());  // the leases are not known
   leases[static_cast<size_t>(own)] = leases[static_cast<size_t>(lent)] = leases[static_cast<size_t>(cached)] = 1;
   EXPECT_TRUE(pool.check(references, leases).ok());
-  pool.lease(lent);  // a second reader
+  pool.lease(lent);     // a second reader
   pool.retain(cached);  // somebody attaches
   EXPECT_EQ(pool.num_leased(), 1);
   pool.end_lease(lent);

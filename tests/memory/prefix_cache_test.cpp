@@ -157,7 +157,8 @@ TEST(PrefixCache, AFullBucketIsNoHit) {
 }
 
 // Two different pages whose 64-bit hashes are equal (the FNV-1a of prefix_cache.cpp, over words). The prime is 2^40 + 435: two
-// first words that are 151 * 2^24 - 1 apart mostly leave states with equal high halves, and the second word makes up for the low.
+// first words that are 151 * 2^24 - 1 apart mostly leave states with equal high halves, and the second word makes up for the
+// low.
 std::pair<Tokens, Tokens> colliding_pages() {
   constexpr uint64_t kPrime = 0x100000001b3ull;
   constexpr uint64_t kStart = 0xcbf29ce484222325ull ^ static_cast<uint32_t>(kNoPage);

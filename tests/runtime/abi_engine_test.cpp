@@ -99,7 +99,8 @@ TEST_F(AbiEngine, ZeroMeansTheDefault) {
   otr_engine_destroy(made);
 }
 
-// ---- Handles -------------------------------------------------------------------------------------------------------------------------
+// ---- Handles
+// -------------------------------------------------------------------------------------------------------------------------
 
 TEST_F(AbiEngine, ADeadOrForeignHandleIsFoundOut) {
   otr_engine* dead = nullptr;
@@ -132,7 +133,8 @@ TEST_F(AbiEngine, ResultsAreHandlesOfTheirOwn) {
   ASSERT_EQ(otr_wait(engine(), -1, &result), OTR_OK);
   otr_result_view view;
   EXPECT_EQ(otr_result_get(result, nullptr, sizeof view), OTR_INVALID_ARGUMENT);
-  for (const size_t size : {size_t{0}, size_t{7}, size_t{9}, size_t{1} << 40}) EXPECT_EQ(otr_result_get(result, &view, size), OTR_INVALID_ARGUMENT);
+  for (const size_t size : {size_t{0}, size_t{7}, size_t{9}, size_t{1} << 40})
+    EXPECT_EQ(otr_result_get(result, &view, size), OTR_INVALID_ARGUMENT);
   EXPECT_EQ(otr_result_get(reinterpret_cast<otr_result*>(engine()), &view, sizeof view), OTR_INVALID_HANDLE);
   ASSERT_EQ(otr_result_get(result, &view, sizeof view), OTR_OK);
   EXPECT_EQ(view.tag, 5u);
@@ -183,7 +185,8 @@ TEST_F(AbiEngine, DestroyAbandonsWhatIsOutstanding) {
   }
 }
 
-// ---- Wait and cancel -----------------------------------------------------------------------------------------------------------------
+// ---- Wait and cancel
+// -----------------------------------------------------------------------------------------------------------------
 
 TEST_F(AbiEngine, WaitKeepsItsTimeLimits) {
   auto* result = reinterpret_cast<otr_result*>(uintptr_t{1});

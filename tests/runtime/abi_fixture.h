@@ -1,5 +1,5 @@
-// What the tests of the C ABI share: an engine of a tiny model, requests that are right until a test spoils them, and the checks that a
-// refusal had no effect.
+// What the tests of the C ABI share: an engine of a tiny model, requests that are right until a test spoils them, and the
+// checks that a refusal had no effect.
 #pragma once
 
 #include <gtest/gtest.h>

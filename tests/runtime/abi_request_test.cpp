@@ -143,7 +143,8 @@ TEST_F(AbiRequest, ScoreRefusesWrongRequests) {
       {"2^64 - 1 tokens", [](auto* r) { r->num_tokens = SIZE_MAX; }},
       {"2^63 tokens", [](auto* r) { r->num_tokens = size_t{1} << 63; }},
       {"a prompt of 2^64 - 1", [this](auto* r) { r->prompt_token_ids = tokens_.data(), r->num_prompt_tokens = SIZE_MAX; }},
-      {"lengths that add up to 2^64", [this](auto* r) { r->prompt_token_ids = tokens_.data(), r->num_prompt_tokens = SIZE_MAX - 2; }},
+      {"lengths that add up to 2^64",
+       [this](auto* r) { r->prompt_token_ids = tokens_.data(), r->num_prompt_tokens = SIZE_MAX - 2; }},
       {"more than the context", [this](auto* r) { r->prompt_token_ids = tokens_.data(), r->num_prompt_tokens = 1022; }},
       {"struct_size 0", [](auto* r) { r->struct_size = 0; }},
       {"struct_size 20", [](auto* r) { r->struct_size = 20; }},
@@ -158,7 +159,8 @@ TEST_F(AbiRequest, ScoreRefusesWrongRequests) {
   expect_usable();
 }
 
-// ---- Struct sizes -----------------------------------------------------------------------------------------------------------------
+// ---- Struct sizes
+// -----------------------------------------------------------------------------------------------------------------
 
 // A program built against an older header has a shorter struct: what lies behind its end is not read, and has the default.
 TEST_F(AbiRequest, AnOlderCallersShorterStructIsAccepted) {

@@ -46,7 +46,8 @@ TEST_F(AbiText, LastErrorBelongsToEngineAndThread) {
     }).join();
     EXPECT_EQ(otr_last_error(engine()), mine);
     otr_engine_destroy(other);
-  }).join();
+  })
+      .join();
 }
 
 TEST_F(AbiText, LastErrorsOfManyEnginesAreBounded) {
@@ -91,8 +92,8 @@ TEST_F(AbiText, StatsFitTheBufferOrSayWhatTheyNeed) {
   EXPECT_EQ(buffer.back(), 'x');
   const nlohmann::json stats = nlohmann::json::parse(buffer.data());
   for (const char* key : {"isa", "version", "ticks", "generated_tokens", "prefill_tokens", "finished_samples", "preemptions",
-                          "prefix_hit_tokens", "kv_pages_total", "kv_pages_in_use", "kv_pages_peak", "kv_page_bytes", "busy_seconds",
-                          "kernel_seconds", "num_threads"}) {
+                          "prefix_hit_tokens", "kv_pages_total", "kv_pages_in_use", "kv_pages_peak", "kv_page_bytes",
+                          "busy_seconds", "kernel_seconds", "num_threads"}) {
     EXPECT_TRUE(stats.contains(key)) << key;
   }
   EXPECT_EQ(stats["version"], otr_version());
@@ -100,7 +101,8 @@ TEST_F(AbiText, StatsFitTheBufferOrSayWhatTheyNeed) {
 
 // What a trainer needs to know of the model before it submits.
 TEST(AbiStats, SayWhatRequestsAreCheckedAgainst) {
-  const TinyModel model({.max_position_embeddings = 200, .eos_ids = {3, 5}}), other({.max_position_embeddings = 200, .eos_ids = {3, 5}, .seed = 2});
+  const TinyModel model({.max_position_embeddings = 200, .eos_ids = {3, 5}}),
+      other({.max_position_embeddings = 200, .eos_ids = {3, 5}, .seed = 2});
   const TestEngine engine(model), another(other);
   const nlohmann::json stats = engine.stats();
   EXPECT_EQ(stats["vocab_size"], 97);
@@ -117,7 +119,8 @@ TEST(AbiStats, SayWhatRequestsAreCheckedAgainst) {
   const auto digest = [](const TestEngine& e) {
     std::vector<char> pages(1024);
     size_t size = 0, covered = 0;
-    EXPECT_EQ(otr_kv_export(e.get(), nullptr, 0, pages.data(), pages.size(), &size, &covered), OTR_OK) << otr_last_error(e.get());
+    EXPECT_EQ(otr_kv_export(e.get(), nullptr, 0, pages.data(), pages.size(), &size, &covered), OTR_OK)
+        << otr_last_error(e.get());
     return e.stats()["weights_digest"].get<std::string>();
   };
   EXPECT_EQ(digest(engine).size(), 16u);

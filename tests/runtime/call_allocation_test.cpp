@@ -1,4 +1,5 @@
-// Every allocation that a call makes fails once: the call says so, and has had no effect. Submits and creates are in tick_allocation_test.cpp.
+// Every allocation that a call makes fails once: the call says so, and has had no effect. Submits and creates are in
+// tick_allocation_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -60,8 +61,11 @@ TEST_F(CallAllocation, AWaitThatRunsOutOfMemoryLosesNoSample) {
   for (otr_result* result : results) {
     otr_result_view v;
     ASSERT_EQ(otr_result_get(result, &v, sizeof v), OTR_OK);
-    outputs[{v.tag, v.sample}] = {{v.token_ids, v.token_ids + v.num_tokens}, bits_of(v.logprobs, v.num_tokens), bits_of(v.raw_logprobs, v.num_tokens),
-                                  v.finish_reason, v.error};
+    outputs[{v.tag, v.sample}] = {{v.token_ids, v.token_ids + v.num_tokens},
+                                  bits_of(v.logprobs, v.num_tokens),
+                                  bits_of(v.raw_logprobs, v.num_tokens),
+                                  v.finish_reason,
+                                  v.error};
     EXPECT_EQ(otr_result_destroy(result), OTR_OK);
   }
   EXPECT_EQ(difference(expected, outputs), "");
@@ -78,7 +82,8 @@ TEST_F(CallAllocation, AnExportThatRunsOutOfMemoryHoldsNoPage) {
   int failures = 0;
   for (int64_t limit = 0;; ++limit) {
     allocations_left = limit;
-    const otr_status status = otr_kv_export(engine.get(), r.prompt.data(), r.prompt.size(), buffer.data(), buffer.size(), &size, &covered);
+    const otr_status status =
+        otr_kv_export(engine.get(), r.prompt.data(), r.prompt.size(), buffer.data(), buffer.size(), &size, &covered);
     allocations_left = -1;
     if (status == OTR_OK) break;
     ASSERT_EQ(status, OTR_OUT_OF_MEMORY) << "allocation " << limit << ": " << otr_last_error(engine.get());

@@ -1,5 +1,5 @@
-// What an engine owes goes to a file and comes back in another engine: the same bits, however far it had come. What is not whole, or of
-// another engine, is refused and nothing is taken.
+// What an engine owes goes to a file and comes back in another engine: the same bits, however far it had come. What is not
+// whole, or of another engine, is refused and nothing is taken.
 #include "runtime/checkpoint_file.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,8 @@ class Checkpoints : public EveryPath {
     return bytes;
   }
   void write(const std::vector<std::byte>& bytes) const {
-    std::ofstream(path(), std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path(), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
 
   const TinyModel model_{{.num_layers = 2}};
@@ -95,13 +96,15 @@ TEST_P(Checkpoints, GoOnWithTheSameBits) {
     ASSERT_TRUE(loaded.ok()) << loaded.message();
     collect_into(&outputs, e.get());
     EXPECT_EQ(difference(plain, outputs), "") << "after " << moments[i];
-    for (const auto& [key, output] : plain) generated += output.reason == OTR_FINISH_SCORE ? 0 : static_cast<int64_t>(output.tokens.size());
+    for (const auto& [key, output] : plain)
+      generated += output.reason == OTR_FINISH_SCORE ? 0 : static_cast<int64_t>(output.tokens.size());
     const nlohmann::json stats = nlohmann::json::parse(e->stats_json());
     EXPECT_EQ(stats["kv_pages_in_use"], 0);
     gone_on += generated - stats["generated_tokens"].get<int64_t>();
     const Result<CheckpointFile> file = CheckpointFile::read(path());
     ASSERT_TRUE(file.ok());
-    EXPECT_EQ(std::vector<std::byte>(file.value().user().begin(), file.value().user().end()), std::vector<std::byte>(user, user + 2));
+    EXPECT_EQ(std::vector<std::byte>(file.value().user().begin(), file.value().user().end()),
+              std::vector<std::byte>(user, user + 2));
   }
   EXPECT_GT(gone_on, 1000);  // what was accepted is not drawn again
 }
@@ -169,7 +172,8 @@ TEST_P(CheckpointRefusals, EveryByteCounts) {
     std::vector<std::byte> bad = good;
     bad[at] ^= std::byte{0x20};
     write(bad);
-    expect_refused(e.get(), at < 8 ? StatusCode::kInvalidArgument : StatusCode::kBadInput, at < 8 ? "not a checkpoint" : "damaged");
+    expect_refused(e.get(), at < 8 ? StatusCode::kInvalidArgument : StatusCode::kBadInput,
+                   at < 8 ? "not a checkpoint" : "damaged");
   }
   for (const size_t size : {size_t{0}, size_t{40}, size_t{104}, good.size() / 2, good.size() - 1}) {
     write({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)});
@@ -181,7 +185,8 @@ TEST_P(CheckpointRefusals, EveryByteCounts) {
 
 // Checksums that fit, and one group more than the body has, which ends where that group's samples would begin.
 TEST_P(CheckpointRefusals, AGroupThatIsNotThere) {
-  constexpr size_t kHeaderBytes = 104, kNumGroupsAt = 72, kBodyBytesAt = 80, kSumAt = 88, kHashAt = 96, kGroupBytes = 96, kNumSamplesAt = 40;
+  constexpr size_t kHeaderBytes = 104, kNumGroupsAt = 72, kBodyBytesAt = 80, kSumAt = 88, kHashAt = 96, kGroupBytes = 96,
+                   kNumSamplesAt = 40;
   std::vector<std::byte> crafted = bytes();
   uint64_t num_groups;
   std::memcpy(&num_groups, crafted.data() + kNumGroupsAt, sizeof num_groups);
@@ -229,7 +234,8 @@ TEST_P(CheckpointRefusals, OtherEngines) {
   const auto another = engine(other, GetParam());
   expect_refused(another.get(), StatusCode::kUnsupported, "another model");
   const std::string path_name = GetParam();
-  if (path_name != "cpu-scalar") expect_refused(engine(model_, "cpu-scalar").get(), StatusCode::kUnsupported, "instruction-set path: " + path_name);
+  if (path_name != "cpu-scalar")
+    expect_refused(engine(model_, "cpu-scalar").get(), StatusCode::kUnsupported, "instruction-set path: " + path_name);
   const auto without = engine(model_, GetParam(), 1, "off", false);
   expect_refused(without.get(), StatusCode::kInvalidArgument, "keep_checkpoints");
   EXPECT_EQ(without->save_checkpoint(path(), {}).code(), StatusCode::kInvalidArgument);
@@ -256,7 +262,8 @@ TEST_P(CheckpointRefusals, TheDigestOfTheWeightsDecidesNotTheirVersion) {
   EXPECT_EQ(version_here(), 17);
   submit(e.get(), requests_[0], 2000);
   size_t taken = 0;
-  for (auto finished = e->wait(-1); finished.ok(); finished = e->wait(-1), ++taken) EXPECT_EQ(finished.value()->group->weight_version, 17u);
+  for (auto finished = e->wait(-1); finished.ok(); finished = e->wait(-1), ++taken)
+    EXPECT_EQ(finished.value()->group->weight_version, 17u);
   EXPECT_GT(taken, 10u);
 }
 

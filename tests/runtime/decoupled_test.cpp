@@ -22,7 +22,7 @@ struct DecoupledVariant {
   int64_t num_pages = 2048;  // of a worker
   uint32_t seed = 1;
   uint32_t delay_seed = 0;
-  bool same_model = false;  // the drafter is the target itself
+  bool same_model = false;    // the drafter is the target itself
   int32_t link_capacity = 0;  // messages that wait between two workers; 0: as many as there may be
 };
 
@@ -49,7 +49,10 @@ class Decoupled : public EveryPath {
     o.max_batch = v.max_batch;
     o.prefill_chunk = v.chunk;
     o.policy = v.policy;
-    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .delay_seed = v.delay_seed, .link_capacity = v.link_capacity};
+    o.proofs = {.migrate_every = v.migrate_every,
+                .migration_seed = v.seed,
+                .delay_seed = v.delay_seed,
+                .link_capacity = v.link_capacity};
     o.drafters = {"small=model:" + (v.same_model ? model_ : drafter_).path()};
     return o;
   }
@@ -104,8 +107,11 @@ TEST_P(Decoupled, ChangesNothing) {
       for (const uint32_t delay_seed : {0u, 7u}) {
         if (kSanitized && (migrate_every == 0) != (num_workers == 2)) continue;
         const std::string policy = num_workers == 2 ? "fixed:small:4:decoupled" : "fixed:ngram+small+self:7:decoupled";
-        const DecoupledVariant v{.num_workers = num_workers, .num_draft_workers = num_workers == 4 && delay_seed == 0 ? 2 : 1,
-                        .policy = policy, .migrate_every = migrate_every, .delay_seed = delay_seed};
+        const DecoupledVariant v{.num_workers = num_workers,
+                                 .num_draft_workers = num_workers == 4 && delay_seed == 0 ? 2 : 1,
+                                 .policy = policy,
+                                 .migrate_every = migrate_every,
+                                 .delay_seed = delay_seed};
         EXPECT_EQ(difference(plain, run(v)), "") << name_of(v);
         migrations += count("migrations");
         EXPECT_GT(drafting("requests"), 0) << name_of(v);
@@ -126,7 +132,10 @@ TEST_P(Decoupled, FullQueuesChangeNothing) {
   for (const int32_t capacity : {1, 2}) {
     for (const uint32_t delay_seed : {0u, 5u}) {
       if (kSanitized && (capacity == 1) != (delay_seed == 0)) continue;
-      const DecoupledVariant v{.num_workers = 3, .migrate_every = capacity == 1 ? 0 : 6, .delay_seed = delay_seed, .same_model = delay_seed == 0,
+      const DecoupledVariant v{.num_workers = 3,
+                               .migrate_every = capacity == 1 ? 0 : 6,
+                               .delay_seed = delay_seed,
+                               .same_model = delay_seed == 0,
                                .link_capacity = capacity};
       EXPECT_EQ(difference(plain, run(v)), "") << name_of(v) << ", queues of " << capacity;
       EXPECT_GT(drafting("requests"), capacity) << name_of(v);
@@ -141,10 +150,13 @@ TEST_P(Decoupled, FullQueuesChangeNothing) {
   EXPECT_GT(full_drafts, 0);
   EXPECT_GT(full_verdicts, 0);
   // Who waits for room sleeps: 5 to 20 vain looks a tick; 3,000 to 9,000 without that.
-  if (!kSanitized) { EXPECT_LT(full_verdicts, 300 * ticks); }
+  if (!kSanitized) {
+    EXPECT_LT(full_verdicts, 300 * ticks);
+  }
 }
 
-// A worker that drafts in one step and verifies in the next: the same samples, and neither weights nor pages come or go with the role.
+// A worker that drafts in one step and verifies in the next: the same samples, and neither weights nor pages come or go with
+// the role.
 TEST_P(Decoupled, RolesChangeFromStepToStep) {
   const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
   EngineOptions o = options({.num_workers = 3});
@@ -153,7 +165,8 @@ TEST_P(Decoupled, RolesChangeFromStepToStep) {
   ASSERT_TRUE(created.ok()) << created.status().message();
   Engine* const e = created.value().get();
   const auto held = [](const nlohmann::json& s) {
-    return std::vector<int64_t>{s.at("weight_bytes"), s.at("drafter_weight_bytes"), s.at("weight_bytes_written"), s.at("converted_tensors"), s.at("activation_bytes"), s.at("kv_pages_total")};
+    return std::vector<int64_t>{s.at("weight_bytes"),      s.at("drafter_weight_bytes"), s.at("weight_bytes_written"),
+                                s.at("converted_tensors"), s.at("activation_bytes"),     s.at("kv_pages_total")};
   };
   const nlohmann::json first = nlohmann::json::parse(e->stats_json());
   bool decoupled = first["decoupled"];
@@ -165,7 +178,9 @@ TEST_P(Decoupled, RolesChangeFromStepToStep) {
     e->resume();
     EXPECT_EQ(difference(plain, collect(e)), "") << "step " << step;
     const nlohmann::json after = settled_stats(*e);
-    const auto grown = [&](const char* key) { return after["workers"][0].at(key).get<int64_t>() - before["workers"][0].at(key).get<int64_t>(); };
+    const auto grown = [&](const char* key) {
+      return after["workers"][0].at(key).get<int64_t>() - before["workers"][0].at(key).get<int64_t>();
+    };
     const int64_t drafted = drafting_sum(after, "drafted_tokens") - drafting_sum(before, "drafted_tokens");
     EXPECT_EQ(drafted > 0, decoupled) << "step " << step;
     EXPECT_EQ(grown("generated_tokens") > 0, !decoupled) << "step " << step;
@@ -177,7 +192,11 @@ TEST_P(Decoupled, RolesChangeFromStepToStep) {
   const std::vector<float> norm(static_cast<size_t>(model_.shape().hidden_size), 1.0f);
   const int64_t shape[] = {model_.shape().hidden_size};
   ASSERT_TRUE(e->begin_weights(1).ok());
-  ASSERT_TRUE(e->put_weight({.name = "model.norm.weight", .dtype = Dtype::kF32, .shape = shape, .data = reinterpret_cast<const std::byte*>(norm.data())}).ok());
+  ASSERT_TRUE(e->put_weight({.name = "model.norm.weight",
+                             .dtype = Dtype::kF32,
+                             .shape = shape,
+                             .data = reinterpret_cast<const std::byte*>(norm.data())})
+                  .ok());
   ASSERT_TRUE(e->commit_weights().ok());
   EXPECT_EQ(nlohmann::json::parse(e->stats_json())["weight_bytes_written"],
             first["weight_bytes_written"].get<int64_t>() + static_cast<int64_t>(norm.size() * sizeof(float)));
@@ -202,7 +221,8 @@ TEST_P(Decoupled, ChangesNothingUnderPressure) {
   const Outputs plain = run({.num_workers = 1, .num_draft_workers = 0, .policy = "off"});
   int64_t pages = 1;  // what the largest request takes, and one more
   for (const Request& r : requests_) {
-    pages = std::max(pages, 1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
+    pages = std::max(pages,
+                     1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
   }
   int64_t preemptions = 0;
   for (const bool same_model : {false, true}) {
@@ -220,8 +240,11 @@ TEST_P(Decoupled, CancelAndPause) {
   std::mt19937 random(3);
   size_t aborted = 0;
   for (int round = 0; round < (kSanitized ? 2 : 6); ++round) {
-    const DecoupledVariant v{.num_workers = 3, .migrate_every = round % 2 == 0 ? 0 : 3, .seed = static_cast<uint32_t>(random()),
-                    .delay_seed = round % 3 == 0 ? 11u : 0u, .same_model = round % 2 == 0};
+    const DecoupledVariant v{.num_workers = 3,
+                             .migrate_every = round % 2 == 0 ? 0 : 3,
+                             .seed = static_cast<uint32_t>(random()),
+                             .delay_seed = round % 3 == 0 ? 11u : 0u,
+                             .same_model = round % 2 == 0};
     const std::unique_ptr<Engine> e = engine(v);
     std::vector<uint64_t> groups;
     for (size_t i = 0; i < requests_.size(); ++i) {

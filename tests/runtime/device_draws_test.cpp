@@ -1,5 +1,5 @@
-// Draws that go to a device and back: any number of them, with any penalties, gives what the sampler gives on the host. The device is one in
-// host memory whose kernels are the scalar path's, run when the queue comes to them.
+// Draws that go to a device and back: any number of them, with any penalties, gives what the sampler gives on the host. The
+// device is one in host memory whose kernels are the scalar path's, run when the queue comes to them.
 #include "runtime/device_draws.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,8 @@ void candidates_later(const CandidateParams& p, const LaunchContext& on) {
 
 void take_tokens_later(const TakeTokensParams& p, const LaunchContext& on) {
   fake(on).ask([p] {
-    for (int32_t row = 0; row < p.num_rows; ++row) p.token_ids[row] = p.drawn[p.from[row]].count > 0 ? p.drawn[p.from[row]].tokens[0] : 0;
+    for (int32_t row = 0; row < p.num_rows; ++row)
+      p.token_ids[row] = p.drawn[p.from[row]].count > 0 ? p.drawn[p.from[row]].tokens[0] : 0;
   });
 }
 
@@ -64,7 +65,8 @@ class DeviceDrawsTest : public testing::Test {
     d.num_penalties = num_penalties;
     if (num_penalties > 0) {
       lists_.emplace_back();
-      for (int32_t token = 0; token < num_penalties; ++token) lists_.back().push_back({(token * 7 + i) % kDrawnVocab, token % 3});
+      for (int32_t token = 0; token < num_penalties; ++token)
+        lists_.back().push_back({(token * 7 + i) % kDrawnVocab, token % 3});
       d.penalties = lists_.back().data();
     }
     return d;
@@ -74,8 +76,15 @@ class DeviceDrawsTest : public testing::Test {
     const size_t stride = static_cast<size_t>(sample_workspace_stride(kDrawnVocab));
     std::vector<float> scaled(stride);
     std::vector<int32_t> order(stride);
-    sample_scalar({.num_draws = static_cast<int32_t>(draws.size()), .vocab_size = kDrawnVocab, .logits = logits_.data(), .logits_stride = kDrawnVocab,
-                   .draws = draws.data(), .results = results.data(), .scaled = scaled.data(), .order = order.data()}, pool_);
+    sample_scalar({.num_draws = static_cast<int32_t>(draws.size()),
+                   .vocab_size = kDrawnVocab,
+                   .logits = logits_.data(),
+                   .logits_stride = kDrawnVocab,
+                   .draws = draws.data(),
+                   .results = results.data(),
+                   .scaled = scaled.data(),
+                   .order = order.data()},
+                  pool_);
     return results;
   }
   void expect_host_results(const std::vector<SampleDraw>& draws) {
@@ -91,8 +100,11 @@ class DeviceDrawsTest : public testing::Test {
 
   ThreadPool pool_{1};
   FakeAccelerator device_{size_t{64} << 20};
-  DeviceLayouts layouts_{.rows_from_tiles = nullptr, .max_pages = nullptr, .attention_workspace = nullptr, .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; },
-                          .take_tokens = take_tokens_later};
+  DeviceLayouts layouts_{.rows_from_tiles = nullptr,
+                         .max_pages = nullptr,
+                         .attention_workspace = nullptr,
+                         .sample_scratch_bytes = [](int32_t, int32_t) -> int64_t { return 16; },
+                         .take_tokens = take_tokens_later};
   KernelTable kernels_ = {};
   std::vector<float> logits_ = std::vector<float>(kRows * kDrawnVocab);
   std::deque<std::vector<PenaltyEntry>> lists_;
@@ -108,7 +120,8 @@ TEST_F(DeviceDrawsTest, AnyNumberOfDrawsIsDrawn) {
     expect_host_results(draws);
     EXPECT_EQ(launches, (count / DeviceDraws::kMaxDraws) * (DeviceDraws::kMaxDraws / DeviceDraws::kLaunchDraws) +
                             (count % DeviceDraws::kMaxDraws + DeviceDraws::kLaunchDraws - 1) / DeviceDraws::kLaunchDraws);
-    EXPECT_EQ(device_.num_waits() - waits, static_cast<uint64_t>((count + DeviceDraws::kMaxDraws - 1) / DeviceDraws::kMaxDraws));
+    EXPECT_EQ(device_.num_waits() - waits,
+              static_cast<uint64_t>((count + DeviceDraws::kMaxDraws - 1) / DeviceDraws::kMaxDraws));
   }
 }
 
@@ -129,10 +142,12 @@ TEST_F(DeviceDrawsTest, CandidatesComeBackForEveryPlace) {
   std::vector<SampleDraw> draws;
   for (const CandidateDraw& place : places) draws.push_back(place.draw);
   const std::vector<SampleResult> drawn = on_the_host(draws);
-  for (size_t i = 0; i < places.size(); ++i) EXPECT_EQ(found[i].tokens[0], drawn[i].token) << i;  // the first candidate is the draw
+  for (size_t i = 0; i < places.size(); ++i)
+    EXPECT_EQ(found[i].tokens[0], drawn[i].token) << i;  // the first candidate is the draw
 }
 
-// Three levels of chains, of which every third one ends early: tokens go from draw to row on the device, and the host waits once.
+// Three levels of chains, of which every third one ends early: tokens go from draw to row on the device, and the host waits
+// once.
 TEST_F(DeviceDrawsTest, ChainsFeedThemselves) {
   constexpr int32_t kChains = 130, kLevels = 3;
   Result<DeviceChain> made = DeviceChain::create(kernels_, {pool_, &device_}, kChains * kLevels, draws_.get());

@@ -21,10 +21,12 @@ TEST(Device, GpusAreParsed) {
 }
 
 TEST(Device, AnythingElseIsRefusedWithTheReason) {
-  for (const char* device : {"", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1,", "cuda:1 2", "cuda:,1", "cuda:99999999999", "cpu,cuda"}) {
+  for (const char* device :
+       {"", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1,", "cuda:1 2", "cuda:,1", "cuda:99999999999", "cpu,cuda"}) {
     const Result<std::vector<int32_t>> refused = parse_gpus(device);
     EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument) << device;
-    EXPECT_NE(refused.status().message().find("device '" + std::string(device) + "': "), std::string::npos) << refused.status().message();
+    EXPECT_NE(refused.status().message().find("device '" + std::string(device) + "': "), std::string::npos)
+        << refused.status().message();
   }
   EXPECT_EQ(parse_gpus("cuda:1,2,1").status().message(), "device 'cuda:1,2,1': GPU 1 is named twice");
 }
@@ -42,7 +44,8 @@ class DeviceOption : public AbiFixture {
 };
 
 TEST_F(DeviceOption, ADeviceHasItsOwnPaths) {
-  for (const auto& [device, isa] : {std::pair("cpu", "cuda-sm90a"), std::pair("cuda", "cpu-scalar"), std::pair("cuda:0,1", "cpu-avx2")}) {
+  for (const auto& [device, isa] :
+       {std::pair("cpu", "cuda-sm90a"), std::pair("cuda", "cpu-scalar"), std::pair("cuda:0,1", "cpu-avx2")}) {
     EXPECT_EQ(create(device, isa), OTR_INVALID_ARGUMENT) << device;
     EXPECT_EQ(std::string(otr_last_error(nullptr)), "device '" + std::string(device) + "' has no path '" + isa + "'");
   }
@@ -52,7 +55,8 @@ TEST_F(DeviceOption, ADeviceHasItsOwnPaths) {
 
 #if !defined(OUTRIDER_CUDA)
 TEST_F(DeviceOption, ABuildWithoutTheBackendSaysSo) {
-  for (const auto& [device, isa] : {std::pair("cuda", "auto"), std::pair("auto", "cuda-sm90a"), std::pair("cuda:0", "cuda-sm90a")}) {
+  for (const auto& [device, isa] :
+       {std::pair("cuda", "auto"), std::pair("auto", "cuda-sm90a"), std::pair("cuda:0", "cuda-sm90a")}) {
     EXPECT_EQ(create(device, isa), OTR_UNSUPPORTED) << device;
     EXPECT_EQ(std::string(otr_last_error(nullptr)), "device cuda:0: this build has no CUDA backend, path cuda-sm90a");
   }

@@ -19,7 +19,8 @@ class DraftServers : public testing::Test {
   void SetUp() override {
     DeviceOptions d;
     d.num_threads = 1;
-    d.target = {.path = target_.path(), .num_pages = 1, .bucket = {.max_rows = 256, .max_logit_rows = 8}};  // the drafter has as many
+    d.target = {
+        .path = target_.path(), .num_pages = 1, .bucket = {.max_rows = 256, .max_logit_rows = 8}};  // the drafter has as many
     Result<std::unique_ptr<Device>> device = Device::create(d);
     ASSERT_TRUE(device.ok()) << device.status().message();
     device_ = std::move(device.value());

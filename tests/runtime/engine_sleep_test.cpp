@@ -36,10 +36,12 @@ class EngineSleep : public testing::Test {
     return std::string(otr_last_error(engine.get())).find(what) != std::string::npos;
   }
 
-  // Big enough that weights and pages stand out from what else a process takes and returns: 20 MB; 4 MB under sanitizers, whose kernels
-  // are slow.
+  // Big enough that weights and pages stand out from what else a process takes and returns: 20 MB; 4 MB under sanitizers, whose
+  // kernels are slow.
   static constexpr int32_t kVocab = kSanitized ? 1000 : 4000;
-  const TinyModel model_{{.vocab_size = kVocab, .hidden_size = kSanitized ? 256 : 512, .intermediate_size = kSanitized ? 1024 : 2048,
+  const TinyModel model_{{.vocab_size = kVocab,
+                          .hidden_size = kSanitized ? 256 : 512,
+                          .intermediate_size = kSanitized ? 1024 : 2048,
                           .num_layers = 2}};
 };
 
@@ -49,7 +51,8 @@ TEST_F(EngineSleep, MemoryGoesAndTheSameBitsComeBack) {
     const std::vector<Request> requests = mixed_requests(model_);
     const Outputs expected = engine.run(requests);
     const nlohmann::json stats = engine.stats();  // once, and before: a sanitizer keeps what is freed for a while
-    const int64_t weights = stats["weight_bytes"], pages = stats["kv_pages_peak"].get<int64_t>() * stats["kv_page_bytes"].get<int64_t>();
+    const int64_t weights = stats["weight_bytes"],
+                  pages = stats["kv_pages_peak"].get<int64_t>() * stats["kv_page_bytes"].get<int64_t>();
     const int64_t awake = resident_bytes();
     ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OK) << otr_last_error(engine.get());
     const int64_t without_weights = resident_bytes();
@@ -113,7 +116,8 @@ TEST_F(EngineSleep, NothingRunsWithoutItsMemory) {
   ASSERT_EQ(otr_weights_begin(engine.get(), 2), OTR_OK);
   put(model_, engine, "layers.1.mlp.down");
   EXPECT_EQ(otr_weights_commit(engine.get()), OTR_INVALID_ARGUMENT);
-  EXPECT_TRUE(says(engine, "1 tensors were not put since, 'model.layers.1.mlp.down_proj.weight'")) << otr_last_error(engine.get());
+  EXPECT_TRUE(says(engine, "1 tensors were not put since, 'model.layers.1.mlp.down_proj.weight'"))
+      << otr_last_error(engine.get());
   put(model_, engine);
   ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK) << otr_last_error(engine.get());
   EXPECT_EQ(engine.run({request}).size(), 1u);

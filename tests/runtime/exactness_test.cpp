@@ -34,12 +34,14 @@ TEST_P(Exactness, BatchChunkAndThreadsChangeNothing) {
   struct Variant {
     int32_t max_batch, chunk, threads;
   };
-  for (const Variant& v : {Variant{1, 512, 1}, {3, 64, 1}, {64, 1, 1}, {64, 16, 1}, {64, 64, 1}, {3, 16, 2}, {64, 512, 2}, {64, 512, 3}}) {
+  for (const Variant& v :
+       {Variant{1, 512, 1}, {3, 64, 1}, {64, 1, 1}, {64, 16, 1}, {64, 64, 1}, {3, 16, 2}, {64, 512, 2}, {64, 512, 3}}) {
     EngineSetup s = setup();
     s.max_batch = v.max_batch;
     s.prefill_chunk = v.chunk;
     s.num_threads = v.threads;
-    EXPECT_EQ(difference(expected, run(s)), "") << "batch " << v.max_batch << ", chunk " << v.chunk << ", threads " << v.threads;
+    EXPECT_EQ(difference(expected, run(s)), "")
+        << "batch " << v.max_batch << ", chunk " << v.chunk << ", threads " << v.threads;
   }
 }
 
@@ -189,7 +191,8 @@ TEST_P(Exactness, AScoreWithoutAPromptBeginsWithNaN) {
 
 OTR_INSTANTIATE_EVERY_PATH(Exactness);
 
-// ---- That the comparison can fail, and what must differ ------------------------------------------------------------------------
+// ---- That the comparison can fail, and what must differ
+// ------------------------------------------------------------------------
 
 TEST(ExactnessInverse, ADifferentSeedOrStreamIsFound) {
   const TinyModel model;
@@ -217,8 +220,8 @@ TEST(ExactnessInverse, OneBitOfOneNumberIsFound) {
   }
 }
 
-// Samples, streams and seeds share no noise: thirty samples of one prompt are thirty different texts, and over all pairs they agree
-// in a position about as often as independent draws from a flat distribution over 97 tokens would.
+// Samples, streams and seeds share no noise: thirty samples of one prompt are thirty different texts, and over all pairs they
+// agree in a position about as often as independent draws from a flat distribution over 97 tokens would.
 TEST(Noise, SamplesStreamsAndSeedsDiffer) {
   const TinyModel model({.eos_ids = {}});
   const TestEngine engine(model);

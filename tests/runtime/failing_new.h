@@ -8,9 +8,9 @@
 
 namespace otr {
 
-extern thread_local bool is_test_thread;                // whose allocations are not the engine's
-extern thread_local int64_t allocations_left;           // of this thread before one fails; negative: no limit
-extern std::atomic<int64_t> engine_allocations;         // of all threads that are not a test's
-extern std::atomic<int64_t> engine_allocations_left;    // of these before one fails; negative: no limit
+extern thread_local bool is_test_thread;              // whose allocations are not the engine's
+extern thread_local int64_t allocations_left;         // of this thread before one fails; negative: no limit
+extern std::atomic<int64_t> engine_allocations;       // of all threads that are not a test's
+extern std::atomic<int64_t> engine_allocations_left;  // of these before one fails; negative: no limit
 
 }  // namespace otr

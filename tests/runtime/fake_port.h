@@ -31,11 +31,11 @@ struct Switchboard {
   };
   std::mutex mutex;
   std::map<NetId, Room> rooms;
-  std::atomic<int32_t> num_hanging = 0;      // sends to come that hang
-  std::shared_ptr<const LentPages> read;     // by who hangs, until it has left; guarded by mutex
-  std::atomic<int32_t> num_left = 0;         // of those that hung
-  std::atomic<bool> may_leave = true;        // else they wait, as an abort may take a while
-  std::atomic<bool> clings = false;          // whoever leaves then leaves in vain
+  std::atomic<int32_t> num_hanging = 0;   // sends to come that hang
+  std::shared_ptr<const LentPages> read;  // by who hangs, until it has left; guarded by mutex
+  std::atomic<int32_t> num_left = 0;      // of those that hung
+  std::atomic<bool> may_leave = true;     // else they wait, as an abort may take a while
+  std::atomic<bool> clings = false;       // whoever leaves then leaves in vain
 };
 
 class FakePort final : public PagePort {
@@ -64,13 +64,16 @@ class FakePort final : public PagePort {
       room_->moved.push_back(std::move(bytes));
       return {};
     }
-    OTR_RETURN_IF_ERROR(wait([&] {
-      if (room_->moved.empty()) return false;
-      bytes = std::move(room_->moved.front());
-      room_->moved.pop_front();
-      return true;
-    }, given_up));
-    for (size_t i = 0; i < move->pages.size(); ++i) std::memcpy(move->pages[i], bytes.data() + i * move->page_bytes, move->page_bytes);
+    OTR_RETURN_IF_ERROR(wait(
+        [&] {
+          if (room_->moved.empty()) return false;
+          bytes = std::move(room_->moved.front());
+          room_->moved.pop_front();
+          return true;
+        },
+        given_up));
+    for (size_t i = 0; i < move->pages.size(); ++i)
+      std::memcpy(move->pages[i], bytes.data() + i * move->page_bytes, move->page_bytes);
     std::memcpy(&move->word, bytes.data() + move->pages.size() * move->page_bytes, sizeof move->word);
     return {};
   }

@@ -1,5 +1,7 @@
 // Results do not depend on the floating-point environment of whoever calls, and callers find theirs as they left it.
 
+#include "kernels/base/fp_env.h"
+
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
 
@@ -7,14 +9,14 @@
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/base/fp_env.h"
 #include "tests/runtime/every_path.h"
 #include "tests/runtime/test_engine.h"
 
 namespace otr {
 namespace {
 
-constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRoundDown = 0x2000, kRoundUp = 0x4000, kTowardZero = 0x6000;
+constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRoundDown = 0x2000, kRoundUp = 0x4000,
+                   kTowardZero = 0x6000;
 
 constexpr uint16_t kX87RoundDown = 0x0400, kX87RoundUp = 0x0800, kX87Precision = 0x0300;  // the last: set in the pinned mode
 

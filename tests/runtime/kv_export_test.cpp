@@ -160,7 +160,8 @@ TEST_F(KvRefusals, Cut) {
 
 TEST_F(KvRefusals, OtherModelsPathsWeightsAndVersions) {
   const TinyModel wider({.num_kv_heads = 2}), other({.seed = 2});
-  expect_refused(TestEngine(wider), bytes_, OTR_UNSUPPORTED, "another model shape: 1 layers of 1 KV heads of 32; the engine's is 1 layers of 2");
+  expect_refused(TestEngine(wider), bytes_, OTR_UNSUPPORTED,
+                 "another model shape: 1 layers of 1 KV heads of 32; the engine's is 1 layers of 2");
   expect_refused(TestEngine(other), bytes_, OTR_UNSUPPORTED, "another set of weights");
   EngineSetup scalar;
   scalar.isa = "cpu-scalar";

@@ -82,14 +82,19 @@ class Overlap : public testing::Test {
   static std::unique_ptr<Device> device(const TinyModel& model, const ModelRunner* share) {
     DeviceOptions o;
     o.num_threads = 1;
-    o.target = {.path = model.path(), .num_pages = kPages, .bucket = {.max_rows = kTokens, .max_logit_rows = 4}, .share_weights = share};
+    o.target = {.path = model.path(),
+                .num_pages = kPages,
+                .bucket = {.max_rows = kTokens, .max_logit_rows = 4},
+                .share_weights = share};
     Result<std::unique_ptr<Device>> made = Device::create(o);
     EXPECT_TRUE(made.ok()) << made.status().message();
     return std::move(made.value());
   }
 
   // A link that carries all of the sequence's pages in so many seconds.
-  RebuildOptions link(double seconds) const { return {.link_bytes_per_second = kHeld * static_cast<double>(to_->target().page_bytes()) / seconds}; }
+  RebuildOptions link(double seconds) const {
+    return {.link_bytes_per_second = kHeld * static_cast<double>(to_->target().page_bytes()) / seconds};
+  }
   // By the pace's clock, whose time passes in wait() alone.
   std::unique_ptr<KvRebuild> rebuild(ModelRunner* at, WorkerMailbox* box, const RebuildOptions& options) {
     auto made = std::make_unique<KvRebuild>(at, box, options, &pace_);
@@ -135,11 +140,15 @@ class Overlap : public testing::Test {
     PageWork work;
     s_.pages.prepare_write(&at->prefix_cache(), &at->page_pool(), begin, end, &work);
     at->prepare(work);
-    RowBatchBuilder rows({.max_rows = kTokens, .max_segments = 1, .max_logit_rows = 4, .max_pages_per_sequence = kPages}, at->tile_rows());
-    rows.add(std::span(s_.tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin, s_.pages.pages(), end - 1);
+    RowBatchBuilder rows({.max_rows = kTokens, .max_segments = 1, .max_logit_rows = 4, .max_pages_per_sequence = kPages},
+                         at->tile_rows());
+    rows.add(std::span(s_.tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin,
+             s_.pages.pages(), end - 1);
     at->run(rows.batch(), gate);
   }
-  std::vector<uint32_t> logits(const ModelRunner& at) const { return bits_of(at.program().logits(), static_cast<size_t>(at.config().vocab_size)); }
+  std::vector<uint32_t> logits(const ModelRunner& at) const {
+    return bits_of(at.program().logits(), static_cast<size_t>(at.config().vocab_size));
+  }
   int32_t end_pass() {
     int32_t copied = -1, none = -1;
     EXPECT_EQ(borrower_->end_pass(&copied), &s_);
@@ -186,7 +195,8 @@ TEST_F(Overlap, APassFindsWhatItWouldHaveFoundLater) {
   expect_begun();
   run(&to(), kTokens - 1, kTokens, borrower_->gate());
   EXPECT_EQ(logits(to()), expected_);
-  // 2.75 pages are left, of 30 ms each: the first layer comes after 0.75 / 3 of them … and the last one with all, before the pass is over.
+  // 2.75 pages are left, of 30 ms each: the first layer comes after 0.75 / 3 of them … and the last one with all, before the
+  // pass is over.
   const double first = 1e3 * (1.0 - 0.25) * 0.03;
   EXPECT_NEAR(borrower_->held_ms(1e3 * kTick), first + 1e3 * kTick, 1e-6);
   EXPECT_NEAR(borrower_->waited_seconds(), 1e-3 * first, 1e-9);
@@ -389,8 +399,11 @@ class OverlapRolls : public EveryPath {
       if (!finished.ok()) break;
       const Sequence& s = *finished.value();
       const size_t n = s.raw_logprobs.size();
-      outputs[{s.group->tag, s.sample}] = {{s.tokens.begin() + s.num_prompt(), s.tokens.end()}, bits_of(s.logprobs.data(), n),
-                                           bits_of(s.raw_logprobs.data(), n), s.finish_reason, s.error};
+      outputs[{s.group->tag, s.sample}] = {{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
+                                           bits_of(s.logprobs.data(), n),
+                                           bits_of(s.raw_logprobs.data(), n),
+                                           s.finish_reason,
+                                           s.error};
     }
     const auto stats = nlohmann::json::parse(e->stats_json());
     EXPECT_EQ(stats["kv_pages_in_use"], 0);
@@ -405,17 +418,21 @@ class OverlapRolls : public EveryPath {
   int64_t overlaps_ = 0, lost_ = 0;
 };
 
-// At links of several rates, and with the copies lost before every layer of every pass, beside drafts and with pages that lenders take back.
+// At links of several rates, and with the copies lost before every layer of every pass, beside drafts and with pages that
+// lenders take back.
 TEST_P(OverlapRolls, ChangeNothing) {
   const Outputs plain = run(1, "off", {});
   int64_t overlaps = 0, lost = 0;
   const bool few = kSanitized || std::string(GetParam()) == "cpu-scalar";
   for (const double pages_per_second : few ? std::vector<double>{5e4} : std::vector<double>{2e3, 5e4}) {
     for (int32_t layer = -1; layer < kLayers; layer += kSanitized ? 2 : 1) {
-      const RebuildOptions rebuild{.link_bytes_per_second = pages_per_second * static_cast<double>(model_.layout().page_bytes()),
-                                   .revoke_every = layer == 1 ? 7 : 0, .revoke_at_layer = layer};
+      const RebuildOptions rebuild{
+          .link_bytes_per_second = pages_per_second * static_cast<double>(model_.layout().page_bytes()),
+          .revoke_every = layer == 1 ? 7 : 0,
+          .revoke_at_layer = layer};
       const WorkerProofs proofs{.migrate_every = 4, .migration_seed = 1, .rebuild = rebuild};
-      EXPECT_EQ(difference(plain, run(3, layer == 2 ? "fixed:self:3" : "off", proofs)), "") << pages_per_second << " pages a second, layer " << layer;
+      EXPECT_EQ(difference(plain, run(3, layer == 2 ? "fixed:self:3" : "off", proofs)), "")
+          << pages_per_second << " pages a second, layer " << layer;
       EXPECT_EQ(layer < 0 ? lost_ : overlaps_, 0);
       overlaps += overlaps_;
       lost += lost_;

@@ -1,5 +1,5 @@
-// What it costs to go on at another worker, by modelled time: whatever the link's rate, both ends together cost no more than the better
-// one of them alone.
+// What it costs to go on at another worker, by modelled time: whatever the link's rate, both ends together cost no more than
+// the better one of them alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +62,10 @@ class PacedRebuild : public testing::TestWithParam<RebuildCase> {
     EXPECT_TRUE(s.ok()) << s.status().message();
     const auto stats = nlohmann::json::parse(e.value()->stats_json());
     EXPECT_EQ(stats["migrations"], at_tick < 0 ? 0 : 1);
-    return {.ms = s.value()->finished_ms, .tokens = s.value()->tokens, .logprobs = s.value()->raw_logprobs, .copied = stats["kv_copied_tokens"].get<int64_t>()};
+    return {.ms = s.value()->finished_ms,
+            .tokens = s.value()->tokens,
+            .logprobs = s.value()->raw_logprobs,
+            .copied = stats["kv_copied_tokens"].get<int64_t>()};
   }
 
   // What the move costs; the sample is as without it.
@@ -88,7 +91,8 @@ TEST_P(PacedRebuild, BothEndsCostNoMoreThanTheBetterOne) {
     const double transfer = cost_ms({.mode = RebuildMode::kTransfer}, share, &transferred), both = cost_ms({}, share, &copied);
     const double better = std::min(recompute, transfer);
     const bool alike = share >= 0.5 && share <= 2;
-    EXPECT_LE(both, alike ? 0.8 * better : better + 0.1) << share;  // a worker that has nothing to run looks again after 0.05 ms
+    EXPECT_LE(both, alike ? 0.8 * better : better + 0.1)
+        << share;  // a worker that has nothing to run looks again after 0.05 ms
     const double met = (num_tokens_ + kPageTokens) * kRowMs / (1 + share), page = kPageTokens * kRowMs * (1 + 1 / share);
     EXPECT_LE(both, std::max(GetParam().least_ms, met + page)) << share;
     EXPECT_GT(transferred, 0);
@@ -101,7 +105,8 @@ TEST_P(PacedRebuild, BothEndsCostNoMoreThanTheBetterOne) {
 // The tick behind the gap begins while the last pages come: so much sooner, less the wait for the first of its layers.
 TEST_P(PacedRebuild, TheLastPagesComeWithinATick) {
   for (const double share : {1.0, 4.0}) {
-    const double whole = cost_ms({.mode = RebuildMode::kTransfer, .whole_pages = true}, share), layers = cost_ms({.mode = RebuildMode::kTransfer}, share);
+    const double whole = cost_ms({.mode = RebuildMode::kTransfer, .whole_pages = true}, share),
+                 layers = cost_ms({.mode = RebuildMode::kTransfer}, share);
     const double page_ms = kPageTokens * kRowMs / share;
     const double hidden = std::min(GetParam().least_ms, num_tokens_ * kRowMs / share) * (1 - 1.0 / kLayers);
     EXPECT_NEAR(whole - layers, hidden, 0.1 + 0.5 * page_ms) << share;
@@ -110,7 +115,8 @@ TEST_P(PacedRebuild, TheLastPagesComeWithinATick) {
 }
 
 // 1,500 tokens take as long from both ends, where a tick takes 5 ms and the link is a tenth as fast, as computing them all.
-INSTANTIATE_TEST_SUITE_P(, PacedRebuild, testing::Values(RebuildCase{0.2, 4000}, RebuildCase{5.0, 4000}, RebuildCase{5.0, 1500}));
+INSTANTIATE_TEST_SUITE_P(, PacedRebuild,
+                         testing::Values(RebuildCase{0.2, 4000}, RebuildCase{5.0, 4000}, RebuildCase{5.0, 1500}));
 
 }  // namespace
 }  // namespace otr

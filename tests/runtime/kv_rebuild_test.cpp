@@ -30,7 +30,8 @@ class TwoPlaces : public testing::Test {
   static std::unique_ptr<Device> device(const TinyModel& model, const ModelRunner* share) {
     DeviceOptions o;
     o.num_threads = 1;
-    o.target = {.path = model.path(), .num_pages = kPages, .bucket = {.max_rows = 64, .max_logit_rows = 4}, .share_weights = share};
+    o.target = {
+        .path = model.path(), .num_pages = kPages, .bucket = {.max_rows = 64, .max_logit_rows = 4}, .share_weights = share};
     Result<std::unique_ptr<Device>> made = Device::create(o);
     EXPECT_TRUE(made.ok()) << made.status().message();
     return std::move(made.value());
@@ -111,12 +112,15 @@ TEST_F(TwoPlaces, AllIsCopiedWhereThatIsQuicker) {
   expect_all_back(&s);
 }
 
-// At memory speed the copies come over several ticks, as pages are free, and nothing is computed meanwhile: that would take longer.
-// What the link brings is waited for by the clock; where it has brought a page that finds no room, nobody knows how long that takes.
+// At memory speed the copies come over several ticks, as pages are free, and nothing is computed meanwhile: that would take
+// longer. What the link brings is waited for by the clock; where it has brought a page that finds no room, nobody knows how
+// long that takes.
 TEST_F(TwoPlaces, RoomIsNotWaitedForByTheClock) {
   const double page_seconds = 0.05;
   KvRebuild lender(&from(), &from_box_, {});
-  KvRebuild borrower(&to(), &to_box_, {.mode = RebuildMode::kTransfer, .link_bytes_per_second = static_cast<double>(to().page_bytes()) / page_seconds});
+  KvRebuild borrower(
+      &to(), &to_box_,
+      {.mode = RebuildMode::kTransfer, .link_bytes_per_second = static_cast<double>(to().page_bytes()) / page_seconds});
   Sequence s;
   compute(&s, 6);
   give(&lender, &s);
@@ -440,12 +444,12 @@ TEST_P(Rebuilds, ChangeNothing) {
         if (mode == RebuildMode::kRecompute && (pages_per_second > 0 || revoke_every > 0)) continue;
         if (kSanitized && pages_per_second == 1e3 && revoke_every == 0) continue;
         const RebuildVariant v{.num_workers = 3,
-                        .policy = revoke_every > 0 ? "fixed:self:3" : "off",
-                        .proofs = {.migrate_every = 4,
-                                   .migration_seed = 1,
-                                   .rebuild = {.mode = mode,
-                                               .link_bytes_per_second = pages_per_second * page_bytes(),
-                                               .revoke_every = revoke_every}}};
+                               .policy = revoke_every > 0 ? "fixed:self:3" : "off",
+                               .proofs = {.migrate_every = 4,
+                                          .migration_seed = 1,
+                                          .rebuild = {.mode = mode,
+                                                      .link_bytes_per_second = pages_per_second * page_bytes(),
+                                                      .revoke_every = revoke_every}}};
         EXPECT_EQ(difference(plain, run(v)), "") << static_cast<int>(mode) << ", " << pages_per_second << " pages a second";
         EXPECT_GT(count("migrations"), 0);
         if (mode == RebuildMode::kRecompute) {
@@ -463,12 +467,15 @@ TEST_P(Rebuilds, ChangeNothingUnderPressure) {
   const Outputs plain = run({});
   int64_t pages = 1, preemptions = 0;  // what the largest request takes, and no more
   for (const Request& r : requests_)
-    pages = std::max(pages, (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
+    pages =
+        std::max(pages, (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
   for (int round = 0; round < 5 && preemptions == 0; ++round) {  // who meets whom is as the machine likes
     for (const double pages_per_second : {0.0, 200.0}) {
       const RebuildVariant v{.num_workers = 2,
-                      .proofs = {.migrate_every = 6, .migration_seed = 2, .rebuild = {.link_bytes_per_second = pages_per_second * page_bytes()}},
-                      .num_pages = pages};
+                             .proofs = {.migrate_every = 6,
+                                        .migration_seed = 2,
+                                        .rebuild = {.link_bytes_per_second = pages_per_second * page_bytes()}},
+                             .num_pages = pages};
       EXPECT_EQ(difference(plain, run(v)), "");
       preemptions += count("preemptions");
     }
@@ -494,9 +501,11 @@ TEST_P(Rebuilds, CopiesSaveComputing) {
   EXPECT_LE(moved(RebuildMode::kBothEnds), 2 * once - 2 * kPageTokens);
 }
 
-// In the middle of its prompt a sequence moves, and loses its pages in the pass that was begun early: that pass's rows count when they run again.
+// In the middle of its prompt a sequence moves, and loses its pages in the pass that was begun early: that pass's rows count
+// when they run again.
 TEST_P(Rebuilds, RowsOfALostPassCountOnce) {
-  constexpr int32_t kShortChunk = 16, kTicks = 30;  // fewer rows than rates are measured by: so the lender knows what a tick takes
+  constexpr int32_t kShortChunk = 16,
+                    kTicks = 30;  // fewer rows than rates are measured by: so the lender knows what a tick takes
   Request r(random_tokens(9, 900, model_.shape().vocab_size));
   r.sampling.max_new_tokens = 5;
   r.sampling.ignore_eos = 1;
@@ -504,7 +513,9 @@ TEST_P(Rebuilds, RowsOfALostPassCountOnce) {
   const Outputs plain = run({.chunk = kShortChunk});
   const int64_t once = count("prefill_tokens");
   const RebuildOptions lost{.mode = RebuildMode::kTransfer, .link_bytes_per_second = 1e9 * page_bytes(), .revoke_at_layer = 0};
-  EXPECT_EQ(difference(plain, run({.num_workers = 2, .proofs = {.migrate_at_tick = kTicks, .rebuild = lost}, .chunk = kShortChunk})), "");
+  EXPECT_EQ(
+      difference(plain, run({.num_workers = 2, .proofs = {.migrate_at_tick = kTicks, .rebuild = lost}, .chunk = kShortChunk})),
+      "");
   EXPECT_EQ(count("migrations"), 1);
   EXPECT_EQ(count("kv_overlaps_lost"), 1);
   EXPECT_EQ(count("prefill_tokens"), once + kShortChunk * kTicks);

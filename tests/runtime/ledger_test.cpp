@@ -87,7 +87,8 @@ TEST(Ledger, AReportThatContradictsItIsRefused) {
   auto live = sequences(1, 4);
   Ledger ledger;
   ledger.open(live, kWorker);
-  const auto refused = [&](int32_t worker, uint64_t group, uint32_t sample, int32_t first, std::vector<int32_t> tokens, size_t floats) {
+  const auto refused = [&](int32_t worker, uint64_t group, uint32_t sample, int32_t first, std::vector<int32_t> tokens,
+                           size_t floats) {
     Progress p;
     p.segments.push_back({.group = group, .sample = sample, .first = first, .count = static_cast<int32_t>(tokens.size())});
     p.tokens = std::move(tokens);
@@ -98,16 +99,16 @@ TEST(Ledger, AReportThatContradictsItIsRefused) {
     EXPECT_EQ(status.code(), StatusCode::kBadInput);
     EXPECT_EQ(ledger.find(7)->find(10)->num_accepted(), 0) << status.message();
   };
-  refused(kWorker + 1, 7, 10, 0, {1}, 1);      // at another worker
-  refused(kWorker, 8, 10, 0, {1}, 1);          // no such group
-  refused(kWorker, 7, 11, 0, {1}, 1);          // no such sample
-  refused(kWorker, 7, 10, 1, {1}, 1);          // a gap
+  refused(kWorker + 1, 7, 10, 0, {1}, 1);  // at another worker
+  refused(kWorker, 8, 10, 0, {1}, 1);      // no such group
+  refused(kWorker, 7, 11, 0, {1}, 1);      // no such sample
+  refused(kWorker, 7, 10, 1, {1}, 1);      // a gap
   refused(kWorker, 7, 10, -1, {1}, 1);
   refused(kWorker, 7, 10, 0, {1, 2, 3, 4, 5}, 5);  // over its limit
-  refused(kWorker, 7, 10, 0, {kLedgerVocab}, 1);     // outside the vocabulary
+  refused(kWorker, 7, 10, 0, {kLedgerVocab}, 1);   // outside the vocabulary
   refused(kWorker, 7, 10, 0, {-1}, 1);
   refused(kWorker, 7, 10, 0, {}, 0);
-  refused(kWorker, 7, 10, 0, {1, 2}, 1);       // arrays of different lengths
+  refused(kWorker, 7, 10, 0, {1, 2}, 1);  // arrays of different lengths
   Progress spare;
   spare.tokens = {1};
   spare.logprobs = spare.raw_logprobs = {0.0f};

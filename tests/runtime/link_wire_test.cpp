@@ -51,7 +51,8 @@ TEST(LinkWire, IsReadAsItWasWritten) {
   EXPECT_TRUE(m.drafts.at(0).closes);
   encode_link(m, &again);
   EXPECT_EQ(again, bytes);
-  for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(decode_link(WireView(bytes).first(size), kLimits).ok()) << size;
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(decode_link(WireView(bytes).first(size), kLimits).ok()) << size;
   bytes.push_back(std::byte{0});
   EXPECT_FALSE(decode_link(bytes, kLimits).ok());
 }
@@ -93,9 +94,9 @@ LinkMessage message(size_t opened, size_t verdicts, size_t drafts, std::array<ui
 
 TEST(LinkAccount, EachEndSaysItsOwnAndNoMoreThanThereIsRoomFor) {
   LinkAccount account(4);
-  EXPECT_FALSE(account.pass(message(0, 0, 0, {}), false).ok());       // nothing
-  EXPECT_FALSE(account.pass(message(0, 0, 1, {}), false).ok());       // a verifier drafts
-  EXPECT_FALSE(account.pass(message(1, 0, 0, {}), true).ok());        // a drafter opens
+  EXPECT_FALSE(account.pass(message(0, 0, 0, {}), false).ok());        // nothing
+  EXPECT_FALSE(account.pass(message(0, 0, 1, {}), false).ok());        // a verifier drafts
+  EXPECT_FALSE(account.pass(message(1, 0, 0, {}), true).ok());         // a drafter opens
   EXPECT_FALSE(account.pass(message(0, 0, 0, {1, 0, 0}), true).ok());  // what was not sent
   EXPECT_TRUE(account.pass(message(2, 4, 0, {}), false).ok());
   EXPECT_FALSE(account.pass(message(0, 1, 0, {}), false).ok());
@@ -117,7 +118,8 @@ struct Bell final : LinkBell {
 class Relays : public testing::Test {
  protected:
   static std::unique_ptr<LinkRelay> relay(int32_t worker) {
-    auto made = LinkRelay::create({.worker = worker, .num_workers = 2, .num_draft_workers = 1, .capacity = 4, .limits = kSampleLimits});
+    auto made =
+        LinkRelay::create({.worker = worker, .num_workers = 2, .num_draft_workers = 1, .capacity = 4, .limits = kSampleLimits});
     EXPECT_TRUE(made.ok());
     return std::move(made.value());
   }
@@ -125,11 +127,12 @@ class Relays : public testing::Test {
   static int pass(LinkRelay* from, LinkRelay* to) {
     int count = 0;
     EXPECT_TRUE(from->pump([&](const LinkMessage& m) -> Status {
-      WireBytes bytes;
-      encode_link(m, &bytes);
-      ++count;
-      return to->receive(bytes);
-    }).ok());
+                      WireBytes bytes;
+                      encode_link(m, &bytes);
+                      ++count;
+                      return to->receive(bytes);
+                    })
+                    .ok());
     return count;
   }
   void SetUp() override {
@@ -150,9 +153,10 @@ TEST_F(Relays, CarryAllInOrderAndNoMoreThanIsTaken) {
     while (!own.verdicts.full()) own.verdicts.push(tokens<VerdictMessage>(next++, {1}));
     pass(verifier_.get(), drafter_.get());
     pass(drafter_.get(), verifier_.get());
-    if (round < 5) continue;  // nobody reads
+    if (round < 5) continue;               // nobody reads
     EXPECT_TRUE(round > 5 || next <= 16);  // what two queues hold, and as much between them
-    for (const VerdictMessage* v; (v = server_->verdicts.front()) != nullptr; server_->verdicts.pop()) EXPECT_EQ(v->request, seen++);
+    for (const VerdictMessage* v; (v = server_->verdicts.front()) != nullptr; server_->verdicts.pop())
+      EXPECT_EQ(v->request, seen++);
   }
   EXPECT_GT(seen, 60u);
   EXPECT_GT(drafter_bell_.rings, 0);

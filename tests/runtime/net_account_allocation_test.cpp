@@ -65,7 +65,9 @@ class NetAccountMemory : public testing::Test {
   bool ran_out_ = false;
   std::vector<Process> processes_ = std::vector<Process>(kWorkers);
   NetId id_ = {};
-  NetAccount account_{kWorkers, {.make_id = [this] { return Result<NetId>(id_); }}, [this](int32_t worker, const NetOrder& order) { follow(worker, order); }};
+  NetAccount account_{kWorkers,
+                      {.make_id = [this] { return Result<NetId>(id_); }},
+                      [this](int32_t worker, const NetOrder& order) { follow(worker, order); }};
 };
 
 TEST_F(NetAccountMemory, AllAreInOneGenerationInTheEnd) {

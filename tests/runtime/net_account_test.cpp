@@ -28,7 +28,9 @@ class NetAccounts : public testing::Test {
       id[0] = static_cast<std::byte>(++num_ids_);
       return id;
     };
-    account_ = std::make_unique<NetAccount>(num_workers, std::move(options), [this](int32_t worker, const NetOrder& order) { orders_.emplace_back(worker, order); });
+    account_ = std::make_unique<NetAccount>(num_workers, std::move(options), [this](int32_t worker, const NetOrder& order) {
+      orders_.emplace_back(worker, order);
+    });
   }
   std::vector<std::pair<int32_t, NetOrder>> take() { return std::exchange(orders_, {}); }
   // Who was told what.
@@ -38,13 +40,18 @@ class NetAccounts : public testing::Test {
     return text;
   }
   void up(std::initializer_list<int32_t> workers, uint64_t generation) {
-    for (const int32_t worker : workers) EXPECT_TRUE(account_->news(worker, {.kind = NetNews::Kind::kUp, .generation = generation, .why = {}, .pull = {}}).ok());
+    for (const int32_t worker : workers)
+      EXPECT_TRUE(account_->news(worker, {.kind = NetNews::Kind::kUp, .generation = generation, .why = {}, .pull = {}}).ok());
   }
   Status pull(int32_t worker, int32_t from, uint64_t generation, int32_t count = 2) {
-    return account_->news(worker, {.kind = NetNews::Kind::kPull, .generation = generation, .why = {}, .pull = {.number = 9, .parcel = 4, .from = from, .first = 0, .count = count}});
+    return account_->news(worker, {.kind = NetNews::Kind::kPull,
+                                   .generation = generation,
+                                   .why = {},
+                                   .pull = {.number = 9, .parcel = 4, .from = from, .first = 0, .count = count}});
   }
   void failed(int32_t worker, uint64_t generation) {
-    EXPECT_TRUE(account_->news(worker, {.kind = NetNews::Kind::kFailed, .generation = generation, .why = "broken", .pull = {}}).ok());
+    EXPECT_TRUE(
+        account_->news(worker, {.kind = NetNews::Kind::kFailed, .generation = generation, .why = "broken", .pull = {}}).ok());
   }
 
   int32_t failures() const {
@@ -88,8 +95,10 @@ TEST_F(NetAccounts, PagesMoveBetweenThoseThatHaveJoined) {
   EXPECT_TRUE(pull(0, 1, 1).ok());
   const auto orders = take();
   ASSERT_EQ(orders.size(), 2u);
-  EXPECT_EQ(std::tuple(orders[0].first, orders[0].second.kind, orders[0].second.peer, orders[0].second.sends), std::tuple(0, Kind::kMove, 1, false));
-  EXPECT_EQ(std::tuple(orders[1].first, orders[1].second.kind, orders[1].second.peer, orders[1].second.sends), std::tuple(1, Kind::kMove, 0, true));
+  EXPECT_EQ(std::tuple(orders[0].first, orders[0].second.kind, orders[0].second.peer, orders[0].second.sends),
+            std::tuple(0, Kind::kMove, 1, false));
+  EXPECT_EQ(std::tuple(orders[1].first, orders[1].second.kind, orders[1].second.peer, orders[1].second.sends),
+            std::tuple(1, Kind::kMove, 0, true));
   EXPECT_EQ(pull(0, 0, 1).code(), StatusCode::kBadInput);
   EXPECT_EQ(pull(0, 1, 1, 1 << 20).code(), StatusCode::kBadInput);
   EXPECT_EQ(pull(0, 1, 2).code(), StatusCode::kBadInput);  // nobody was told to join that
@@ -160,12 +169,14 @@ TEST_F(NetAccounts, GoodMovesBeginTheRowOfFailuresAnew) {
 
 TEST(SpareIds, AreMadeBeforeTheyAreTaken) {
   std::atomic<int> made = 0, refusals = 0;
-  SpareId spare([&]() -> Result<NetId> {
-    if (refusals > 0 && refusals-- > 0) return unsupported("no library");
-    NetId id = {};
-    id[0] = static_cast<std::byte>(++made);
-    return id;
-  }, std::chrono::minutes(1));
+  SpareId spare(
+      [&]() -> Result<NetId> {
+        if (refusals > 0 && refusals-- > 0) return unsupported("no library");
+        NetId id = {};
+        id[0] = static_cast<std::byte>(++made);
+        return id;
+      },
+      std::chrono::minutes(1));
   const auto wait_for = [&](int count) {
     for (int i = 0; i < 10'000 && made < count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return made == count;
@@ -209,10 +220,12 @@ TEST(SpareIds, AreWaitedForNoLongerThanThePatience) {
 // One that comes late after all is the next one's.
 TEST(SpareIds, ALateOneIsKept) {
   std::promise<void> open;
-  SpareId spare([opened = open.get_future().share()]() -> Result<NetId> {
-    opened.wait();
-    return NetId{};
-  }, std::chrono::milliseconds(100));
+  SpareId spare(
+      [opened = open.get_future().share()]() -> Result<NetId> {
+        opened.wait();
+        return NetId{};
+      },
+      std::chrono::milliseconds(100));
   EXPECT_EQ(spare.take().status().code(), StatusCode::kTimeout);
   open.set_value();
   EXPECT_TRUE(spare.take().ok());

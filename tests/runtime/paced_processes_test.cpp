@@ -1,4 +1,5 @@
-// Worker processes that are paced: each by its own clock, all of one beginning; and what comes out is what one thread says alone.
+// Worker processes that are paced: each by its own clock, all of one beginning; and what comes out is what one thread says
+// alone.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/process_runs.h"
@@ -19,8 +20,12 @@ PaceOptions pace(double scale) {
 class PacedProcesses : public Processes {
  protected:
   static ProcessVariant variant(const std::string& policy, int32_t num_draft_workers) {
-    return {.num_workers = 8, .policy = policy, .num_draft_workers = num_draft_workers, .max_batch = 24,
-            .timeout_ms = kSanitized ? 20'000 : 5'000, .pace = pace(1)};
+    return {.num_workers = 8,
+            .policy = policy,
+            .num_draft_workers = num_draft_workers,
+            .max_batch = 24,
+            .timeout_ms = kSanitized ? 20'000 : 5'000,
+            .pace = pace(1)};
   }
 };
 

@@ -54,7 +54,9 @@ TEST_F(PageNetMemory, AMoveGivesUp) {
     engine_allocations_left = limit;
     const bool has_come = pages->copy(0, std::vector<PageId>{0, 3}, &target(1));
     const bool ran_out = engine_allocations_left.exchange(-1) < 0;
-    if (has_come) { EXPECT_TRUE(holds(0, 4) && holds(3, 2)) << "allocation " << limit; }
+    if (has_come) {
+      EXPECT_TRUE(holds(0, 4) && holds(3, 2)) << "allocation " << limit;
+    }
     pages->end();
     EXPECT_TRUE(comes_over(*lent)) << "allocation " << limit;
     came += has_come;

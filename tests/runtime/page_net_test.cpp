@@ -318,8 +318,8 @@ class LateEngine final : public NetHost {
   std::thread order_;
 };
 
-// Whoever pulls is not held for hung meanwhile: an engine's patience is kTimeoutShare of a move's at least, of which the next heartbeat may
-// take one.
+// Whoever pulls is not held for hung meanwhile: an engine's patience is kTimeoutShare of a move's at least, of which the next
+// heartbeat may take one.
 TEST_F(PageNets, NoPullOutlastsTheEnginesPatience) {
   constexpr std::chrono::milliseconds kPatience(kSanitized ? 1000 : 300);
   LateEngine engine(kPatience * PageNet::kMovesBefore - kPatience / 2);

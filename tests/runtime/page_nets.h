@@ -35,12 +35,15 @@ class PageNets : public testing::Test {
   };
 
   explicit PageNets(size_t num_nets = 2, int32_t patience_ms = kPortPatienceMs)
-      : patience_ms_(patience_ms), hosts_(num_nets), account_(static_cast<int32_t>(num_nets), {.make_id = [this] {
-                                     last_id_[0] = static_cast<std::byte>(static_cast<int>(last_id_[0]) + 1);
-                                     return Result<NetId>(last_id_);
-                                   }}, [this](int32_t worker, const NetOrder& order) {
-                                     nets_[static_cast<size_t>(worker)]->follow(order);
-                                   }) {}
+      : patience_ms_(patience_ms),
+        hosts_(num_nets),
+        account_(static_cast<int32_t>(num_nets),
+                 {.make_id =
+                      [this] {
+                        last_id_[0] = static_cast<std::byte>(static_cast<int>(last_id_[0]) + 1);
+                        return Result<NetId>(last_id_);
+                      }},
+                 [this](int32_t worker, const NetOrder& order) { nets_[static_cast<size_t>(worker)]->follow(order); }) {}
 
   void SetUp() override {
     for (size_t i = 0; i < hosts_.size(); ++i) {
@@ -49,7 +52,8 @@ class PageNets : public testing::Test {
       o.target = {.path = model_.path(), .num_pages = kPages, .bucket = {.max_rows = 8, .max_logit_rows = 1}};
       devices_.push_back(std::move(Device::create(o).value()));
       hosts_[i].test = this, hosts_[i].worker = static_cast<int32_t>(i);
-      nets_.push_back(std::make_unique<PageNet>(std::make_unique<FakePort>(&board_, patience_ms_), &devices_.back()->target(), &hosts_[i], patience_ms_));
+      nets_.push_back(std::make_unique<PageNet>(std::make_unique<FakePort>(&board_, patience_ms_), &devices_.back()->target(),
+                                                &hosts_[i], patience_ms_));
     }
     contents_.resize(static_cast<size_t>(kPages * model_.layout().page_elements()));
     std::mt19937 random(3);
@@ -83,10 +87,12 @@ class PageNets : public testing::Test {
     }
   }
   std::shared_ptr<LentPages> lend(const std::vector<PageId>& pages) {
-    return std::make_shared<LentPages>(target(0), &mailbox_, pages, static_cast<int32_t>(pages.size()) * kPageTokens, TickSpeed{});
+    return std::make_shared<LentPages>(target(0), &mailbox_, pages, static_cast<int32_t>(pages.size()) * kPageTokens,
+                                       TickSpeed{});
   }
   std::shared_ptr<RemotePages> remote(uint64_t parcel, int32_t num_pages) {
-    return std::make_shared<RemotePages>(nets_[1].get(), RemotePages(0, nets_[1]->generation(), parcel, num_pages * kPageTokens));
+    return std::make_shared<RemotePages>(nets_[1].get(),
+                                         RemotePages(0, nets_[1]->generation(), parcel, num_pages * kPageTokens));
   }
   void watch(const std::shared_ptr<LentPages>& lent) {
     const std::lock_guard<std::mutex> lock(board_.mutex);
@@ -96,7 +102,9 @@ class PageNets : public testing::Test {
     for (int i = 0; i < 10'000 && !lent.over(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return lent.over();
   }
-  void leave(size_t i, uint64_t generation) { nets_[i]->follow({.kind = NetOrder::Kind::kLeave, .generation = generation, .pull = {}}); }
+  void leave(size_t i, uint64_t generation) {
+    nets_[i]->follow({.kind = NetOrder::Kind::kLeave, .generation = generation, .pull = {}});
+  }
   std::vector<Element> read(const std::vector<PageId>& pages) {
     std::vector<Element> found(pages.size() * static_cast<size_t>(model_.layout().page_elements()));
     EXPECT_TRUE(target(1).read_pages(pages, found.data()).ok());
@@ -118,7 +126,9 @@ class PageNets : public testing::Test {
   std::vector<Element> contents_;
   NetId last_id_ = {};
   NetAccount account_;
-  std::function<void(int32_t worker, const Status& why)> on_end_process_ = [](int32_t, const Status& why) { ADD_FAILURE() << why.message(); };
+  std::function<void(int32_t worker, const Status& why)> on_end_process_ = [](int32_t, const Status& why) {
+    ADD_FAILURE() << why.message();
+  };
 };
 
 }  // namespace otr

@@ -54,8 +54,8 @@ TEST_F(ProcessLinks, PoliciesMayChooseThem) {
   }
 }
 
-// Queues that hold one message, and sockets that take as little at a time as the system lets: whoever finds no room comes again, and neither
-// engine nor processes wait for one another for ever.
+// Queues that hold one message, and sockets that take as little at a time as the system lets: whoever finds no room comes
+// again, and neither engine nor processes wait for one another for ever.
 TEST_F(ProcessLinks, FullQueuesChangeNothing) {
   for (const int32_t num_draft_workers : {0, 1}) {
     ProcessVariant v = variant(3, num_draft_workers);
@@ -88,10 +88,12 @@ TEST_P(LinkSteps, CanFail) {
       if ((kSanitized || !dies) && (kind + static_cast<int>(GetParam())) % 2 != worker) continue;
       if (kSanitized && kind > 2) continue;
       ProcessVariant v = variant(3, 1);
-      const WorkerFault fault{.worker = worker, .life = 0, .step = GetParam(), .occurrence = 0, .kind = static_cast<FaultKind>(kind)};
+      const WorkerFault fault{
+          .worker = worker, .life = 0, .step = GetParam(), .occurrence = 0, .kind = static_cast<FaultKind>(kind)};
       v.faults = {fault};
       if (GetParam() == ProtocolStep::kRelink) {  // which somebody else's death brings
-        v.faults.push_back({.worker = 1 - worker, .life = 0, .step = ProtocolStep::kLink, .occurrence = 1, .kind = FaultKind::kDie});
+        v.faults.push_back(
+            {.worker = 1 - worker, .life = 0, .step = ProtocolStep::kLink, .occurrence = 1, .kind = FaultKind::kDie});
       }
       if (fault.kind == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
       SCOPED_TRACE(text_of(v.faults));
@@ -102,7 +104,9 @@ TEST_P(LinkSteps, CanFail) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Step, LinkSteps, testing::Values(ProtocolStep::kRoles, ProtocolStep::kRelink, ProtocolStep::kLinked, ProtocolStep::kLink));
+INSTANTIATE_TEST_SUITE_P(Step, LinkSteps,
+                         testing::Values(ProtocolStep::kRoles, ProtocolStep::kRelink, ProtocolStep::kLinked,
+                                         ProtocolStep::kLink));
 
 // A drafter that is lost for ever is done without; so are all the verifiers.
 TEST_F(ProcessLinks, WhoIsGivenUpIsDoneWithout) {

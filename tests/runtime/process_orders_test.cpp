@@ -43,8 +43,9 @@ TEST(ProcessOrders, ComeInTheOrderInWhichTheyCount) {
   ProcessOrders o;
   give_one_of_each(&o);
   EXPECT_FALSE(o.empty());
-  const std::vector<WireType> wanted = {WireType::kWeights, WireType::kEndStep, WireType::kRoles, WireType::kRelink, WireType::kStart, WireType::kStart,
-                                        WireType::kCancel,  WireType::kGive,    WireType::kLend,  WireType::kDrop,   WireType::kLeap};
+  const std::vector<WireType> wanted = {WireType::kWeights, WireType::kEndStep, WireType::kRoles,  WireType::kRelink,
+                                        WireType::kStart,   WireType::kStart,   WireType::kCancel, WireType::kGive,
+                                        WireType::kLend,    WireType::kDrop,    WireType::kLeap};
   EXPECT_EQ(take_orders(&o), wanted);
   EXPECT_TRUE(o.empty());
   EXPECT_TRUE(take_orders(&o).empty());

@@ -1,4 +1,5 @@
-// Races and leapfrog between processes: replicas of a sample at several of them, and what comes out is what one thread says alone.
+// Races and leapfrog between processes: replicas of a sample at several of them, and what comes out is what one thread says
+// alone.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +18,8 @@ class ProcessRaces : public Processes {
   // A long tail: samples that go on when all others have ended.
   void SetUp() override {
     Processes::SetUp();
-    for (const size_t i : {0, 2}) requests_[i].sampling.max_new_tokens = kSanitized ? 100 : 300, requests_[i].sampling.ignore_eos = 1;
+    for (const size_t i : {0, 2})
+      requests_[i].sampling.max_new_tokens = kSanitized ? 100 : 300, requests_[i].sampling.ignore_eos = 1;
     plain_ = run({.num_workers = 1, .processes = false});
     open_files_ = num_open_files();
   }
@@ -41,7 +43,8 @@ TEST_F(ProcessRaces, ChangeNothing) {
         v.num_draft_workers = num_draft_workers;
         v.migrate_every = num_workers == 4 ? 7 : 0;
         if (num_draft_workers > 0) v.policy = "fixed:small:4:decoupled", v.delay_seed = 5;
-        SCOPED_TRACE(std::to_string(static_cast<int>(race)) + ", " + std::to_string(num_workers) + ", " + std::to_string(num_draft_workers));
+        SCOPED_TRACE(std::to_string(static_cast<int>(race)) + ", " + std::to_string(num_workers) + ", " +
+                     std::to_string(num_draft_workers));
         EXPECT_EQ(difference(plain_, run(v)), "");
         EXPECT_EQ(count("worker_restarts"), 0);
         EXPECT_EQ(count("finished_samples"), plain_.size());
@@ -95,7 +98,8 @@ TEST_F(ProcessRaces, CheckpointsKnowOfThem) {
   EXPECT_GT(replicas, 0);
 }
 
-// A token that is not a number ends every replica of its sample, also one that its worker was about to lend: nobody is taken for a liar.
+// A token that is not a number ends every replica of its sample, also one that its worker was about to lend: nobody is taken
+// for a liar.
 TEST_F(ProcessRaces, AllReplicasOfASampleFail) {
   const TinyModel model({.nan_embedding = 96});
   EngineOptions o;
@@ -124,9 +128,11 @@ TEST_F(ProcessRaces, AllReplicasOfASampleFail) {
     }
   }
   const auto holds_pages = [&e] { return nlohmann::json::parse(e.value()->stats_json())["kv_pages_in_use"] > 0; };
-  for (int i = 0; i < 5000 && holds_pages(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until who has lost says so
+  for (int i = 0; i < 5000 && holds_pages(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until who has lost says so
   stats_ = settled_stats(*e.value());
-  std::printf("%lld of %lld samples failed, %lld replicas\n", static_cast<long long>(failed), static_cast<long long>(total), static_cast<long long>(sum("replicas")));
+  std::printf("%lld of %lld samples failed, %lld replicas\n", static_cast<long long>(failed), static_cast<long long>(total),
+              static_cast<long long>(sum("replicas")));
   EXPECT_GT(failed, total / 2);
   EXPECT_GT(sum("replicas"), 10);
   EXPECT_EQ(sum("lost_replicas"), sum("replicas"));
@@ -142,7 +148,8 @@ TEST_P(RaceSteps, CanFail) {
     if (kSanitized && kind % 3 != 0) continue;
     ProcessVariant v = variant(2, RaceMode::kLeapfrog);
     for (int32_t worker = 0; worker < 2; ++worker) {
-      v.faults.push_back({.worker = worker, .life = 0, .step = GetParam(), .occurrence = 0, .kind = static_cast<FaultKind>(kind)});
+      v.faults.push_back(
+          {.worker = worker, .life = 0, .step = GetParam(), .occurrence = 0, .kind = static_cast<FaultKind>(kind)});
     }
     if (static_cast<FaultKind>(kind) == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
     SCOPED_TRACE(text_of(v.faults));

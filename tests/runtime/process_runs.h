@@ -22,7 +22,8 @@ class Processes : public testing::Test {
   void SetUp() override {
     requests_ = mixed_requests(model_);
     requests_.resize(kSanitized ? 5 : 9);
-    Request crowd(random_tokens(1, 70, model_.shape().vocab_size));  // more than one worker's batch, so that its queue is shared
+    Request crowd(
+        random_tokens(1, 70, model_.shape().vocab_size));  // more than one worker's batch, so that its queue is shared
     crowd.n = 16;
     crowd.sampling.max_new_tokens = 20;
     crowd.sampling.ignore_eos = 1;
@@ -51,8 +52,13 @@ class Processes : public testing::Test {
     o.keeps_checkpoints = v.keeps_checkpoints;
     o.trace_path = v.trace_path;
     o.drafters = {"small=model:" + drafter_.path()};
-    o.proofs = {.migrate_every = v.migrate_every, .migration_seed = v.seed, .rebuild = v.rebuild, .faults = v.faults, .delay_seed = v.delay_seed,
-                .link_capacity = v.link_capacity, .socket_bytes = v.socket_bytes};
+    o.proofs = {.migrate_every = v.migrate_every,
+                .migration_seed = v.seed,
+                .rebuild = v.rebuild,
+                .faults = v.faults,
+                .delay_seed = v.delay_seed,
+                .link_capacity = v.link_capacity,
+                .socket_bytes = v.socket_bytes};
     o.pace = v.pace;
     o.worker_processes = v.processes;
     o.worker_executable = v.executable;
@@ -87,8 +93,10 @@ class Processes : public testing::Test {
       stats_ = nlohmann::json::parse(e->stats_json());
       e->resume();
       int64_t racing = 0;
-      for (const nlohmann::json& w : stats_["workers"]) racing += w["replicas"].get<int64_t>() - w["lost_replicas"].get<int64_t>();
-      const bool restarted = stats_["worker_restarts"].is_number() && stats_["worker_restarts"] > 0;  // then replicas are counted as far as is known
+      for (const nlohmann::json& w : stats_["workers"])
+        racing += w["replicas"].get<int64_t>() - w["lost_replicas"].get<int64_t>();
+      const bool restarted = stats_["worker_restarts"].is_number() &&
+                             stats_["worker_restarts"] > 0;  // then replicas are counted as far as is known
       if (stats_["kv_pages_in_use"] == 0 && stats_["kv_pages_leased"] == 0 && (racing <= 0 || restarted)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -43,8 +43,9 @@ inline constexpr int kNumPlainSteps = static_cast<int>(ProtocolStep::kStop) + 1;
 inline std::string text_of(const std::vector<WorkerFault>& faults) {
   std::string text;
   for (const WorkerFault& f : faults) {
-    text += "worker " + std::to_string(f.worker) + " life " + std::to_string(f.life) + " step " + std::to_string(static_cast<int>(f.step)) +
-            " occurrence " + std::to_string(f.occurrence) + " kind " + std::to_string(static_cast<int>(f.kind)) + "; ";
+    text += "worker " + std::to_string(f.worker) + " life " + std::to_string(f.life) + " step " +
+            std::to_string(static_cast<int>(f.step)) + " occurrence " + std::to_string(f.occurrence) + " kind " +
+            std::to_string(static_cast<int>(f.kind)) + "; ";
   }
   return text;
 }

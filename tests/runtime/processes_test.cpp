@@ -1,5 +1,5 @@
-// Workers that are processes: what they give is what one thread gives, wherever and however they end; nothing is lost, and nothing is
-// left of them.
+// Workers that are processes: what they give is what one thread gives, wherever and however they end; nothing is lost, and
+// nothing is left of them.
 
 #include <gtest/gtest.h>
 
@@ -38,8 +38,8 @@ TEST_F(Processes, ChangeNothing) {
 
 class ProtocolSteps : public Processes, public testing::WithParamInterface<int> {};
 
-// At every step, in every way. What a process does before it is first ready is the engine's creation, and tested below: here it is its
-// successor's.
+// At every step, in every way. What a process does before it is first ready is the engine's creation, and tested below: here it
+// is its successor's.
 TEST_P(ProtocolSteps, CanFail) {
   const ProtocolStep step = static_cast<ProtocolStep>(GetParam());
   const bool is_at_start = step == ProtocolStep::kSetup || step == ProtocolStep::kReady;
@@ -48,9 +48,11 @@ TEST_P(ProtocolSteps, CanFail) {
     if (kSanitized && kind % 2 != GetParam() % 2) continue;
     Variant v{.migrate_every = 7};
     const int32_t life = is_at_start ? 1 : 0;
-    if (is_at_start) v.faults.push_back({.worker = 1, .life = 0, .step = ProtocolStep::kTick, .occurrence = 2, .kind = FaultKind::kDie});
+    if (is_at_start)
+      v.faults.push_back({.worker = 1, .life = 0, .step = ProtocolStep::kTick, .occurrence = 2, .kind = FaultKind::kDie});
     v.faults.push_back({.worker = 1, .life = life, .step = step, .occurrence = 0, .kind = static_cast<FaultKind>(kind)});
-    if (step == ProtocolStep::kGive) v.faults.push_back(v.faults.back()), v.faults.back().worker = 0;  // whoever has a queue gives
+    if (step == ProtocolStep::kGive)
+      v.faults.push_back(v.faults.back()), v.faults.back().worker = 0;  // whoever has a queue gives
     const bool is_hang = static_cast<FaultKind>(kind) == FaultKind::kHang;
     if (is_hang && !kSanitized) v.timeout_ms = 300;
     v.start_timeout_ms = is_hang && is_at_start ? (kSanitized ? 8000 : 1500) : 60'000;
@@ -74,7 +76,8 @@ TEST_F(Processes, RandomFaultsChangeNothing) {
   for (int round = 0; round < rounds; ++round) {
     std::mt19937 generator(static_cast<uint32_t>(round));
     const auto random = [&generator] { return static_cast<uint32_t>(generator()); };
-    Variant v{.num_workers = 1 + static_cast<int32_t>(random() % 4), .policy = random() % 2 == 0 ? "off" : "fixed:self+ngram:3:2:6"};
+    Variant v{.num_workers = 1 + static_cast<int32_t>(random() % 4),
+              .policy = random() % 2 == 0 ? "off" : "fixed:self+ngram:3:2:6"};
     v.migrate_every = static_cast<int32_t>(random() % 4);
     v.seed = random();
     for (uint32_t i = 1 + random() % 5; i > 0; --i) {
@@ -109,7 +112,8 @@ TEST_F(Processes, AnyoneMayKillThem) {
 
 TEST_F(Processes, WithoutWorkersRequestsFail) {
   Variant v{.max_restarts = 0};
-  for (int32_t w = 0; w < 2; ++w) v.faults.push_back({.worker = w, .life = 0, .step = ProtocolStep::kTick, .occurrence = 3, .kind = FaultKind::kDie});
+  for (int32_t w = 0; w < 2; ++w)
+    v.faults.push_back({.worker = w, .life = 0, .step = ProtocolStep::kTick, .occurrence = 3, .kind = FaultKind::kDie});
   const std::unique_ptr<Engine> e = engine(v);
   const Outputs outputs = roll(e.get());
   EXPECT_EQ(outputs.size(), plain_.size());
@@ -132,10 +136,12 @@ TEST_F(Processes, WithoutWorkersRequestsFail) {
 // One worker that cannot be kept alive is given up, and the other one does its work.
 TEST_F(Processes, AWorkerThatAlwaysFailsIsGivenUp) {
   Variant v{.max_restarts = 2};
-  for (int32_t life = 0; life < 5; ++life) v.faults.push_back({.worker = 1, .life = life, .step = ProtocolStep::kStart, .occurrence = 0, .kind = FaultKind::kDie});
+  for (int32_t life = 0; life < 5; ++life)
+    v.faults.push_back({.worker = 1, .life = life, .step = ProtocolStep::kStart, .occurrence = 0, .kind = FaultKind::kDie});
   const std::unique_ptr<Engine> e = engine(v);
   stats_["worker_restarts"] = 0;
-  for (int round = 0; round < 50 && count("worker_restarts") < 2; ++round) {  // its successor may come when the other has done all
+  for (int round = 0; round < 50 && count("worker_restarts") < 2;
+       ++round) {  // its successor may come when the other has done all
     EXPECT_EQ(difference(plain_, roll(e.get())), "");
     read_stats(e.get());
   }
@@ -167,7 +173,8 @@ TEST_F(Processes, OthersDoTheWorkOfWhoIsNotBack) {
 TEST_F(Processes, RestartsAreFurtherAndFurtherApart) {
   constexpr int32_t kRestarts = 6;
   Variant v{.num_workers = 1, .max_restarts = kRestarts};
-  for (int32_t life = 0; life <= kRestarts; ++life) v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kStart, .occurrence = 0, .kind = FaultKind::kDie});
+  for (int32_t life = 0; life <= kRestarts; ++life)
+    v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kStart, .occurrence = 0, .kind = FaultKind::kDie});
   const std::unique_ptr<Engine> e = engine(v);
   submit(e.get(), requests_[0], 0);
   const auto began = std::chrono::steady_clock::now();
@@ -178,8 +185,11 @@ TEST_F(Processes, RestartsAreFurtherAndFurtherApart) {
 }
 
 TEST_F(Processes, NewWeightsReachThem) {
-  const Variant v{.num_workers = 3, .policy = "fixed:self:4:2:6", .migrate_every = 4,
-                  .faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kWeights, .occurrence = 0, .kind = FaultKind::kDie}}};
+  const Variant v{
+      .num_workers = 3,
+      .policy = "fixed:self:4:2:6",
+      .migrate_every = 4,
+      .faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kWeights, .occurrence = 0, .kind = FaultKind::kDie}}};
   const std::unique_ptr<Engine> processes = engine(v), threads = engine({.num_workers = 1, .processes = false});
   const int64_t rows = model_.shape().vocab_size, width = model_.shape().hidden_size;
   std::vector<float> lm_head(static_cast<size_t>(rows * width));
@@ -204,8 +214,8 @@ TEST_F(Processes, NewWeightsReachThem) {
   EXPECT_EQ(count("worker_restarts"), 1);
 }
 
-// Pages that are taken back between the order to give and the report belong to others by then, who write on them: samples that come in
-// the same tick are begun anew on what is free, which is these. None of that is to be sent as the given sample's.
+// Pages that are taken back between the order to give and the report belong to others by then, who write on them: samples that
+// come in the same tick are begun anew on what is free, which is these. None of that is to be sent as the given sample's.
 TEST_F(Processes, PagesThatWereTakenBackAreNotSent) {
   for (Request& r : requests_) r.sampling.max_new_tokens += 150;
   const Outputs plain = run({.num_workers = 1, .processes = false});
@@ -217,25 +227,30 @@ TEST_F(Processes, PagesThatWereTakenBackAreNotSent) {
   }
 }
 
-// Samples that move take their keys and values along, whole, or as much of them as a slow link brings before the rest is computed.
+// Samples that move take their keys and values along, whole, or as much of them as a slow link brings before the rest is
+// computed.
 TEST_F(Processes, KeysAndValuesMoveWithTheirSample) {
   for (Request& r : requests_) r.sampling.max_new_tokens += 150;
   const Outputs plain = run({.num_workers = 1, .processes = false});
   Variant v{.num_workers = 3, .migrate_every = 12};
-  for (const RebuildOptions& rebuild : {RebuildOptions{}, RebuildOptions{.mode = RebuildMode::kTransfer}, RebuildOptions{.link_bytes_per_second = 2e6},
-                                        RebuildOptions{.mode = RebuildMode::kRecompute}}) {
+  for (const RebuildOptions& rebuild :
+       {RebuildOptions{}, RebuildOptions{.mode = RebuildMode::kTransfer}, RebuildOptions{.link_bytes_per_second = 2e6},
+        RebuildOptions{.mode = RebuildMode::kRecompute}}) {
     v.rebuild = rebuild;
     EXPECT_EQ(difference(plain, run(v)), "");
     EXPECT_GT(count("migrations"), 0);
     // Over a slow link nothing may come before all is computed.
-    if (rebuild.link_bytes_per_second == 0) { EXPECT_EQ(count("kv_copied_tokens") == 0, rebuild.mode == RebuildMode::kRecompute); }
+    if (rebuild.link_bytes_per_second == 0) {
+      EXPECT_EQ(count("kv_copied_tokens") == 0, rebuild.mode == RebuildMode::kRecompute);
+    }
     EXPECT_EQ(count("kv_pages_leased"), 0);
   }
   // Whoever gives dies as soon as it has said so, or before.
   v.rebuild = {};
   for (const ProtocolStep step : {ProtocolStep::kReport, ProtocolStep::kReported}) {
     v.faults.clear();
-    for (int32_t worker = 0; worker < 3; ++worker) v.faults.push_back({.worker = worker, .life = 0, .step = step, .occurrence = 20, .kind = FaultKind::kDie});
+    for (int32_t worker = 0; worker < 3; ++worker)
+      v.faults.push_back({.worker = worker, .life = 0, .step = step, .occurrence = 20, .kind = FaultKind::kDie});
     EXPECT_EQ(difference(plain, run(v)), "");
     EXPECT_GT(count("worker_restarts"), 0);
   }
@@ -313,7 +328,8 @@ TEST_F(Processes, TraceAndHistoryCanFail) {
 
 TEST_F(Processes, ScoresSurviveToo) {
   Variant v{.num_workers = 2, .migrate_every = 2};
-  for (int32_t w = 0; w < 2; ++w) v.faults.push_back({.worker = w, .life = 0, .step = ProtocolStep::kTick, .occurrence = 2 + w, .kind = FaultKind::kDie});
+  for (int32_t w = 0; w < 2; ++w)
+    v.faults.push_back({.worker = w, .life = 0, .step = ProtocolStep::kTick, .occurrence = 2 + w, .kind = FaultKind::kDie});
   const std::unique_ptr<Engine> e = engine(v);
   submit_scores(e.get(), requests_, plain_);
   const Outputs scores = collect(e.get());
@@ -339,9 +355,11 @@ TEST_F(Processes, WhatCannotServeIsRefusedAtCreate) {
   const Status stranger = refusal({.executable = "/bin/false"});
   EXPECT_EQ(stranger.code(), StatusCode::kLost);
   EXPECT_NE(stranger.message().find("exited with status 1"), std::string::npos) << stranger.message();
-  const Status dead = refusal({.faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kDie}}});
+  const Status dead =
+      refusal({.faults = {{.worker = 1, .life = 0, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kDie}}});
   EXPECT_NE(dead.message().find("worker 1"), std::string::npos) << dead.message();
-  const Status refused = refusal({.faults = {{.worker = 0, .life = 0, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kRefuse}}});
+  const Status refused = refusal(
+      {.faults = {{.worker = 0, .life = 0, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kRefuse}}});
   EXPECT_EQ(refused.code(), StatusCode::kOutOfMemory);
 }
 
@@ -349,7 +367,8 @@ TEST_F(Processes, WhatCannotServeIsRefusedAtCreate) {
 TEST_F(Processes, TheEngineMayGoAtAnyTime) {
   for (const bool hangs : {false, true}) {
     Variant v;
-    if (hangs) v.faults.push_back({.worker = 0, .life = 0, .step = ProtocolStep::kTick, .occurrence = 1, .kind = FaultKind::kHang});
+    if (hangs)
+      v.faults.push_back({.worker = 0, .life = 0, .step = ProtocolStep::kTick, .occurrence = 1, .kind = FaultKind::kHang});
     v.timeout_ms = 100'000;
     const std::unique_ptr<Engine> e = engine(v);
     for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);

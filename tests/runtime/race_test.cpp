@@ -1,10 +1,11 @@
 // Fastest-of-N and leapfrog: replicas of a sample race at several workers, and what comes out is what one says alone.
 
+#include "runtime/race.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "runtime/race.h"
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/every_path.h"
 
@@ -33,7 +34,9 @@ class Races : public EveryPath {
     requests_ = mixed_requests(model_);
     requests_.resize(std::string(GetParam()) == "cpu-scalar" ? 3 : 6);
     // A long tail: samples that go on when all others have ended.
-    for (size_t i : {0, 2}) requests_[i].sampling.max_new_tokens = kSanitized || std::string(GetParam()) == "cpu-scalar" ? 100 : 300, requests_[i].sampling.ignore_eos = 1;
+    for (size_t i : {0, 2})
+      requests_[i].sampling.max_new_tokens = kSanitized || std::string(GetParam()) == "cpu-scalar" ? 100 : 300,
+      requests_[i].sampling.ignore_eos = 1;
   }
 
   std::unique_ptr<Engine> engine(const RaceVariant& v) const {
@@ -87,8 +90,11 @@ TEST_P(Races, ChangeNothing) {
         replicas += sum("replicas");
         adopted += sum("adopted_tokens");
       }
-      const RaceVariant decoupled{.num_workers = num_workers, .policy = "fixed:small:4:decoupled", .race = race,
-                              .num_draft_workers = num_workers / 2, .delay_seed = 5};
+      const RaceVariant decoupled{.num_workers = num_workers,
+                                  .policy = "fixed:small:4:decoupled",
+                                  .race = race,
+                                  .num_draft_workers = num_workers / 2,
+                                  .delay_seed = 5};
       EXPECT_EQ(difference(plain, run(decoupled)), "") << name_of(decoupled);
     }
     EXPECT_TRUE(race == RaceMode::kLeapfrog || adopted == 0);
@@ -112,8 +118,8 @@ TEST_P(Races, ArePoliciesOfTheirOwn) {
   EXPECT_EQ(sum("replicas"), 0);
 }
 
-// A token that is not a number ends every replica of its sample, all at about the same time: the sample has one end, and what is kept for
-// checkpoints is right whichever of them is heard first.
+// A token that is not a number ends every replica of its sample, all at about the same time: the sample has one end, and what
+// is kept for checkpoints is right whichever of them is heard first.
 TEST(RaceFaults, AllReplicasOfASampleFail) {
   const TinyModel model({.nan_embedding = 96});
   EngineOptions o;
@@ -141,7 +147,8 @@ TEST(RaceFaults, AllReplicasOfASampleFail) {
   }
   const nlohmann::json stats = settled_stats(*e.value());
   int64_t replicas = 0, lost = 0;
-  for (const nlohmann::json& w : stats["workers"]) replicas += w.at("replicas").get<int64_t>(), lost += w.at("lost_replicas").get<int64_t>();
+  for (const nlohmann::json& w : stats["workers"])
+    replicas += w.at("replicas").get<int64_t>(), lost += w.at("lost_replicas").get<int64_t>();
   std::printf("%lld samples failed, %lld replicas\n", static_cast<long long>(failed), static_cast<long long>(replicas));
   EXPECT_GT(failed, 10);
   EXPECT_GT(replicas, failed);
@@ -153,7 +160,8 @@ TEST_P(Races, CancelEndsAllReplicas) {
   const Outputs plain = run({.num_workers = 1, .policy = "off", .race = RaceMode::kOff});
   std::mt19937 random(7);
   for (int round = 0; round < (kSanitized ? 2 : 6); ++round) {
-    const std::unique_ptr<Engine> e = engine({.num_workers = 3, .race = round % 2 == 0 ? RaceMode::kLeapfrog : RaceMode::kFastestOfN});
+    const std::unique_ptr<Engine> e =
+        engine({.num_workers = 3, .race = round % 2 == 0 ? RaceMode::kLeapfrog : RaceMode::kFastestOfN});
     std::vector<uint64_t> groups;
     for (size_t i = 0; i < requests_.size(); ++i) groups.push_back(submit(e.get(), requests_[i], i));
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 20));

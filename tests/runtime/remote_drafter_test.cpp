@@ -92,7 +92,8 @@ class RemoteDrafts : public testing::Test {
     drafter_->join(view(slot));
     for (int64_t found = 1; found < kLong; ++found) {
       const std::vector<int32_t> one = {kRight};
-      const DraftSequence other{.slot = static_cast<int32_t>(live_.size()), .group = 0, .tokens = one, .num_prompt = 0, .noise = {}};
+      const DraftSequence other{
+          .slot = static_cast<int32_t>(live_.size()), .group = 0, .tokens = one, .num_prompt = 0, .noise = {}};
       drafter_->observe({.sequence = other, .num_new = 1, .forest = &forest_, .accepted = {}});
       if (open(slot)) return found;
     }

@@ -53,14 +53,16 @@ inline std::string difference(const Outputs& a, const Outputs& b) {
     const Output& y = it->second;
     if (x == y) continue;
     if (x.reason != y.reason || x.error != y.error) {
-      return where + otr_finish_reason_text(x.reason) + " '" + x.error + "' and " + otr_finish_reason_text(y.reason) + " '" + y.error + "'";
+      return where + otr_finish_reason_text(x.reason) + " '" + x.error + "' and " + otr_finish_reason_text(y.reason) + " '" +
+             y.error + "'";
     }
     size_t t = 0;
     while (t < x.tokens.size() && t < y.tokens.size() && x.tokens[t] == y.tokens[t] && x.logprobs[t] == y.logprobs[t] &&
            x.raw_logprobs[t] == y.raw_logprobs[t]) {
       ++t;
     }
-    return where + "from token " + std::to_string(t) + " of " + std::to_string(x.tokens.size()) + " and " + std::to_string(y.tokens.size());
+    return where + "from token " + std::to_string(t) + " of " + std::to_string(x.tokens.size()) + " and " +
+           std::to_string(y.tokens.size());
   }
   return "";
 }

@@ -1,5 +1,5 @@
-// The edges of what a model or a context may be: 32k tokens, prompts of one token, one layer and one head, vocabularies that are no
-// multiple of anything. Each is run in two ways that must agree to the bit.
+// The edges of what a model or a context may be: 32k tokens, prompts of one token, one layer and one head, vocabularies that
+// are no multiple of anything. Each is run in two ways that must agree to the bit.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/every_path.h"
@@ -12,7 +12,8 @@ namespace {
 class Shapes : public EveryPath {
  protected:
   // The outputs of one engine per setting, which must be the same; returns them.
-  static Outputs same_outputs(const TinyModel& model, const std::vector<Request>& requests, const std::vector<EngineSetup>& setups) {
+  static Outputs same_outputs(const TinyModel& model, const std::vector<Request>& requests,
+                              const std::vector<EngineSetup>& setups) {
     Outputs first;
     for (const EngineSetup& s : setups) {
       const Outputs outputs = TestEngine(model, s).run(requests);

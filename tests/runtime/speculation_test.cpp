@@ -52,9 +52,10 @@ class Speculation : public EveryPath {
     o.costs = r.costs;
     o.dial = r.dial;
     o.drafters = {"small=model:" + target_.drafter, "twin=model:" + target_.path, "twin4=w4:" + target_.path};
-    o.custom_drafters = {
-        {"random", [this](int number) { return std::make_unique<RandomDrafter>(number, target_.vocab_size); }},
-        {"adversary", [this](int number) { return std::make_unique<AdversarialDrafter>(number, answers_, target_.stop_token); }}};
+    o.custom_drafters = {{"random", [this](int number) { return std::make_unique<RandomDrafter>(number, target_.vocab_size); }},
+                         {"adversary", [this](int number) {
+                            return std::make_unique<AdversarialDrafter>(number, answers_, target_.stop_token);
+                          }}};
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     if (!created.ok()) return {};
@@ -86,12 +87,15 @@ class Speculation : public EveryPath {
   int64_t fewest_pages() const {
     int64_t pages = 1;
     for (const Request& r : requests_) {
-      pages = std::max(pages, 1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
+      pages = std::max(pages,
+                       1 + (static_cast<int64_t>(r.prompt.size()) + r.sampling.max_new_tokens + kPageTokens - 1) / kPageTokens);
     }
     return pages;
   }
   int64_t spec_count(const char* key) const { return stats_["speculation"][key].get<int64_t>(); }
-  int64_t drafter_count(const char* drafter, const char* key) const { return stats_["speculation"]["drafters"][drafter][key].get<int64_t>(); }
+  int64_t drafter_count(const char* drafter, const char* key) const {
+    return stats_["speculation"]["drafters"][drafter][key].get<int64_t>();
+  }
 
   const TinyModel model_{{.num_layers = 2}};
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
@@ -100,8 +104,11 @@ class Speculation : public EveryPath {
     int32_t vocab_size, stop_token;
     uint64_t page_bytes;
   };
-  Target target_{.path = model_.path(), .drafter = drafter_.path(), .vocab_size = model_.shape().vocab_size,
-                 .stop_token = model_.shape().eos_ids[0], .page_bytes = model_.kv_bytes(1)};
+  Target target_{.path = model_.path(),
+                 .drafter = drafter_.path(),
+                 .vocab_size = model_.shape().vocab_size,
+                 .stop_token = model_.shape().eos_ids[0],
+                 .page_bytes = model_.kv_bytes(1)};
   std::vector<Request> requests_ = mixed_requests(model_);
   std::map<SampleKey, std::vector<int32_t>> answers_;  // of the last run
   nlohmann::json stats_;
@@ -145,7 +152,8 @@ TEST_P(Speculation, ThePapersPoliciesChangeNothing) {
   const Outputs plain = run({});
   const std::vector<CostModel> one(1, free_drafts()), six(6, free_drafts());
   // Sanitizers get fewer requests, which end before specactor's profile comes to the models.
-  const std::vector<std::string> profiled = kSanitized ? std::vector<std::string>{"ngram", "self"} : std::vector<std::string>{"ngram", "self", "small", "twin"};
+  const std::vector<std::string> profiled =
+      kSanitized ? std::vector<std::string>{"ngram", "self"} : std::vector<std::string>{"ngram", "self", "small", "twin"};
   const struct {
     SpeculationVariant variant;
     std::vector<std::string> drafters, drafting;
@@ -161,13 +169,14 @@ TEST_P(Speculation, ThePapersPoliciesChangeNothing) {
     std::vector<std::string> names;
     for (const auto& [name, counts] : stats_["speculation"]["drafters"].items()) names.push_back(name);
     EXPECT_EQ(std::set(names.begin(), names.end()), std::set(drafters.begin(), drafters.end())) << variant.policy;
-    for (const std::string& name : drafting) EXPECT_GT(drafter_count(name.c_str(), "drafted"), 20) << variant.policy << ": " << name;
+    for (const std::string& name : drafting)
+      EXPECT_GT(drafter_count(name.c_str(), "drafted"), 20) << variant.policy << ": " << name;
     EXPECT_EQ(spec_count("draft_tokens") > 0, !drafting.empty()) << variant.policy;
   }
 }
 
-// Random and adversarial drafters, alone and among others, on trained weights and on Qwen3's shape. OUTRIDER_LONG_TESTS=1 runs the
-// full product, a few cases else.
+// Random and adversarial drafters, alone and among others, on trained weights and on Qwen3's shape. OUTRIDER_LONG_TESTS=1 runs
+// the full product, a few cases else.
 TEST_P(Speculation, OddDraftersChangeNothingOnOtherModels) {
   const std::string data = OUTRIDER_TEST_DATA, qwen3 = data + "/golden/qwen3-group7-sharded";
   const bool all = std::getenv("OUTRIDER_LONG_TESTS") != nullptr;
@@ -187,7 +196,11 @@ TEST_P(Speculation, OddDraftersChangeNothingOnOtherModels) {
             for (const bool pressure : {false, true}) {
               if (!all && index++ % (kSanitized ? 577 : 197) != 0) continue;
               const std::string policy = std::string("fixed:") + drafters + ":" + std::to_string(depth) + shape;
-              ASSERT_EQ(difference(plain, run({.policy = policy, .max_batch = batch, .chunk = 48, .num_pages = pressure ? fewest_pages() : 512})), "")
+              ASSERT_EQ(
+                  difference(
+                      plain,
+                      run({.policy = policy, .max_batch = batch, .chunk = 48, .num_pages = pressure ? fewest_pages() : 512})),
+                  "")
                   << policy << ", batch " << batch << (pressure ? ", under pressure" : "");
               EXPECT_TRUE(spec_count("draft_tokens") > 0 || depth < 3) << policy;  // the adversary needs room for three nodes
               ++cases;
@@ -203,7 +216,8 @@ TEST_P(Speculation, OddDraftersChangeNothingOnOtherModels) {
 TEST_P(Speculation, UnderPressureDraftsGiveWay) {
   const Outputs plain = run({});
   const int64_t pages = fewest_pages();
-  for (const char* policy : {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16", "auto"}) {
+  for (const char* policy :
+       {"fixed:adversary:8:4:24", "fixed:random:6:4:16", "fixed:twin+ngram:5", "fixed:self:6:4:16", "auto"}) {
     EXPECT_EQ(difference(plain, run({.policy = policy, .max_batch = 64, .chunk = 48, .num_pages = pages})), "") << policy;
     if (std::string(policy) == "auto") continue;  // what it drafts is a matter of time
     EXPECT_GE(stats_["preemptions"].get<int64_t>(), 10) << policy;
@@ -218,7 +232,8 @@ TEST_P(Speculation, PreemptionAtEveryTickChangesNothing) {
   for (const char* policy : {"off", "fixed:self:3:2:6"}) {
     int64_t preempted = 0, ticks = 1;
     for (int64_t tick = 0; tick < ticks; ++tick) {
-      ASSERT_EQ(difference(plain, run({.policy = policy, .chunk = 32, .preempt_at_tick = tick})), "") << policy << ", tick " << tick;
+      ASSERT_EQ(difference(plain, run({.policy = policy, .chunk = 32, .preempt_at_tick = tick})), "")
+          << policy << ", tick " << tick;
       ticks = stats_["ticks"].get<int64_t>();
       preempted += stats_["preemptions"].get<int64_t>();
     }
@@ -245,10 +260,11 @@ TEST_P(Speculation, ATwinIsAlwaysRight) {
   }
 }
 
-// ---- That the comparison finds kernels which are not row-invariant --------------------------------------------------------------
+// ---- That the comparison finds kernels which are not row-invariant
+// --------------------------------------------------------------
 
-// Where rows are few, another implementation takes the place of the path's own, as in engines that have one kernel to decode and
-// another to verify: each is right, and their last bits differ.
+// Where rows are few, another implementation takes the place of the path's own, as in engines that have one kernel to decode
+// and another to verify: each is right, and their last bits differ.
 constexpr int32_t kFewRows = 2;
 const KernelTable* many_rows;  // the path's table
 
@@ -267,8 +283,10 @@ void linear_backwards(const LinearParams& p, const LaunchContext&) {
     }
   }
 }
-void linear_by_rows(const LinearParams& p, const LaunchContext& on) { (p.num_rows <= kFewRows ? linear_backwards : many_rows->linear)(p, on); }
-const KernelTable* few_rows;   // the definition's
+void linear_by_rows(const LinearParams& p, const LaunchContext& on) {
+  (p.num_rows <= kFewRows ? linear_backwards : many_rows->linear)(p, on);
+}
+const KernelTable* few_rows;  // the definition's
 void attention_by_rows(const AttentionParams& p, const LaunchContext& on) {
   (p.rows->num_rows <= kFewRows ? few_rows : many_rows)->attention(p, on);
 }
@@ -296,7 +314,8 @@ OTR_INSTANTIATE_EVERY_PATH(Speculation);
 // A drafter in 4 bits runs those, and is not its checkpoint: it errs where that, the target's twin, never does.
 TEST_P(Speculation, ADrafterRunsIn4Bits) {
   const Outputs plain = run({.policy = "fixed:twin:4"});
-  const int64_t kept = drafter_count("twin", "accepted"), whole = drafter_count("twin", "drafted"), bytes = stats_["drafter_weight_bytes"];
+  const int64_t kept = drafter_count("twin", "accepted"), whole = drafter_count("twin", "drafted"),
+                bytes = stats_["drafter_weight_bytes"];
   EXPECT_EQ(difference(plain, run({.policy = "fixed:twin4:4"})), "");
   const int64_t kept4 = drafter_count("twin4", "accepted"), whole4 = drafter_count("twin4", "drafted");
   EXPECT_GT(stats_["drafter_weight_bytes"].get<int64_t>(), bytes);
@@ -367,7 +386,8 @@ TEST(SpeculationErrors, ArePlain) {
   EXPECT_EQ(error("off", {"d=w4:"}), "drafter 'd=w4:': expected NAME=model:PATH or NAME=w4:PATH");
   EXPECT_EQ(error("fixed:d:4", {"d=w4:" + other.path()}),
             "drafter 'd' (" + other.path() + ") has a vocabulary of 98 tokens, the target one of 97");
-  EXPECT_EQ(error("off", {"self=model:x"}), "drafter 'self=model:x': the name 'self' is taken by a drafter that is always there");
+  EXPECT_EQ(error("off", {"self=model:x"}),
+            "drafter 'self=model:x': the name 'self' is taken by a drafter that is always there");
   EXPECT_EQ(error("off", {"a b=model:x"}), "drafter 'a b=model:x': a name has letters, digits, '_', '-' and '.'");
 }
 

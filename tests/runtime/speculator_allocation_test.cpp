@@ -28,9 +28,16 @@ TEST(SpeculatorAllocation, ForestsHaveRoomForAllThatIsProposed) {
   ASSERT_TRUE(policy.ok());
   policy.value().drafters = {"ngram"};
   const std::vector<std::unique_ptr<Sequence>> live;
-  const Result<std::unique_ptr<Speculator>> s = Speculator::create(
-      {.policy = policy.value(), .models = {}, .custom = {}, .history = {}, .profile = {}, .costs = {CostModel{}}, .max_batch = kBatch,
-       .prefill_chunk = 16, .max_draft_rows = 512}, *device.value(), live);
+  const Result<std::unique_ptr<Speculator>> s = Speculator::create({.policy = policy.value(),
+                                                                    .models = {},
+                                                                    .custom = {},
+                                                                    .history = {},
+                                                                    .profile = {},
+                                                                    .costs = {CostModel{}},
+                                                                    .max_batch = kBatch,
+                                                                    .prefill_chunk = 16,
+                                                                    .max_draft_rows = 512},
+                                                                   *device.value(), live);
   ASSERT_TRUE(s.ok()) << s.status().message();
   Forest* const forest = s.value()->mutable_forest(kBatch - 1);
   int32_t nodes = 0;

@@ -31,9 +31,16 @@ class SpeculatorBehind : public testing::Test {
     CostModel cost;
     for (RoleCost& role : cost.roles) role.weights_ms = 10;
     cost.roles[static_cast<size_t>(CostRole::kDraft)].weights_ms = 0.01;  // drafts pay at once
-    Result<std::unique_ptr<Speculator>> s = Speculator::create(
-        {.policy = policy.value(), .models = {{.name = "small", .path = model_.path()}}, .custom = {}, .history = {}, .profile = {},
-         .costs = {cost}, .max_batch = 4, .prefill_chunk = 16, .max_draft_rows = 64}, *device_, live_);
+    Result<std::unique_ptr<Speculator>> s = Speculator::create({.policy = policy.value(),
+                                                                .models = {{.name = "small", .path = model_.path()}},
+                                                                .custom = {},
+                                                                .history = {},
+                                                                .profile = {},
+                                                                .costs = {cost},
+                                                                .max_batch = 4,
+                                                                .prefill_chunk = 16,
+                                                                .max_draft_rows = 64},
+                                                               *device_, live_);
     ASSERT_TRUE(s.ok()) << s.status().message();
     speculator_ = std::move(s.value());
   }
@@ -78,7 +85,8 @@ TEST_F(SpeculatorBehind, AGroupsPromptCountsOnce) {
   add(9, 9);
   const int32_t all = kPrompt + 2 - 1, own = all - kShared;
   EXPECT_EQ(tick(true), (std::vector<int32_t>{all, own, all, all}));
-  // A look drafts for the two rows with the least to run: of them only the one that may start has run, and with it the group's prompt.
+  // A look drafts for the two rows with the least to run: of them only the one that may start has run, and with it the group's
+  // prompt.
   const std::vector<int32_t> second = tick(true);
   EXPECT_EQ(second[1] == 0 || second[0] == 0, true);
   EXPECT_LE(second[0], own);

@@ -29,7 +29,8 @@ Request endless(std::vector<int32_t> prompt, int32_t max_new_tokens, int32_t n =
   return r;
 }
 
-// ---- Nothing is lost --------------------------------------------------------------------------------------------------------------
+// ---- Nothing is lost
+// --------------------------------------------------------------------------------------------------------------
 
 TEST(Structure, TenThousandRequestsEndWithEveryPageBack) {
   const TinyModel model;
@@ -59,7 +60,8 @@ TEST(Structure, TenThousandRequestsEndWithEveryPageBack) {
   };
   for (uint64_t i = 0; i < count; ++i) {
     // Prompts share a few beginnings; some are longer than a chunk.
-    std::vector<int32_t> prompt = random_tokens(static_cast<uint32_t>(below(5)), static_cast<size_t>(1 + below(below(20) == 0 ? 300 : 24)), 97);
+    std::vector<int32_t> prompt =
+        random_tokens(static_cast<uint32_t>(below(5)), static_cast<size_t>(1 + below(below(20) == 0 ? 300 : 24)), 97);
     prompt.back() = below(97);
     uint64_t group;
     if (below(10) == 0) {
@@ -77,10 +79,12 @@ TEST(Structure, TenThousandRequestsEndWithEveryPageBack) {
       EXPECT_TRUE(status == OTR_OK || status == OTR_INVALID_ARGUMENT);  // finished already
       cancels += status == OTR_OK;
     }
-    while (below(3) == 0 && take(0) == OTR_OK) {}
+    while (below(3) == 0 && take(0) == OTR_OK) {
+    }
   }
   otr_status status;
-  while ((status = take(120'000)) == OTR_OK) {}
+  while ((status = take(120'000)) == OTR_OK) {
+  }
   EXPECT_EQ(status, OTR_IDLE);
   EXPECT_EQ(ended.size(), samples);
   EXPECT_GT(cancels, count / 100);
@@ -102,7 +106,8 @@ TEST(Structure, APoolForOneServesMany) {
   const TinyModel model;
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 5; ++i) {
-    requests.push_back(endless(random_tokens(i, 30 + 20 * i, 97), 256 - 30 - 20 * static_cast<int32_t>(i), 2));  // four pages each
+    requests.push_back(
+        endless(random_tokens(i, 30 + 20 * i, 97), 256 - 30 - 20 * static_cast<int32_t>(i), 2));  // four pages each
     requests.back().stream = i;
   }
   const Outputs expected = TestEngine(model).run(requests);
@@ -159,7 +164,8 @@ TEST(Structure, WhatNeverFitsIsRefusedAtSubmit) {
   EXPECT_EQ(otr_score(engine.get(), &r, &group), OTR_NEVER_FITS);
 }
 
-// ---- Faults stay with their request --------------------------------------------------------------------------------------------------
+// ---- Faults stay with their request
+// --------------------------------------------------------------------------------------------------
 
 class Faults : public EveryPath {};
 
@@ -241,7 +247,8 @@ TEST_P(Faults, ANanLogitFailsRolloutsAndScores) {
 
 OTR_INSTANTIATE_EVERY_PATH(Faults);
 
-// ---- How a response ends ----------------------------------------------------------------------------------------------------------------
+// ---- How a response ends
+// ----------------------------------------------------------------------------------------------------------------
 
 TEST(Endings, StopTokens) {
   const TinyModel model;  // token 3 ends a sequence
@@ -249,13 +256,16 @@ TEST(Endings, StopTokens) {
   Request r = endless({5, 6, 7}, 200);
   const std::vector<int32_t> all = engine.run({r}).at({0, 0}).tokens;
   ASSERT_EQ(all.size(), 200u);
-  const auto first = [&all](int32_t token) { return static_cast<size_t>(std::find(all.begin(), all.end(), token) - all.begin()) + 1; };
+  const auto first = [&all](int32_t token) {
+    return static_cast<size_t>(std::find(all.begin(), all.end(), token) - all.begin()) + 1;
+  };
   ASSERT_LE(first(3), 200u) << "the endless response never draws the stop token: choose another stream";
 
   const auto ends_after = [&](const Request& stopping, size_t length) {
     const Output output = engine.run({stopping}).at({0, 0});
     EXPECT_EQ(output.reason, OTR_FINISH_STOP);
-    EXPECT_EQ(output.tokens, std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(length)));  // it is the last
+    EXPECT_EQ(output.tokens,
+              std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(length)));  // it is the last
     EXPECT_EQ(output.logprobs.size(), length);
   };
   r.sampling.ignore_eos = 0;
@@ -341,12 +351,14 @@ TEST(Endings, PromptsAtPageBoundaries) {
       whole.insert(whole.end(), output.tokens.begin(), output.tokens.end());
       engine.score({}, whole, nullptr, 0);
       const std::vector<uint32_t> scored = engine.collect().at({0, 0}).raw_logprobs;
-      EXPECT_EQ(output.raw_logprobs, std::vector<uint32_t>(scored.begin() + static_cast<std::ptrdiff_t>(size), scored.end())) << size;
+      EXPECT_EQ(output.raw_logprobs, std::vector<uint32_t>(scored.begin() + static_cast<std::ptrdiff_t>(size), scored.end()))
+          << size;
     }
   }
 }
 
-// ---- Counters ---------------------------------------------------------------------------------------------------------------------------
+// ---- Counters
+// ---------------------------------------------------------------------------------------------------------------------------
 
 // What one request costs is known; a hit that could not be used at once is counted once.
 TEST(Counters, AddUp) {
@@ -368,7 +380,8 @@ TEST(Counters, AddUp) {
   EXPECT_EQ(stats["kv_pages_total"], 8);
   EXPECT_GT(stats["busy_seconds"], stats["kernel_seconds"]);
 
-  // Another one takes the five pages that are not cached and keeps them for some sixty ticks. As long the first waits, its hit in view.
+  // Another one takes the five pages that are not cached and keeps them for some sixty ticks. As long the first waits, its hit
+  // in view.
   engine.submit_together([&] {
     engine.submit(endless(random_tokens(2, 257, 97), 63), 0);
     engine.submit(r, 1);
@@ -405,7 +418,9 @@ TEST(Structure, CachedPromptsDoNotStarveDrafts) {
   r.n = 2;
   r.sampling.max_new_tokens = 200;
   r.sampling.ignore_eos = 1;
-  const auto drafted = [](const TestEngine& e) { return e.stats()["speculation"]["drafters"]["self"]["drafted"].get<int64_t>(); };
+  const auto drafted = [](const TestEngine& e) {
+    return e.stats()["speculation"]["drafters"]["self"]["drafted"].get<int64_t>();
+  };
   const Outputs expected = fresh.run({r});
   const int64_t before = drafted(used);
   EXPECT_EQ(difference(used.run({r}), expected), "");

@@ -93,8 +93,9 @@ class TestEngine {
     while ((status = otr_wait(engine_, 120'000, &result)) == OTR_OK) {
       otr_result_view view;
       EXPECT_EQ(otr_result_get(result, &view, sizeof view), OTR_OK);
-      Output output{std::vector<int32_t>(view.token_ids, view.token_ids + view.num_tokens), bits_of(view.logprobs, view.num_tokens),
-                    bits_of(view.raw_logprobs, view.num_tokens), view.finish_reason, view.error};
+      Output output{std::vector<int32_t>(view.token_ids, view.token_ids + view.num_tokens),
+                    bits_of(view.logprobs, view.num_tokens), bits_of(view.raw_logprobs, view.num_tokens), view.finish_reason,
+                    view.error};
       EXPECT_TRUE(outputs.emplace(std::pair(view.tag, view.sample), std::move(output)).second) << "a sample came twice";
       EXPECT_EQ(otr_result_destroy(result), OTR_OK);
     }

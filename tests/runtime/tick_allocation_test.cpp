@@ -1,7 +1,8 @@
-// What allocates, and what happens when an allocation fails. In a program of its own, since operator new is replaced (failing_new.h).
+// What allocates, and what happens when an allocation fails. In a program of its own, since operator new is replaced
+// (failing_new.h).
 //
-// A tick allocates nothing: everything is made at create, at submit, or when a request joins. A call that runs out of memory says so
-// and has had no effect.
+// A tick allocates nothing: everything is made at create, at submit, or when a request joins. A call that runs out of memory
+// says so and has had no effect.
 
 #include <gtest/gtest.h>
 
@@ -43,8 +44,10 @@ class TickAllocation : public testing::Test {
     setup.policy = policy;
     return setup;
   }
-  // Of samples without an end: what the engine thread allocates between the first and the second number of tokens. Then they are cancelled.
-  static int64_t allocations_between(const TestEngine& engine, const std::vector<Request>& requests, int64_t first, int64_t second) {
+  // Of samples without an end: what the engine thread allocates between the first and the second number of tokens. Then they
+  // are cancelled.
+  static int64_t allocations_between(const TestEngine& engine, const std::vector<Request>& requests, int64_t first,
+                                     int64_t second) {
     std::vector<uint64_t> groups;
     for (size_t i = 0; i < requests.size(); ++i) groups.push_back(engine.submit(requests[i], i));
     const int64_t joined = engine.count("generated_tokens");  // the first group may be far ahead of the last
@@ -104,7 +107,8 @@ TEST_F(TickAllocation, DraftsAllocateNothing) {
   }
 }
 
-// However many of its nodes others displace: the first roll with drafts allocates no more than the second. Before them one without any joins.
+// However many of its nodes others displace: the first roll with drafts allocates no more than the second. Before them one
+// without any joins.
 TEST_F(TickAllocation, TreesHaveRoomForAllThatTheyExpand) {
   const TinyModel model({.max_position_embeddings = 8192});
   EngineSetup setup;
@@ -123,8 +127,9 @@ TEST_F(TickAllocation, TreesHaveRoomForAllThatTheyExpand) {
   EXPECT_EQ(allocations[0], allocations[1]);
 }
 
-// Nor do choosers and what they choose: the few rows that are left of a large batch get all that their drafters propose. The drafters' passes
-// take next to nothing by the clock, so that drafts are deep. ngram grows when what it knows doubles: between two of these times nothing does.
+// Nor do choosers and what they choose: the few rows that are left of a large batch get all that their drafters propose. The
+// drafters' passes take next to nothing by the clock, so that drafts are deep. ngram grows when what it knows doubles: between
+// two of these times nothing does.
 TEST_F(TickAllocation, TheTailOfALargeBatchAllocatesNothing) {
   const TinyModel model({.max_position_embeddings = 8192});
   for (const char* policy : {"auto", "specactor", "tlt"}) {
@@ -178,7 +183,8 @@ TEST_F(TickAllocation, PreemptionAllocatesNothing) {
   const TestEngine engine(model, setup);
   const uint64_t group = engine.submit(endless(70, 8000, 8), 0);
   while (engine.count("preemptions") < 3) std::this_thread::yield();
-  const int64_t before = engine_allocations, preemptions = engine.count("preemptions"), tokens = engine.count("generated_tokens");
+  const int64_t before = engine_allocations, preemptions = engine.count("preemptions"),
+                tokens = engine.count("generated_tokens");
   EXPECT_EQ(allocations_at(engine, tokens + 2000) - before, 0);
   EXPECT_GT(engine.count("preemptions"), preemptions);
   EXPECT_EQ(engine.count("finished_samples"), 0);
@@ -197,7 +203,8 @@ TEST_F(TickAllocation, ArrivingRequestsAreSeen) {
   EXPECT_GT(engine_allocations, before);
 }
 
-// Every allocation of the engine's thread fails once: no sample is lost, each ends well or with an error, and the engine goes on.
+// Every allocation of the engine's thread fails once: no sample is lost, each ends well or with an error, and the engine goes
+// on.
 TEST_F(TickAllocation, AnEngineThreadThatRunsOutOfMemoryLosesNothing) {
   const TinyModel model;
   Request r = endless(70, 20, 4);
@@ -280,9 +287,11 @@ class OutOfMemory : public TickAllocation {
     for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
     return collect(e);
   }
-  // All at once, with so many allocations of the engine's threads that succeed; *failures counts the times that one more was tried.
-  static Outputs roll_with(Engine* e, const std::vector<Request>& requests, int64_t limit, int* failures,
-                           const std::function<void()>& begin = [] {}) {
+  // All at once, with so many allocations of the engine's threads that succeed; *failures counts the times that one more was
+  // tried.
+  static Outputs roll_with(
+      Engine* e, const std::vector<Request>& requests, int64_t limit, int* failures,
+      const std::function<void()>& begin = [] {}) {
     EXPECT_TRUE(e->pause().ok());
     for (size_t i = 0; i < requests.size(); ++i) submit(e, requests[i], i);
     engine_allocations_left = limit;
@@ -344,12 +353,14 @@ class ProcessesOutOfMemory : public OutOfMemory {
   const Outputs expected_ = roll(create(options(1)).get());
 };
 
-// Every allocation of the threads that hear worker processes fails once: what the processes have finished comes out, and the same.
+// Every allocation of the threads that hear worker processes fails once: what the processes have finished comes out, and the
+// same.
 TEST_F(ProcessesOutOfMemory, WhatTheyReportIsNotLost) {
   for (const EngineOptions& o : all_kinds()) EXPECT_GT(failing_rolls(o, [] {}), o.num_workers == 1 ? 10 : 5) << o.policy;
 }
 
-// Likewise of those that see one die: what it had goes to another, or to its successor, and that is told to all whom it concerns.
+// Likewise of those that see one die: what it had goes to another, or to its successor, and that is told to all whom it
+// concerns.
 TEST_F(ProcessesOutOfMemory, WhatADeadOneHadIsNotLost) {
   std::vector<EngineOptions> kinds = all_kinds();
   if (std::getenv("OUTRIDER_LONG_TESTS") == nullptr) kinds.erase(kinds.begin(), kinds.begin() + 2);
@@ -396,7 +407,8 @@ TEST_F(OutOfMemory, ALoadIsAllOrNothing) {
   EXPECT_EQ(difference(expected, roll(e.get())), "");  // and the next groups get numbers of their own
 }
 
-// What is kept for checkpoints needs memory where samples race. Without it no checkpoint is saved any more, and no sample is lost.
+// What is kept for checkpoints needs memory where samples race. Without it no checkpoint is saved any more, and no sample is
+// lost.
 TEST_F(OutOfMemory, ALedgerWithoutMemoryCostsCheckpointsAlone) {
   EngineOptions o = options(2);
   o.keeps_checkpoints = o.samples_stay = true;
@@ -411,7 +423,8 @@ TEST_F(OutOfMemory, ALedgerWithoutMemoryCostsCheckpointsAlone) {
   Status saved;
   constexpr int64_t kMost = 2000;
   for (int64_t limit = 0; limit < kMost && saved.ok(); ++limit) {
-    survived += survivors(expected, roll_with(e.get(), {request}, limit % 100, &failures), "allocation " + std::to_string(limit));
+    survived +=
+        survivors(expected, roll_with(e.get(), {request}, limit % 100, &failures), "allocation " + std::to_string(limit));
     saved = e->save_checkpoint(path, {});
   }
   EXPECT_GT(failures, 0);

@@ -1,6 +1,8 @@
-// TinyModel: a small random Qwen2 checkpoint in a directory of its own, removed with the object. The same bytes on every machine.
+// TinyModel: a small random Qwen2 checkpoint in a directory of its own, removed with the object. The same bytes on every
+// machine.
 //
-// Tests use it where only the engine matters: a row costs a few microseconds, and no test depends on weights that somebody trains.
+// Tests use it where only the engine matters: a row costs a few microseconds, and no test depends on weights that somebody
+// trains.
 #pragma once
 
 #include <cmath>
@@ -34,8 +36,8 @@ struct TinyShape {
   uint32_t seed = 1;
   bool tied = false;  // no lm_head of its own
   // Faults and extremes to order.
-  int32_t nan_embedding = -1;   // the token whose embedding is NaN
-  int32_t nan_lm_head = -1;     // the token whose lm_head row is NaN
+  int32_t nan_embedding = -1;  // the token whose embedding is NaN
+  int32_t nan_lm_head = -1;    // the token whose lm_head row is NaN
   float lm_head_scale = 1.0f;
 };
 
@@ -71,11 +73,12 @@ class TinyModel {
 
   void write_config() const {
     std::ofstream out(path_ + "/config.json");
-    out << "{\"model_type\": \"qwen2\", \"hidden_size\": " << shape_.hidden_size << ", \"intermediate_size\": "
-        << shape_.intermediate_size << ", \"num_hidden_layers\": " << shape_.num_layers << ", \"num_attention_heads\": "
-        << shape_.num_heads << ", \"num_key_value_heads\": " << shape_.num_kv_heads << ", \"head_dim\": " << shape_.head_dim
-        << ", \"vocab_size\": " << shape_.vocab_size << ", \"max_position_embeddings\": " << shape_.max_position_embeddings
-        << ", \"rms_norm_eps\": " << shape_.rms_norm_eps << ", \"rope_theta\": 10000, \"hidden_act\": \"silu\", "
+    out << "{\"model_type\": \"qwen2\", \"hidden_size\": " << shape_.hidden_size
+        << ", \"intermediate_size\": " << shape_.intermediate_size << ", \"num_hidden_layers\": " << shape_.num_layers
+        << ", \"num_attention_heads\": " << shape_.num_heads << ", \"num_key_value_heads\": " << shape_.num_kv_heads
+        << ", \"head_dim\": " << shape_.head_dim << ", \"vocab_size\": " << shape_.vocab_size
+        << ", \"max_position_embeddings\": " << shape_.max_position_embeddings << ", \"rms_norm_eps\": " << shape_.rms_norm_eps
+        << ", \"rope_theta\": 10000, \"hidden_act\": \"silu\", "
         << "\"tie_word_embeddings\": " << (shape_.tied ? "true" : "false") << ", \"eos_token_id\": [";
     for (size_t i = 0; i < shape_.eos_ids.size(); ++i) out << (i > 0 ? ", " : "") << shape_.eos_ids[i];
     out << "]}\n";
@@ -129,7 +132,8 @@ class TinyModel {
     for (const Tensor& t : tensors) {
       header += (header.size() > 1 ? ", \"" : "\"") + t.name + "\": {\"dtype\": \"BF16\", \"shape\": [";
       for (size_t i = 0; i < t.sizes.size(); ++i) header += (i > 0 ? ", " : "") + std::to_string(t.sizes[i]);
-      header += "], \"data_offsets\": [" + std::to_string(data.size()) + ", " + std::to_string(data.size() + 2 * t.values.size()) + "]}";
+      header += "], \"data_offsets\": [" + std::to_string(data.size()) + ", " +
+                std::to_string(data.size() + 2 * t.values.size()) + "]}";
       for (const float value : t.values) {
         const uint16_t bits = bf16_from_float(value).bits;
         data.append({static_cast<char>(bits & 0xff), static_cast<char>(bits >> 8)});

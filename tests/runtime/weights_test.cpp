@@ -1,4 +1,5 @@
-// New weights for a live engine: what it gives then is what an engine created with them gives, and misuse is refused without effect.
+// New weights for a live engine: what it gives then is what an engine created with them gives, and misuse is refused without
+// effect.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +29,8 @@ otr_status put(otr_engine* engine, const TrainerTensor& tensor, otr_dtype dtype 
   return status;
 }
 
-void put_all(otr_engine* engine, const std::vector<TrainerTensor>& tensors, otr_dtype dtype = OTR_DTYPE_BF16, size_t misalignment = 0) {
+void put_all(otr_engine* engine, const std::vector<TrainerTensor>& tensors, otr_dtype dtype = OTR_DTYPE_BF16,
+             size_t misalignment = 0) {
   for (const TrainerTensor& t : tensors) ASSERT_EQ(put(engine, t, dtype, misalignment), OTR_OK) << otr_last_error(engine);
 }
 
@@ -47,7 +49,13 @@ std::vector<Request> requests() {
 
 // hidden_size and intermediate_size are no multiples of a block: gate and up share one.
 TinyShape odd_shape(uint32_t seed, bool tied) {
-  return {.hidden_size = 40, .intermediate_size = 72, .num_layers = 2, .num_heads = 3, .num_kv_heads = 1, .seed = seed, .tied = tied};
+  return {.hidden_size = 40,
+          .intermediate_size = 72,
+          .num_layers = 2,
+          .num_heads = 3,
+          .num_kv_heads = 1,
+          .seed = seed,
+          .tied = tied};
 }
 
 class Weights : public EveryPath {};
@@ -88,7 +96,9 @@ TEST(WeightUpdate, TheSelfDrafterIsMadeAgain) {
   const TinyModel old_model(odd_shape(1, false)), new_model(odd_shape(2, false));
   const EngineSetup setup{.policy = "fixed:self:6"};
   const TestEngine fresh(new_model, setup), engine(old_model, setup);
-  const auto accepted = [](const TestEngine& e) { return e.stats()["speculation"]["drafters"]["self"]["accepted"].get<int64_t>(); };
+  const auto accepted = [](const TestEngine& e) {
+    return e.stats()["speculation"]["drafters"]["self"]["accepted"].get<int64_t>();
+  };
   ASSERT_EQ(otr_weights_begin(engine.get(), 7), OTR_OK);
   put_all(engine.get(), trainer_tensors(new_model));
   ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK);
@@ -189,7 +199,8 @@ TEST(WeightUpdate, MisuseIsRefusedAndHasNoEffect) {
 
   const std::vector<std::byte> data = embedding.as(OTR_DTYPE_BF16);
   const otr_tensor good = tensor_of(embedding, OTR_DTYPE_BF16, data.data(), data.size());
-  const int64_t transposed[] = {embedding.shape[1], embedding.shape[0]}, one_more[] = {embedding.shape[0], embedding.shape[1], 1};
+  const int64_t transposed[] = {embedding.shape[1], embedding.shape[0]},
+                one_more[] = {embedding.shape[0], embedding.shape[1], 1};
   const int64_t negative[] = {-embedding.shape[0], -embedding.shape[1]}, huge[] = {int64_t{1} << 62, int64_t{1} << 62};
   const auto with = [&](auto spoil, otr_status wanted, const char* text) {
     otr_tensor t = good;
@@ -197,14 +208,20 @@ TEST(WeightUpdate, MisuseIsRefusedAndHasNoEffect) {
     refused(otr_weights_put(engine.get(), &t), wanted, text);
   };
   with([](otr_tensor& t) { t.name = nullptr; }, OTR_INVALID_ARGUMENT, "tensor.name is NULL");
-  with([](otr_tensor& t) { t.name = "model.embed_tokens"; }, OTR_INVALID_ARGUMENT, "'model.embed_tokens': the model has no such tensor");
+  with([](otr_tensor& t) { t.name = "model.embed_tokens"; }, OTR_INVALID_ARGUMENT,
+       "'model.embed_tokens': the model has no such tensor");
   with([](otr_tensor& t) { t.name = "model.layers.2.mlp.up_proj.weight"; }, OTR_INVALID_ARGUMENT, "no such tensor");
   with([](otr_tensor& t) { t.dtype = static_cast<otr_dtype>(3); }, OTR_INVALID_ARGUMENT, "dtype is unknown: 3");
   with([](otr_tensor& t) { t.shape = nullptr; }, OTR_INVALID_ARGUMENT, "shape is missing");
   with([](otr_tensor& t) { t.num_dims = 0; }, OTR_INVALID_ARGUMENT, "shape is missing");
   with([](otr_tensor& t) { t.num_dims = 9; }, OTR_INVALID_ARGUMENT, "more than 8");
   with([&](otr_tensor& t) { t.shape = transposed; }, OTR_INVALID_ARGUMENT, "expected shape [97, 40], found [40, 97]");
-  with([&](otr_tensor& t) { t.shape = one_more; t.num_dims = 3; }, OTR_INVALID_ARGUMENT, "found [97, 40, 1]");
+  with(
+      [&](otr_tensor& t) {
+        t.shape = one_more;
+        t.num_dims = 3;
+      },
+      OTR_INVALID_ARGUMENT, "found [97, 40, 1]");
   with([&](otr_tensor& t) { t.shape = negative; }, OTR_INVALID_ARGUMENT, "impossible");
   with([&](otr_tensor& t) { t.shape = huge; }, OTR_INVALID_ARGUMENT, "impossible");
   with([](otr_tensor& t) { t.data = nullptr; }, OTR_INVALID_ARGUMENT, "data is NULL");
@@ -246,7 +263,8 @@ TEST(WeightUpdate, ManyThreadsAndADestroyedEngine) {
   }
 }
 
-// An update meets a thread that submits: either it begins, or it is told that samples are unfinished; and nobody waits for ever.
+// An update meets a thread that submits: either it begins, or it is told that samples are unfinished; and nobody waits for
+// ever.
 TEST(WeightUpdate, BeginMeetsSubmit) {
   const TinyModel model;
   const TestEngine engine(model);

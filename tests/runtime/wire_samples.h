@@ -12,10 +12,22 @@ inline constexpr StartLimits kSampleLimits{.vocab_size = 100, .context_limit = 6
 
 inline SharedModel sample_model(int first_file, int quantized) {
   SharedModel m;
-  m.config = {.architecture = Architecture::kQwen3, .hidden_size = 32, .intermediate_size = 48, .num_layers = 2, .num_heads = 4,
-              .num_kv_heads = 2, .head_dim = 32, .vocab_size = 97, .max_position_embeddings = 64, .rms_norm_eps = 1e-6,
-              .rope_theta = 1e4, .yarn = YarnScaling{.factor = 2, .original_max_positions = 64}, .tie_word_embeddings = true,
-              .qkv_bias = false, .qk_norm = true, .eos_ids = {3, 5}};
+  m.config = {.architecture = Architecture::kQwen3,
+              .hidden_size = 32,
+              .intermediate_size = 48,
+              .num_layers = 2,
+              .num_heads = 4,
+              .num_kv_heads = 2,
+              .head_dim = 32,
+              .vocab_size = 97,
+              .max_position_embeddings = 64,
+              .rms_norm_eps = 1e-6,
+              .rope_theta = 1e4,
+              .yarn = YarnScaling{.factor = 2, .original_max_positions = 64},
+              .tie_word_embeddings = true,
+              .qkv_bias = false,
+              .qk_norm = true,
+              .eos_ids = {3, 5}};
   m.files = {.packed = first_file, .embedding = -1, .vectors = first_file + 1};
   m.quantized = quantized;
   m.converted_tensors = 3;

@@ -153,15 +153,16 @@ TEST(WorkerWire, ProgressAndTicks) {
   expect_no_part_is_whole(bytes, [](WireView in) { return decode_progress(in, 10).ok(); });
   const TickPlan plan{.drafters = 5, .depth = 3, .row_depth = {}, .model_depth = {}, .expected_ms = std::nan("")};
   bytes.clear();
-  for (int64_t i = 1; i <= 2; ++i) encode_tick({.worker = 0, .number = i, .tick = 0.5, .plan = &plan}, 1'000'000'000 * i, &bytes);
+  for (int64_t i = 1; i <= 2; ++i)
+    encode_tick({.worker = 0, .number = i, .tick = 0.5, .plan = &plan}, 1'000'000'000 * i, &bytes);
   int64_t number = 0;
   ASSERT_TRUE(decode_ticks(bytes, 3, 4'000'000'000, [&number](const TraceTick& t) {
-    EXPECT_EQ(t.number, ++number);
-    EXPECT_EQ(t.worker, 3);
-    EXPECT_EQ(t.plan->drafters, 5u);
-    EXPECT_EQ(t.plan->expected_ms, 0);
-    EXPECT_NEAR(t.age, 4 - static_cast<double>(number), 1e-9);
-  }).ok());
+                EXPECT_EQ(t.number, ++number);
+                EXPECT_EQ(t.worker, 3);
+                EXPECT_EQ(t.plan->drafters, 5u);
+                EXPECT_EQ(t.plan->expected_ms, 0);
+                EXPECT_NEAR(t.age, 4 - static_cast<double>(number), 1e-9);
+              }).ok());
   EXPECT_EQ(number, 2);
   const auto ignore = [](const TraceTick&) {};
   EXPECT_FALSE(decode_ticks(WireView(bytes).first(bytes.size() - 1), 3, 4'000'000'000, ignore).ok());
@@ -200,7 +201,14 @@ TEST(WorkerWire, SmallOnes) {
   EXPECT_EQ(decode_name(bytes).value().sample, 3u);
   expect_no_part_is_whole(bytes, [](WireView in) { return decode_name(in).ok(); });
   bytes.clear();
-  const NetOrder order{.kind = NetOrder::Kind::kMove, .generation = 3, .id = {std::byte{7}}, .size = 4, .rank = 2, .pull = {.number = 5, .parcel = 6, .from = 1, .first = 7, .count = 8}, .peer = 3, .sends = true};
+  const NetOrder order{.kind = NetOrder::Kind::kMove,
+                       .generation = 3,
+                       .id = {std::byte{7}},
+                       .size = 4,
+                       .rank = 2,
+                       .pull = {.number = 5, .parcel = 6, .from = 1, .first = 7, .count = 8},
+                       .peer = 3,
+                       .sends = true};
   encode_net_order(order, &bytes);
   EXPECT_EQ(decode_net_order(bytes, 2).value().pull.count, 8);
   EXPECT_TRUE(decode_net_order(bytes, 2).value().sends);

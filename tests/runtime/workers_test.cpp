@@ -147,7 +147,8 @@ TEST_P(Workers, ChangeNothingUnderPressure) {
   for (const char* policy : {"off", "fixed:self:4:3:12"}) {
     for (const int32_t migrate_every : {0, 3}) {
       if (kSanitized && (migrate_every == 0) == (policy == std::string("off"))) continue;
-      const WorkersVariant v{.num_workers = 2, .policy = policy, .migrate_every = migrate_every, .chunk = 48, .num_pages = pages};
+      const WorkersVariant v{
+          .num_workers = 2, .policy = policy, .migrate_every = migrate_every, .chunk = 48, .num_pages = pages};
       EXPECT_EQ(difference(plain, run(v)), "") << name_of(v);
       preemptions += count("preemptions");
       const WorkersVariant few{.num_workers = 4, .policy = policy, .migrate_every = migrate_every, .max_batch = 6, .chunk = 48};
@@ -247,9 +248,9 @@ TEST_P(Workers, CancelAndPauseWhileSamplesMove) {
   size_t aborted = 0, cancelled_at_rest = 0;
   for (int round = 0; round < (kSanitized ? 2 : 8); ++round) {
     const WorkersVariant v{.num_workers = 3,
-                    .policy = round % 2 == 0 ? "off" : "fixed:self:3",
-                    .migrate_every = 1,
-                    .seed = static_cast<uint32_t>(random())};
+                           .policy = round % 2 == 0 ? "off" : "fixed:self:3",
+                           .migrate_every = 1,
+                           .seed = static_cast<uint32_t>(random())};
     const std::unique_ptr<Engine> e = engine(v);
     std::vector<uint64_t> groups;
     for (size_t i = 0; i < requests_.size(); ++i) {

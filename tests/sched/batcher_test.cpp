@@ -180,7 +180,8 @@ TEST(Batcher, AVictimThatFreesAPageGoesFirst) {
   EXPECT_TRUE(host.sequence(sibling).alive);
 }
 
-// a, the oldest, wants a page; b runs but got no turn yet and holds nothing: only c and d, which wait with a shared page, can help.
+// a, the oldest, wants a page; b runs but got no turn yet and holds nothing: only c and d, which wait with a shared page, can
+// help.
 TEST(Batcher, WhoHoldsNoPageCannotHelp) {
   FakeHost host(limits(2, 64), 4);
   const int32_t a = host.add(prompt(256, 10));
@@ -250,8 +251,12 @@ class RebuildingHost final : public BatchHost {
 
   SequenceView view(int32_t slot) const override {
     const Entry& e = entries[static_cast<size_t>(slot)];
-    return {.num_target = e.num_target, .num_computed = e.num_computed, .remaining = e.remaining,
-            .logits_from = e.logits_from < 0 ? e.num_target - 1 : e.logits_from, .runs_to = e.runs_to, .waits = e.waits};
+    return {.num_target = e.num_target,
+            .num_computed = e.num_computed,
+            .remaining = e.remaining,
+            .logits_from = e.logits_from < 0 ? e.num_target - 1 : e.logits_from,
+            .runs_to = e.runs_to,
+            .waits = e.waits};
   }
   int32_t pages_available() const override { return free_pages; }
   bool reclaim_pages() override {
@@ -260,7 +265,9 @@ class RebuildingHost final : public BatchHost {
     return lent_pages-- > 0;
   }
   int32_t pages_held(int32_t slot) const override { return entries[static_cast<size_t>(slot)].pages; }
-  int32_t pages_private(int32_t slot) const override { return entries[static_cast<size_t>(slot)].shares ? 0 : pages_held(slot); }
+  int32_t pages_private(int32_t slot) const override {
+    return entries[static_cast<size_t>(slot)].shares ? 0 : pages_held(slot);
+  }
   int32_t pages_to_write(int32_t slot, int32_t begin, int32_t end) const override {
     return begin >= end ? 0 : std::max(0, (end + 63) / 64 - pages_held(slot));
   }
@@ -363,7 +370,8 @@ TEST(Batcher, WhoWaitsForItsDraftRunsNoRows) {
   EXPECT_EQ(scheduled(&batcher, &host), (Slots{0}));
 }
 
-// The chunk, or the rows of logits, that the older ones take are not there for the younger: these want no page for what they will not run.
+// The chunk, or the rows of logits, that the older ones take are not there for the younger: these want no page for what they
+// will not run.
 TEST(Batcher, NobodyGivesWayForPagesThatNobodyWants) {
   RebuildingHost chunked, of_logits;
   chunked.entries = {{.num_target = 640}, {.num_target = 640}};
@@ -466,7 +474,8 @@ TEST(BatcherProperty, EverythingFinishesInEveryPool) {
     }
     const int32_t num_pages = largest + (between(0, 1) == 0 ? 0 : between(0, 12));
     FakeHost host(limits(max_batch, between(1, 200), max_batch + between(0, 5)), num_pages);
-    // Progress is one row a tick at least, and a sequence recomputes at most everything once for each time another one makes it.
+    // Progress is one row a tick at least, and a sequence recomputes at most everything once for each time another one makes
+    // it.
     const int64_t most_ticks = total_tokens * 20;
     while (!(requests.empty() && host.all_done()) && !testing::Test::HasFailure()) {
       while (!requests.empty() && (host.all_done() || between(0, 9) == 0)) {

@@ -1,8 +1,8 @@
 // FakeHost: a BatchHost of pure numbers that plays the engine's part and finds fault with the batcher.
 //
-// Sequences hold page numbers with reference counts, siblings share their prompt's pages, and the pages of a group's prompt stay
-// behind as evictable ones that later sequences of the group attach to. tick() schedules, checks every promise that one plan makes,
-// and commits it: a sequence that ran up to its newest token gets one more, until it is complete.
+// Sequences hold page numbers with reference counts, siblings share their prompt's pages, and the pages of a group's prompt
+// stay behind as evictable ones that later sequences of the group attach to. tick() schedules, checks every promise that one
+// plan makes, and commits it: a sequence that ran up to its newest token gets one more, until it is complete.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@ namespace otr {
 struct FakeSequence {
   // The request.
   int32_t num_prompt = 1;
-  int32_t max_tokens = 2;   // prompt and response
-  int32_t num_siblings = 0; // samples that start from this one's prompt
-  int32_t group = -1;       // sequences of one group share a prompt; -1: of its own
-  bool is_score = false;    // all tokens are known and want logits
+  int32_t max_tokens = 2;      // prompt and response
+  int32_t num_siblings = 0;    // samples that start from this one's prompt
+  int32_t group = -1;          // sequences of one group share a prompt; -1: of its own
+  bool is_score = false;       // all tokens are known and want logits
   bool stops_at_once = false;  // the first token ends it
 
   // Its life.
@@ -31,7 +31,7 @@ struct FakeSequence {
   int32_t num_tokens = 0, num_computed = 0;
   std::vector<int32_t> pages = {};
   bool alive = true;
-  bool planned = false;     // has run since it last joined
+  bool planned = false;  // has run since it last joined
 
   int32_t num_target() const { return is_score ? num_tokens - 1 : num_tokens; }
 };
@@ -41,7 +41,10 @@ class FakeHost final : public BatchHost {
   static constexpr int32_t kPage = 64;
 
   FakeHost(const BatchLimits& limits, int32_t num_pages)
-      : limits_(limits), batcher_(limits), references_(static_cast<size_t>(num_pages), 0), cached_by_(static_cast<size_t>(num_pages), -1) {}
+      : limits_(limits),
+        batcher_(limits),
+        references_(static_cast<size_t>(num_pages), 0),
+        cached_by_(static_cast<size_t>(num_pages), -1) {}
 
   // Returns the slot. Later is younger.
   int32_t add(FakeSequence s) {
@@ -102,10 +105,14 @@ class FakeHost final : public BatchHost {
   // ---- BatchHost ----
   SequenceView view(int32_t slot) const override {
     const FakeSequence& s = sequence(slot);
-    return {.num_target = s.num_target(), .num_computed = s.num_computed, .remaining = s.max_tokens - s.num_tokens,
+    return {.num_target = s.num_target(),
+            .num_computed = s.num_computed,
+            .remaining = s.max_tokens - s.num_tokens,
             .logits_from = s.is_score ? s.num_prompt - 1 : s.num_tokens - 1};
   }
-  int32_t pages_available() const override { return static_cast<int32_t>(std::count(references_.begin(), references_.end(), 0)); }
+  int32_t pages_available() const override {
+    return static_cast<int32_t>(std::count(references_.begin(), references_.end(), 0));
+  }
   int32_t pages_held(int32_t slot) const override { return static_cast<int32_t>(sequence(slot).pages.size()); }
   int32_t pages_private(int32_t slot) const override {
     const std::vector<int32_t>& pages = sequence(slot).pages;
@@ -160,9 +167,7 @@ class FakeHost final : public BatchHost {
  private:
   FakeSequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
   int32_t references(int32_t page) const { return references_[static_cast<size_t>(page)]; }
-  bool shared(int32_t slot, int32_t index) const {
-    return references(sequence(slot).pages[static_cast<size_t>(index)]) > 1;
-  }
+  bool shared(int32_t slot, int32_t index) const { return references(sequence(slot).pages[static_cast<size_t>(index)]) > 1; }
 
   int32_t insert(const FakeSequence& s) {
     sequences_.push_back(s);
@@ -220,7 +225,8 @@ class FakeHost final : public BatchHost {
       EXPECT_GT(run.end, run.begin);
       EXPECT_LE(run.end, s.num_target());
       EXPECT_LE(run.end, pages_held(run.slot) * kPage);
-      for (int32_t i = run.begin / kPage; i < pages_held(run.slot); ++i) EXPECT_FALSE(shared(run.slot, i)) << "a shared page is written";
+      for (int32_t i = run.begin / kPage; i < pages_held(run.slot); ++i)
+        EXPECT_FALSE(shared(run.slot, i)) << "a shared page is written";
       EXPECT_TRUE(slots.size() == 1 || s.age > last_age) << "not in order of age";
       last_age = s.age;
       if (s.num_target() - s.num_computed > 1) chunk += run.end - run.begin;
@@ -266,9 +272,9 @@ class FakeHost final : public BatchHost {
   const BatchLimits limits_;
   Batcher batcher_;
   std::vector<FakeSequence> sequences_;
-  std::vector<int32_t> references_;               // by page
-  std::vector<int32_t> cached_by_;                // by page: the group whose prompt it holds, or -1
-  std::map<int32_t, std::vector<int32_t>> cache_; // by group: its prompt's full pages
+  std::vector<int32_t> references_;                // by page
+  std::vector<int32_t> cached_by_;                 // by page: the group whose prompt it holds, or -1
+  std::map<int32_t, std::vector<int32_t>> cache_;  // by group: its prompt's full pages
   uint64_t next_age_ = 1;
   std::vector<RowRun> plan_;
   std::vector<int32_t> preempted_;

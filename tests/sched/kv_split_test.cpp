@@ -39,7 +39,8 @@ TEST(KvSplit, ATickIsNotBegunForWhatArrivesSooner) {
   EXPECT_EQ(tokens_from_front(0, 4096, 64, {.computed = 20'000, .copied = 500'000, .least_tick = 0.010}), 0);
   EXPECT_EQ(tokens_from_front(0, 4096, 64, {.computed = 20'000, .copied = 500'000}), 128);
   EXPECT_EQ(tokens_from_front(0, 4096, 64, {.computed = 20'000, .copied = 40'000, .least_tick = 0.010}), 1344);
-  EXPECT_EQ(tokens_from_front(30, 4096, 64, {.computed = 20'000, .copied = 500'000, .least_tick = 0.010}), 34);  // the begun page
+  EXPECT_EQ(tokens_from_front(30, 4096, 64, {.computed = 20'000, .copied = 500'000, .least_tick = 0.010}),
+            34);  // the begun page
 }
 
 // The newest rows' tick of 5 ms is saved where nothing is copied, and not once something is.
@@ -99,7 +100,8 @@ TEST(KvSplit, WhatHasArrivedIsThere) {
   EXPECT_TRUE(std::isinf(rebuild_seconds(0, 128, 64, rates)));
 }
 
-// The newest row goes along with the last of the front, and only where nothing is copied: it reads what is not there yet otherwise.
+// The newest row goes along with the last of the front, and only where nothing is copied: it reads what is not there yet
+// otherwise.
 TEST(KvSplit, TheNewestRowGoesAlongWhereAllIsComputed) {
   const RebuildStep all = rebuild_step(100, 300, 64, {.computed = 1e9, .copied = 1});
   EXPECT_EQ(all.rows, 200);
@@ -122,30 +124,36 @@ TEST(KvSplit, IsTheBestOfAll) {
   for (int i = 0; i < 20'000; ++i) {
     const int32_t page = 1 << (random() % 7);
     const int32_t begin = static_cast<int32_t>(random() % 500), end = begin + static_cast<int32_t>(random() % 1500);
-    const RebuildRates rates{.computed = rate(), .copied = rate(), .least_tick = random() % 2 == 0 ? 0 : 1 / rate(),
-                             .chunk = 1 + static_cast<int32_t>(random() % 600), .arrived = static_cast<double>(random() % 90),
-                             .num_layers = 1 + static_cast<int32_t>(random() % 30), .any_copied = random() % 2 == 0};
+    const RebuildRates rates{.computed = rate(),
+                             .copied = rate(),
+                             .least_tick = random() % 2 == 0 ? 0 : 1 / rate(),
+                             .chunk = 1 + static_cast<int32_t>(random() % 600),
+                             .arrived = static_cast<double>(random() % 90),
+                             .num_layers = 1 + static_cast<int32_t>(random() % 30),
+                             .any_copied = random() % 2 == 0};
     const int32_t x = tokens_from_front(begin, end, page, rates);
     ASSERT_TRUE(begin + x == end || (begin + x) % page == 0) << begin << " + " << x << " of " << end << ", page " << page;
     double best = rebuild_seconds(end - begin, end - begin, page, rates);
     for (int32_t at = (begin + page - 1) / page * page; at < end; at += page) {
       best = std::min(best, rebuild_seconds(at - begin, end - begin, page, rates));
     }
-    ASSERT_EQ(rebuild_seconds(x, end - begin, page, rates), best) << begin << " … " << end << ", page " << page << ", rates "
-                                                            << rates.computed << " " << rates.copied;
+    ASSERT_EQ(rebuild_seconds(x, end - begin, page, rates), best)
+        << begin << " … " << end << ", page " << page << ", rates " << rates.computed << " " << rates.copied;
   }
 }
 
 // ---- By a clock -----------------------------------------------------------------------------------------------------------
 
-// A worker that ticks by these costs, and goes on with a sequence of `gap` tokens and one behind them. What it does next it asks as KvRebuild does.
+// A worker that ticks by these costs, and goes on with a sequence of `gap` tokens and one behind them. What it does next it
+// asks as KvRebuild does.
 class ModelledWorker {
  public:
   static constexpr int32_t kPage = 64, kChunk = 512;
   static constexpr double kRow = 50e-6;
   enum class Way { kRecompute, kTransfer, kBothEnds };
 
-  ModelledWorker(double least_tick, double share, int32_t num_layers) : least_tick_(least_tick), link_(share / kRow), num_layers_(num_layers) {}
+  ModelledWorker(double least_tick, double share, int32_t num_layers)
+      : least_tick_(least_tick), link_(share / kRow), num_layers_(num_layers) {}
 
   double seconds(int32_t gap, Way way) {
     end_ = gap;
@@ -156,7 +164,8 @@ class ModelledWorker {
       for (int32_t left = gap + 1; left > 0; left -= kChunk) seconds_ += tick(std::min(left, kChunk));
       return seconds_;
     }
-    while (advance(way == Way::kTransfer)) {}
+    while (advance(way == Way::kTransfer)) {
+    }
     return seconds_;
   }
 
@@ -164,8 +173,13 @@ class ModelledWorker {
   double tick(int32_t rows) const { return std::max(least_tick_, rows * kRow); }
   RebuildRates rates(bool all) const {
     const double computed = kChunk / tick(kChunk);
-    return {.computed = all ? 1e-9 * link_ : computed, .copied = link_, .least_tick = least_tick_, .chunk = kChunk, .arrived = arrived_,
-            .num_layers = num_layers_, .any_copied = first_copied_ < num_pages_};
+    return {.computed = all ? 1e-9 * link_ : computed,
+            .copied = link_,
+            .least_tick = least_tick_,
+            .chunk = kChunk,
+            .arrived = arrived_,
+            .num_layers = num_layers_,
+            .any_copied = first_copied_ < num_pages_};
   }
   int32_t gap_end() const { return std::min(end_, first_copied_ * kPage); }
   RebuildStep step(bool all) const { return rebuild_step(at_, gap_end(), kPage, rates(all)); }
@@ -174,7 +188,8 @@ class ModelledWorker {
   bool advance(bool all) {
     arrived_ += (seconds_ - seen_) * link_;
     seen_ = seconds_;
-    for (const bool left_out = step(all).takes_newest; !left_out && arrived_ >= kPage && at_ < gap_end(); arrived_ -= kPage) --first_copied_;
+    for (const bool left_out = step(all).takes_newest; !left_out && arrived_ >= kPage && at_ < gap_end(); arrived_ -= kPage)
+      --first_copied_;
     if (at_ >= gap_end()) return run(0, true);
     if (const RebuildStep next = step(all); next.rows > 0) return run(next.rows, next.takes_newest);
     const double tokens = (first_copied_ - at_ / kPage) * kPage;
@@ -221,7 +236,8 @@ TEST(KvSplit, BothEndsAreNeverSlowerThanTheBetterOne) {
           ModelledWorker worker(least_tick, share, num_layers);
           const double recompute = worker.seconds(gap, Way::kRecompute), transfer = worker.seconds(gap, Way::kTransfer);
           const double both = worker.seconds(gap, Way::kBothEnds), better = std::min(recompute, transfer);
-          ASSERT_LE(both, better + 1e-4) << gap << " tokens, ticks of " << least_tick << ", link " << share << ", layers " << num_layers;
+          ASSERT_LE(both, better + 1e-4) << gap << " tokens, ticks of " << least_tick << ", link " << share << ", layers "
+                                         << num_layers;
           most_gained = std::max(most_gained, better / both);
           if (num_layers == 1) whole_pages = both;
           // One page more or less may stand in the way of the tick before.

@@ -300,10 +300,8 @@ TEST(Placement, NothingIsLostAndNobodyIdlesBesideAQueue) {
     FakeWorkers workers(1 + below(6), 1 + below(12), pages);
     for (int event = 0; event < 300; ++event) {
       const int what = below(20);
-      if (what < 3)
-        workers.submit(1 + below(below(4) == 0 ? 40 : 4), 1 + below(std::min(8, pages)));
-      else
-        workers.tick(below(workers.size()), 0.02 * below(10), &random);
+      if (what < 3) workers.submit(1 + below(below(4) == 0 ? 40 : 4), 1 + below(std::min(8, pages)));
+      else workers.tick(below(workers.size()), 0.02 * below(10), &random);
       if (event % 100 == 99) {
         settle(&workers, &random);
         expect_no_idle_worker(&workers);

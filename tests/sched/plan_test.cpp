@@ -121,8 +121,9 @@ TEST(Plan, TheBestDrafterAndNoneAtAll) {
 
 // So many GPUs of a group draft as are asked for. What has no model looks up for nothing, whatever its cost model says.
 TEST(Plan, DraftsAsItIsTold) {
-  PlanQuestion q = question(64, 16, {{4, affine_costs(20, 0.1, 0, 0)}},
-                            {{"ngram", false, affine_costs(0, 0, 9, 9), 0.3}, {"small", true, affine_costs(0, 0, 1, 0.01), 0.8}});
+  PlanQuestion q =
+      question(64, 16, {{4, affine_costs(20, 0.1, 0, 0)}},
+               {{"ngram", false, affine_costs(0, 0, 9, 9), 0.3}, {"small", true, affine_costs(0, 0, 1, 0.01), 0.8}});
   q.may_be_plain = q.may_couple = false;
   std::vector<Plan> considered;
   make_plan(q, &considered);
@@ -215,7 +216,8 @@ TEST(Ladder, TheFastestFirst) {
 // In turns all of a verifier's GPUs draft: a level of 64 takes 1 + 32 / 4 there, less than 10. Of equals the first.
 TEST(Ladder, DraftsOnAllOfTheVerifiersGpus) {
   const PlanQuestion q = question(64, 16, {{4, affine_costs(20, 0, 0, 0)}},
-                                  {{"flat", true, affine_costs(0, 0, 10, 0), 0.8}, {"wide", true, affine_costs(0, 0, 1, 0.5), 0.8},
+                                  {{"flat", true, affine_costs(0, 0, 10, 0), 0.8},
+                                   {"wide", true, affine_costs(0, 0, 1, 0.5), 0.8},
                                    {"alike", true, affine_costs(0, 0, 10, 0), 0.8}});
   EXPECT_EQ(ladder_order(q, 0, 64), (std::vector<int32_t>{1, 0, 2}));
 }

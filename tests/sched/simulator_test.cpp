@@ -67,7 +67,8 @@ TEST(Simulator, CoupledWindows) {
   EXPECT_EQ(r.wasted_drafts, 0);
 }
 
-// A pass that communicates for 30 ms is the one that is worth a draft: 2 levels at p = 0.9 bring 2.71 tokens in 42 ms, plain decoding one in 40.
+// A pass that communicates for 30 ms is the one that is worth a draft: 2 levels at p = 0.9 bring 2.71 tokens in 42 ms, plain
+// decoding one in 40.
 TEST(Simulator, CommunicationIsPaidWithoutADraftToo) {
   SimulationOptions o = flat(10, 0);
   o.verifiers[0].cost.comm_ms = 30;
@@ -91,7 +92,8 @@ TEST(Simulator, DecoupledWindows) {
 TEST(Simulator, AWorkerThatRunsDryTakesHalf) {
   SimulationOptions o = flat(10, 1, 2);
   o.verifiers[0].cost = affine_costs(0, 10, 0, 0);  // a pass of b requests takes 10 b ms
-  const std::vector<SimulatedRequest> requests = {{.prompt = 9, .tokens = 100, .p = {0}}, {.tokens = 50, .p = {0}}, {.tokens = 1, .p = {0}}};
+  const std::vector<SimulatedRequest> requests = {
+      {.prompt = 9, .tokens = 100, .p = {0}}, {.tokens = 50, .p = {0}}, {.tokens = 1, .p = {0}}};
   const SimulationResult stays = run(SimulationMode::kOff, o, requests);
   EXPECT_NEAR(stays.makespan_ms, 50 * 20 + 50 * 10, 1e-6);
   o.moves = true;
@@ -104,7 +106,8 @@ TEST(Simulator, AWorkerThatRunsDryTakesHalf) {
   EXPECT_NEAR(run(SimulationMode::kOff, o, requests).finish_ms[1], 20 + 49.5 * 10, 1e-3);
 }
 
-// Four workers, one of which drafts for three: a level of 1 ms + 1 ms a request takes 4 ms for all three. p = 1: windows of 3 each 12 ms.
+// Four workers, one of which drafts for three: a level of 1 ms + 1 ms a request takes 4 ms for all three. p = 1: windows of 3
+// each 12 ms.
 TEST(Simulator, WorkersShareTheirDrafter) {
   SimulationOptions o = flat(12, 0, 4);
   o.drafters[0].cost = affine_costs(0, 0, 1, 1);
@@ -118,13 +121,14 @@ TEST(Simulator, WorkersShareTheirDrafter) {
   EXPECT_FALSE(simulate(SimulationMode::kDecoupled, o, requests).ok());
 }
 
-// Algorithm 2 comes every 1,000 levels of the worker that drafts, for all of its requests: a level takes 1 ms + 1 ms a request. Of three requests one
-// keeps less than the mean.
+// Algorithm 2 comes every 1,000 levels of the worker that drafts, for all of its requests: a level takes 1 ms + 1 ms a request.
+// Of three requests one keeps less than the mean.
 TEST(Simulator, AWorkerThatDraftsReconfiguresAllItsRequests) {
   SimulationOptions o = flat(12, 0, 4);
   o.drafters[0].cost = affine_costs(0, 0, 1, 1);
   o.draft_workers = 1;
-  const std::vector<SimulatedRequest> requests = {{.tokens = 5000, .p = {0.9f}}, {.tokens = 5000, .p = {0.1f}}, {.tokens = 5000, .p = {0.8f}}};
+  const std::vector<SimulatedRequest> requests = {
+      {.tokens = 5000, .p = {0.9f}}, {.tokens = 5000, .p = {0.1f}}, {.tokens = 5000, .p = {0.8f}}};
   const SimulationResult r = run(SimulationMode::kReconfigured, o, requests);
   ASSERT_GE(r.decisions.size(), 2u);
   EXPECT_EQ(r.decisions[1], "      4.0 s  draft worker 0: 1 of 3 requests get windows of their own");
@@ -229,10 +233,11 @@ TEST(Simulator, RefusesWhatMakesNoSense) {
 // ---- Against the protocol
 // -----------------------------------------------------------------------------------------------------
 
-// Verifiers with one drafter token by token: its levels draw a token for all that may draft, and a verifier's passes take all its
-// windows that are there. All are as long; a level and a pass take what they have rows for. Returns when the requests end, by place in `p` the mean.
-// `p`: of the requests of each verifier.
-std::vector<double> protocol_ends(const SimulationOptions& o, int32_t verifiers, int32_t tokens, const std::vector<double>& p, int32_t window) {
+// Verifiers with one drafter token by token: its levels draw a token for all that may draft, and a verifier's passes take all
+// its windows that are there. All are as long; a level and a pass take what they have rows for. Returns when the requests end,
+// by place in `p` the mean. `p`: of the requests of each verifier.
+std::vector<double> protocol_ends(const SimulationOptions& o, int32_t verifiers, int32_t tokens, const std::vector<double>& p,
+                                  int32_t window) {
   std::mt19937_64 rng(2);
   struct Request {
     double p;
@@ -288,7 +293,8 @@ std::vector<double> protocol_ends(const SimulationOptions& o, int32_t verifiers,
 }
 
 double protocol_finish(const SimulationOptions& o, int32_t verifiers, int32_t batch, int32_t tokens, double p, int32_t window) {
-  const std::vector<double> ends = protocol_ends(o, verifiers, tokens, std::vector<double>(static_cast<size_t>(batch), p), window);
+  const std::vector<double> ends =
+      protocol_ends(o, verifiers, tokens, std::vector<double>(static_cast<size_t>(batch), p), window);
   return std::accumulate(ends.begin(), ends.end(), 0.0) / batch;
 }
 
@@ -306,8 +312,8 @@ TEST(Simulator, GoesAsFastAsTheProtocol) {
   }
 }
 
-// One worker drafts for seven. Passes take 13 ms, and in the second setting as long as their rows; a level of 3.1 ms does not divide them. So a
-// window of four comes just before a pass begins, or just too late.
+// One worker drafts for seven. Passes take 13 ms, and in the second setting as long as their rows; a level of 3.1 ms does not
+// divide them. So a window of four comes just before a pass begins, or just too late.
 TEST(Simulator, GoesAsFastAsTheProtocolWithASharedDrafter) {
   for (const double row : {0.0, 0.67}) {
     for (const int32_t batch : {1, 3, 8}) {
@@ -322,16 +328,16 @@ TEST(Simulator, GoesAsFastAsTheProtocolWithASharedDrafter) {
         const SimulationResult r = run(SimulationMode::kDecoupled, o, requests);
         const double mean = std::accumulate(r.finish_ms.begin(), r.finish_ms.end(), 0.0) / static_cast<double>(requests.size());
         const double exact = protocol_finish(o, 7, batch, kTokens, 0.73, window);
-        std::printf("row %.2f ms, batch %d, windows of %d: simulated %.0f ms, token by token %.0f ms (%+.1f %%)\n", row, batch, window, mean, exact,
-                    100 * (mean / exact - 1));
+        std::printf("row %.2f ms, batch %d, windows of %d: simulated %.0f ms, token by token %.0f ms (%+.1f %%)\n", row, batch,
+                    window, mean, exact, 100 * (mean / exact - 1));
         EXPECT_NEAR(mean / exact, 1, 0.08);
       }
     }
   }
 }
 
-// Whether the verifier is busy when a window comes is up to the other windows: one that is mostly wrong waits for those of three that are mostly
-// kept. By its own chance it would be 5 to 8 % too fast.
+// Whether the verifier is busy when a window comes is up to the other windows: one that is mostly wrong waits for those of
+// three that are mostly kept. By its own chance it would be 5 to 8 % too fast.
 TEST(Simulator, WhoeverIsWrongWaitsForTheOthersWindows) {
   const std::vector<double> p = {0.9, 0.9, 0.9, 0.4};
   for (const int32_t window : {2, 3, 4}) {
@@ -342,12 +348,13 @@ TEST(Simulator, WhoeverIsWrongWaitsForTheOthersWindows) {
     o.window = window;
     constexpr int32_t kTokens = 4000;
     std::vector<SimulatedRequest> requests;
-    for (size_t i = 0; i < 7 * p.size(); ++i) requests.push_back({.tokens = kTokens, .p = {static_cast<float>(p[i % p.size()])}});
+    for (size_t i = 0; i < 7 * p.size(); ++i)
+      requests.push_back({.tokens = kTokens, .p = {static_cast<float>(p[i % p.size()])}});
     const SimulationResult r = run(SimulationMode::kDecoupled, o, requests);
     const std::vector<double> exact = protocol_ends(o, 7, kTokens, p, window);
     for (size_t i = 0; i < p.size(); ++i) {
-      std::printf("windows of %d, p %.1f: simulated %.0f ms, token by token %.0f ms (%+.1f %%)\n", window, p[i], r.finish_ms[i], exact[i],
-                  100 * (r.finish_ms[i] / exact[i] - 1));
+      std::printf("windows of %d, p %.1f: simulated %.0f ms, token by token %.0f ms (%+.1f %%)\n", window, p[i], r.finish_ms[i],
+                  exact[i], 100 * (r.finish_ms[i] / exact[i] - 1));
       EXPECT_NEAR(r.finish_ms[i] / exact[i], 1, p[i] < 0.5 ? 0.04 : 0.08);
     }
   }

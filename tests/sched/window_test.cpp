@@ -232,13 +232,14 @@ TEST(Window, EpochsWrapAround) {
   DraftWindow d(1, 0, 100, {4, DraftMode::kDecoupled});
   EXPECT_EQ(d.judge(verdict_of(0xffffffff, 0, 1)), Effect::kNone);  // older than 0
   int32_t at = 0;
-  for (const uint32_t epoch : {0x7fffffffu, 0xfffffffeu, 0u, 1u}) EXPECT_EQ(d.judge(verdict_of(epoch, at++, 1)), Effect::kKept) << epoch;
+  for (const uint32_t epoch : {0x7fffffffu, 0xfffffffeu, 0u, 1u})
+    EXPECT_EQ(d.judge(verdict_of(epoch, at++, 1)), Effect::kKept) << epoch;
   EXPECT_EQ(d.judge(verdict_of(0xfffffffe, at, 1)), Effect::kNone);
   EXPECT_EQ(d.judged(), 4);
 }
 
-// A drafter that closes waits for the verdict; of several messages only the last one closes, and none at the limit, behind which no token
-// is wanted.
+// A drafter that closes waits for the verdict; of several messages only the last one closes, and none at the limit, behind
+// which no token is wanted.
 TEST(Window, OnlyTheLastMessageCloses) {
   DraftWindow d(1, 0, 100, {4, DraftMode::kDecoupled});
   for (int i = 0; i < 3; ++i) d.add(target_token(1, d.next()));
@@ -387,8 +388,8 @@ class World {
  public:
   struct Faults {
     double repeated = 0, lost = 0;
-    bool in_order = true;  // of one request and direction
-    double alone = 0;      // verifications without the draft, or of a part of it
+    bool in_order = true;     // of one request and direction
+    double alone = 0;         // verifications without the draft, or of a part of it
     bool in_reports = false;  // verdicts wait until there is room, and go together
   };
   World(uint32_t seed, int32_t num_requests, const Faults& faults) : rng_(seed), faults_(faults) {
@@ -463,8 +464,7 @@ class World {
     if (!faults_.in_reports && ++r.quiet > 300) resend(&r);  // reports need nothing sent again
     switch (below(5)) {
       case 0:
-      case 1:
-        return draft(&r);
+      case 1: return draft(&r);
       case 2:
         if (!r.drafts.empty()) {
           const DraftMessage m = take(&r.drafts);
@@ -624,8 +624,9 @@ TEST(WindowSpeed, ByHand) {
   EXPECT_DOUBLE_EQ(window_speed(WindowForm::kPaperDecoupled, 0.5, 2, {2, 10}), 0.1);
 }
 
-// What windows that are decoupled gain over the better of coupled ones and none, each at its best, on drafters of their own: by the share
-// that a level has of a verification. Little at p = 0.73; a fifth from 0.88 on; nowhere much where coupled ones gain less than 1.05.
+// What windows that are decoupled gain over the better of coupled ones and none, each at its best, on drafters of their own: by
+// the share that a level has of a verification. Little at p = 0.73; a fifth from 0.88 on; nowhere much where coupled ones gain
+// less than 1.05.
 TEST(WindowSpeed, DecouplingPaysWhereDraftsAreGood) {
   const auto best = [](WindowForm form, double p, double level) {
     double speed = 0;
@@ -635,7 +636,8 @@ TEST(WindowSpeed, DecouplingPaysWhereDraftsAreGood) {
   for (const WindowForm form : {WindowForm::kDecoupled, WindowForm::kDecoupledInBatch}) {
     const auto most = [&](double p) {
       double gain = 0;
-      for (int i = 2; i < 150; ++i) gain = std::max(gain, best(form, p, i / 100.0) / std::max(1.0, best(WindowForm::kCoupled, p, i / 100.0)));
+      for (int i = 2; i < 150; ++i)
+        gain = std::max(gain, best(form, p, i / 100.0) / std::max(1.0, best(WindowForm::kCoupled, p, i / 100.0)));
       return gain;
     };
     EXPECT_LT(most(0.73), 1.04);

@@ -69,7 +69,8 @@ TEST(AcceptanceDial, SpoilsEveryNodeOfAPlace) {
   int32_t at = 10;
   while (half.spoils(request(1), at) || !half.spoils(request(1), at + 1)) ++at;
   half.spoil(request(1), at, kVocab, &some);
-  for (int32_t node = 0; node < some.size(); ++node) EXPECT_EQ(some[node].token != tree()[node].token, some[node].depth == 2) << node;
+  for (int32_t node = 0; node < some.size(); ++node)
+    EXPECT_EQ(some[node].token != tree()[node].token, some[node].depth == 2) << node;
 }
 
 }  // namespace

@@ -144,7 +144,8 @@ TEST(Acceptance, LookupsCountByTheirWorth) {
   EXPECT_EQ(acceptance.known(1, 3).nodes, 0.0f);
 }
 
-// What they take counts, kept or not. Beside a model, where deeper places are verified, more says little and less as much as ever.
+// What they take counts, kept or not. Beside a model, where deeper places are verified, more says little and less as much as
+// ever.
 TEST(Acceptance, LookupsBesideAModel) {
   Acceptance acceptance;
   const uint32_t lookups = 1u << kFound;

@@ -1,5 +1,5 @@
-// AutoChooser in a world whose costs and acceptance are known: a batch of samples of unequal length, a drafter with a model, one that looks
-// up, and a target, all of them numbers. Deterministic.
+// AutoChooser in a world whose costs and acceptance are known: a batch of samples of unequal length, a drafter with a model,
+// one that looks up, and a target, all of them numbers. Deterministic.
 #include "spec/auto_chooser.h"
 
 #include <gtest/gtest.h>
@@ -37,20 +37,20 @@ CostModel made_costs(double ridge, double share) {
 
 struct World {
   CostModel truth;
-  double p = 0.8;             // of the drafter's tokens, kept
-  double sure = 0;            // not 0: the share of places whose token is as good as certain; at the others it may be anything
+  double p = 0.8;   // of the drafter's tokens, kept
+  double sure = 0;  // not 0: the share of places whose token is as good as certain; at the others it may be anything
   int32_t poor_from = 8, poor_until = 0;  // of a response: little is kept there, which the drafter knows
-  int32_t false_until = 0;    // of a response: nothing is kept, which it does not know
-  double honest = 1;          // of what it says of its tokens: 0: none is kept, whatever it says
-  double noise = 0.05;        // of times
+  int32_t false_until = 0;                // of a response: nothing is kept, which it does not know
+  double honest = 1;                      // of what it says of its tokens: 0: none is kept, whatever it says
+  double noise = 0.05;                    // of times
   unsigned seed = 7;
   std::vector<int32_t> lengths;
-  double ms = 0;              // what it took
+  double ms = 0;  // what it took
   int64_t tokens = 0, model_ticks = 0, ticks = 0;
 };
 
-// Plays a rollout: the drafter's places are kept with a probability that it knows, uniform around p or as `sure` says. Its first level also runs what it has not
-// seen of a sequence, as models of their own must.
+// Plays a rollout: the drafter's places are kept with a probability that it knows, uniform around p or as `sure` says. Its
+// first level also runs what it has not seen of a sequence, as models of their own must.
 void play(Chooser* chooser, World* w) {
   std::mt19937 random(w->seed);
   std::uniform_real_distribution<double> uniform(0, 1);
@@ -63,7 +63,11 @@ void play(Chooser* chooser, World* w) {
     for (size_t i = 0; i < left.size(); ++i) {
       if (left[i] <= 0) continue;
       const int32_t done = w->lengths[i] - left[i];
-      rows.push_back({.sequence = i, .slot = static_cast<int32_t>(i), .context = 50 + done, .generated = done, .max_depth = std::max(1, left[i] - 1)});
+      rows.push_back({.sequence = i,
+                      .slot = static_cast<int32_t>(i),
+                      .context = 50 + done,
+                      .generated = done,
+                      .max_depth = std::max(1, left[i] - 1)});
       rows.back().behind[kModel] = 50 + done - 1 - seen[i];
     }
     if (rows.empty()) return;
@@ -133,7 +137,11 @@ void play(Chooser* chooser, World* w) {
       const int32_t num_new = std::min(remaining, kept + 1);
       remaining -= num_new;
       w->tokens += num_new;
-      outcomes.push_back({.row = static_cast<int32_t>(r), .drafted = size, .accepted = kept, .num_new = num_new, .ended = remaining == 0,
+      outcomes.push_back({.row = static_cast<int32_t>(r),
+                          .drafted = size,
+                          .accepted = kept,
+                          .num_new = num_new,
+                          .ended = remaining == 0,
                           .kept = std::span<const int32_t>(chain).first(static_cast<size_t>(kept))});
     }
     const double n = static_cast<double>(rows.size());
@@ -142,15 +150,23 @@ void play(Chooser* chooser, World* w) {
     w->ms += draft_ms + verify_ms + 0.1;
     ++w->ticks;
     w->model_ticks += work.passes > 0;
-    chooser->observe(view, plan, {.rows = outcomes, .forests = verified, .work = work, .verify_rows = static_cast<int32_t>(n) + nodes,
-                                  .draft_ms = draft_ms, .verify_ms = verify_ms, .tick_ms = draft_ms + verify_ms + 0.1});
+    chooser->observe(view, plan,
+                     {.rows = outcomes,
+                      .forests = verified,
+                      .work = work,
+                      .verify_rows = static_cast<int32_t>(n) + nodes,
+                      .draft_ms = draft_ms,
+                      .verify_ms = verify_ms,
+                      .tick_ms = draft_ms + verify_ms + 0.1});
   }
 }
 
 std::unique_ptr<Chooser> make_auto(const CostModel& believed, int32_t max_batch = 64) {
   const Policy policy = parse_policy("auto").value();
-  return make_chooser({.policy = policy, .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true, .needs_prefill = true}},
-                       .costs = {believed, believed}, .max_batch = max_batch});
+  return make_chooser({.policy = policy,
+                       .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true, .needs_prefill = true}},
+                       .costs = {believed, believed},
+                       .max_batch = max_batch});
 }
 
 // Lengths of a rollout with a long tail.
@@ -174,7 +190,12 @@ double time_of(const Make& make, World w) {
 }
 
 double time_of_fixed(const World& w, int32_t depth) {
-  const Policy policy{.kind = PolicyKind::kFixed, .drafters = {"ngram", "small"}, .depth = depth, .top_k = 1, .verify_tokens = depth, .by_q = false};
+  const Policy policy{.kind = PolicyKind::kFixed,
+                      .drafters = {"ngram", "small"},
+                      .depth = depth,
+                      .top_k = 1,
+                      .verify_tokens = depth,
+                      .by_q = false};
   return time_of([&policy] { return std::make_unique<FixedChooser>(policy); }, w);
 }
 
@@ -195,14 +216,17 @@ TEST(AutoChooser, BeatsEveryFixedDepth) {
   }
 }
 
-// Drafts that go well for long and then do not: each is to end where it stops to pay, which no fixed depth knows. On geometric mean 1.078
-// of the best; 1.058 if a tick's own value says when, which asks more of a draft the better it has gone.
+// Drafts that go well for long and then do not: each is to end where it stops to pay, which no fixed depth knows. On geometric
+// mean 1.078 of the best; 1.058 if a tick's own value says when, which asks more of a draft the better it has gone.
 TEST(AutoChooser, EndsEachDraftWhereItStopsToPay) {
   if (kSanitized) GTEST_SKIP() << "as above";
   double sum = 0;
   for (const int batch : {1, 2, 4}) {
     for (const double sure : {0.9, 0.97}) {
-      const World w{.truth = made_costs(40, 0.08), .p = 0.5, .sure = sure, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 1200)};
+      const World w{.truth = made_costs(40, 0.08),
+                    .p = 0.5,
+                    .sure = sure,
+                    .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 1200)};
       double best = 1e300;
       for (const int32_t depth : {4, 5, 6, 8, 12, 16, 24}) best = std::min(best, time_of_fixed(w, depth));
       sum += std::log(best / time_of([&w] { return make_auto(w.truth); }, w));
@@ -230,7 +254,8 @@ TEST(AutoChooser, GivesUpWhereNothingIsKept) {
 TEST(AutoChooser, LooksBeforeItBelieves) {
   for (const double ridge : {8.0, 40.0, 400.0}) {
     for (const int32_t batch : {1, 2, 4, 8, 16, 32}) {
-      const World w{.truth = made_costs(ridge, 0.08), .honest = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 160)};
+      const World w{
+          .truth = made_costs(ridge, 0.08), .honest = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 160)};
       const double off = time_of([] { return std::make_unique<PlainChooser>(); }, w);
       EXPECT_LE(time_of([&w] { return make_auto(w.truth); }, w), 1.03 * off) << "ridge " << ridge << ", batch " << batch;
     }
@@ -240,11 +265,17 @@ TEST(AutoChooser, LooksBeforeItBelieves) {
 // Nor in a step of few ticks, where it has two models to look at.
 TEST(AutoChooser, LooksAreSpreadOverTime) {
   for (const int32_t batch : {1, 2, 4, 8}) {
-    const World w{.truth = made_costs(40, 0.35), .honest = 0, .noise = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 44)};
+    const World w{.truth = made_costs(40, 0.35),
+                  .honest = 0,
+                  .noise = 0,
+                  .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 44)};
     const double off = time_of([] { return std::make_unique<PlainChooser>(); }, w);
     const auto of_two = [&w] {
-      return make_chooser({.policy = parse_policy("auto").value(), .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true}, {.name = "self", .has_model = true}},
-                           .costs = {w.truth, w.truth, w.truth}, .max_batch = 8});
+      return make_chooser(
+          {.policy = parse_policy("auto").value(),
+           .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true}, {.name = "self", .has_model = true}},
+           .costs = {w.truth, w.truth, w.truth},
+           .max_batch = 8});
     };
     EXPECT_LE(time_of(of_two, w), 1.03 * off) << batch;
   }
@@ -253,7 +284,8 @@ TEST(AutoChooser, LooksAreSpreadOverTime) {
 // What it goes on spending on looks at a drafter that never keeps its promise.
 TEST(AutoChooser, LooksInVainCostLittleInTheLongRun) {
   for (const int32_t batch : {1, 8, 32}) {
-    const World w{.truth = made_costs(40, 0.08), .honest = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 2000)};
+    const World w{
+        .truth = made_costs(40, 0.08), .honest = 0, .lengths = std::vector<int32_t>(static_cast<size_t>(batch), 2000)};
     const double off = time_of([] { return std::make_unique<PlainChooser>(); }, w);
     EXPECT_LE(time_of([&w] { return make_auto(w.truth); }, w), 1.01 * off) << "batch " << batch;
   }
@@ -280,7 +312,8 @@ TEST(AutoChooser, WhatItHasLookedAtItUses) {
   EXPECT_LT(w.ms, 0.7 * plain.ms);
 }
 
-// Where drafts were not worth while for some ticks it comes back to them, though nothing but drafting shows that they are again.
+// Where drafts were not worth while for some ticks it comes back to them, though nothing but drafting shows that they are
+// again.
 TEST(AutoChooser, ComesBackToADrafterThatWasPoorForAWhile) {
   const World w{.truth = made_costs(120, 0.1), .p = 0.8, .poor_until = 20, .lengths = std::vector<int32_t>(64, 96)};
   double best = time_of([] { return std::make_unique<PlainChooser>(); }, w);
@@ -318,11 +351,13 @@ TEST(AutoChooser, CorrectsItsCosts) {
 // Where rows count differently, more tokens go to those that count, and a cut that keeps nothing keeps nothing of them either.
 TEST(AutoChooser, StragglersGetMore) {
   Policy policy = parse_policy("auto:stragglers").value();
-  const std::unique_ptr<Chooser> chooser = make_chooser({.policy = policy, .drafters = {{.name = "ngram"}}, .costs = {made_costs(4, 0.3)}, .max_batch = 64});
+  const std::unique_ptr<Chooser> chooser =
+      make_chooser({.policy = policy, .drafters = {{.name = "ngram"}}, .costs = {made_costs(4, 0.3)}, .max_batch = 64});
   std::vector<TickRow> rows;
   for (int32_t i = 0; i < 16; ++i) {
     const int32_t generated = i == 0 ? 2000 : 10;
-    rows.push_back({.sequence = static_cast<uint64_t>(i), .slot = i, .context = 50 + generated, .generated = generated, .max_depth = 30});
+    rows.push_back(
+        {.sequence = static_cast<uint64_t>(i), .slot = i, .context = 50 + generated, .generated = generated, .max_depth = 30});
   }
   const TickView view{.rows = rows, .batch = 16, .other_rows = 0, .context = 100};
   // Most responses have ended after 40 tokens so far.
@@ -340,7 +375,9 @@ TEST(AutoChooser, StragglersGetMore) {
   const double ms = made_costs(4, 0.3).verify_ms(15, 15, 60);
   TickPlan first;
   chooser->choose(before, &first);
-  chooser->observe(before, first, {.rows = ended, .forests = verified, .work = {}, .verify_rows = 15, .draft_ms = 0, .verify_ms = ms, .tick_ms = ms});
+  chooser->observe(
+      before, first,
+      {.rows = ended, .forests = verified, .work = {}, .verify_rows = 15, .draft_ms = 0, .verify_ms = ms, .tick_ms = ms});
   const auto kept = [&](float acceptance) {
     std::vector<Forest> forests(rows.size());
     std::vector<Forest*> pointers;
@@ -358,7 +395,8 @@ TEST(AutoChooser, StragglersGetMore) {
     std::vector<int32_t> sizes;
     for (const Forest& forest : forests) {
       sizes.push_back(forest.size());
-      for (const DraftNode& node : forest.nodes()) EXPECT_LE(node.worth, acceptance * 1.0001f);  // a token is one token, whosever it is
+      for (const DraftNode& node : forest.nodes())
+        EXPECT_LE(node.worth, acceptance * 1.0001f);  // a token is one token, whosever it is
     }
     return sizes;
   };
@@ -372,10 +410,15 @@ TEST(AutoChooser, StragglersGetMore) {
 // Two drafters, of which the second is slower: replicas take them by turns, unless it is far slower.
 TEST(AutoChooser, ReplicasDraftWithTheNextBest) {
   const auto drafter_of = [](double share, int32_t rung) {
-    const std::vector<DrafterTraits> drafters = {{.name = "ngram"}, {.name = "small", .has_model = true}, {.name = "medium", .has_model = true}};
-    const std::unique_ptr<Chooser> chooser = make_chooser({.policy = parse_policy("auto").value(), .drafters = drafters,
-                                                           .costs = {made_costs(64, 0.1), made_costs(64, 0.1), made_costs(64, share)}, .max_batch = 64});
-    const std::vector<TickRow> rows = {{.sequence = 1, .slot = 0, .context = 100, .generated = 50, .max_depth = 30, .rung = rung}};
+    const std::vector<DrafterTraits> drafters = {
+        {.name = "ngram"}, {.name = "small", .has_model = true}, {.name = "medium", .has_model = true}};
+    const std::unique_ptr<Chooser> chooser =
+        make_chooser({.policy = parse_policy("auto").value(),
+                      .drafters = drafters,
+                      .costs = {made_costs(64, 0.1), made_costs(64, 0.1), made_costs(64, share)},
+                      .max_batch = 64});
+    const std::vector<TickRow> rows = {
+        {.sequence = 1, .slot = 0, .context = 100, .generated = 50, .max_depth = 30, .rung = rung}};
     TickPlan plan;
     for (int tick = 0; tick < 4 && plan.drafters == 0; ++tick) {  // some look what plain decoding takes
       plan.clear();
@@ -393,14 +436,22 @@ TEST(AutoChooser, ReplicasDraftWithTheNextBest) {
 TEST(AutoChooser, AsksNobodyPastItsContext) {
   constexpr int32_t kShort = 100;
   const CostModel costs = made_costs(400, 0.1);
-  const std::unique_ptr<Chooser> chooser = make_chooser(
-      {.policy = parse_policy("auto").value(),
-       .drafters = {{.name = "ngram"}, {.name = "small", .has_model = true, .needs_prefill = true, .max_context = kShort}, {.name = "self", .has_model = true}},
-       .costs = {costs, costs, costs}, .max_batch = 4});
+  const std::unique_ptr<Chooser> chooser =
+      make_chooser({.policy = parse_policy("auto").value(),
+                    .drafters = {{.name = "ngram"},
+                                 {.name = "small", .has_model = true, .needs_prefill = true, .max_context = kShort},
+                                 {.name = "self", .has_model = true}},
+                    .costs = {costs, costs, costs},
+                    .max_batch = 4});
   std::array<int, 2> used = {};  // small, self
   for (int32_t tick = 0; tick < 200; ++tick) {
     std::vector<TickRow> rows;
-    for (int32_t i = 0; i < 2; ++i) rows.push_back({.sequence = static_cast<uint64_t>(i), .slot = i, .context = i == 0 ? 60 + tick : 500, .generated = tick, .max_depth = 30});
+    for (int32_t i = 0; i < 2; ++i)
+      rows.push_back({.sequence = static_cast<uint64_t>(i),
+                      .slot = i,
+                      .context = i == 0 ? 60 + tick : 500,
+                      .generated = tick,
+                      .max_depth = 30});
     const TickView view{.rows = rows, .batch = 2, .other_rows = 0, .context = 300};
     TickPlan plan;
     chooser->choose(view, &plan);
@@ -414,7 +465,8 @@ TEST(AutoChooser, AsksNobodyPastItsContext) {
         ASSERT_LE(depth, std::max(0, kShort - (rows[r].context - 1))) << tick << " " << r;
       }
       int32_t parent = Forest::kRoot;
-      for (int32_t level = 1; level <= depth; ++level) parent = forests[r].add(parent, level, std::pow(0.9f, static_cast<float>(level)), small ? 1 : 2, 0);
+      for (int32_t level = 1; level <= depth; ++level)
+        parent = forests[r].add(parent, level, std::pow(0.9f, static_cast<float>(level)), small ? 1 : 2, 0);
       work.passes = std::max(work.passes, depth);
       work.rows += depth;
     }
@@ -429,11 +481,25 @@ TEST(AutoChooser, AsksNobodyPastItsContext) {
     for (int32_t r = 0; r < 2; ++r) {
       const int32_t size = forests[static_cast<size_t>(r)].size();
       nodes += size;
-      outcomes.push_back({.row = r, .drafted = size, .accepted = size, .num_new = size + 1, .ended = false, .kept = std::span<const int32_t>(chain).first(static_cast<size_t>(size))});
+      outcomes.push_back({.row = r,
+                          .drafted = size,
+                          .accepted = size,
+                          .num_new = size + 1,
+                          .ended = false,
+                          .kept = std::span<const int32_t>(chain).first(static_cast<size_t>(size))});
     }
     const std::vector<const Forest*> verified = {&forests[0], &forests[1]};
-    const double draft_ms = work.passes == 0 ? 0 : work.passes * costs.draft_ms(static_cast<double>(work.rows) / work.passes, 300), verify_ms = costs.verify_ms(2, 2 + nodes, 300);
-    chooser->observe(view, plan, {.rows = outcomes, .forests = verified, .work = work, .verify_rows = 2 + nodes, .draft_ms = draft_ms, .verify_ms = verify_ms, .tick_ms = draft_ms + verify_ms + 0.1});
+    const double draft_ms =
+                     work.passes == 0 ? 0 : work.passes * costs.draft_ms(static_cast<double>(work.rows) / work.passes, 300),
+                 verify_ms = costs.verify_ms(2, 2 + nodes, 300);
+    chooser->observe(view, plan,
+                     {.rows = outcomes,
+                      .forests = verified,
+                      .work = work,
+                      .verify_rows = 2 + nodes,
+                      .draft_ms = draft_ms,
+                      .verify_ms = verify_ms,
+                      .tick_ms = draft_ms + verify_ms + 0.1});
   }
   EXPECT_GT(used[1], 100);
 }
@@ -443,7 +509,8 @@ TEST(AutoChooser, KeepsItsLimits) {
   const std::unique_ptr<Chooser> chooser = make_auto(made_costs(1e6, 0.01));
   std::mt19937 random(3);
   std::vector<TickRow> rows;
-  for (int32_t i = 0; i < 20; ++i) rows.push_back({.sequence = 100u + static_cast<uint64_t>(i), .slot = i, .context = 100, .generated = 50, .max_depth = 30});
+  for (int32_t i = 0; i < 20; ++i)
+    rows.push_back({.sequence = 100u + static_cast<uint64_t>(i), .slot = i, .context = 100, .generated = 50, .max_depth = 30});
   const TickView view{.rows = rows, .batch = 20, .other_rows = 3, .context = 100};
   int drafted = 0;
   for (int tick = 0; tick < 200; ++tick) {
@@ -459,7 +526,8 @@ TEST(AutoChooser, KeepsItsLimits) {
       for (int i = 0; i < 100; ++i) {
         const int32_t parent = static_cast<int32_t>(random() % static_cast<uint32_t>(forest.size() + 1)) - 1;
         const float above = parent < 0 ? 1.0f : forest[parent].acceptance;
-        forest.add(parent, static_cast<int32_t>(random() % 1000), above * (random() % 3 == 0 ? 1.0f : 0.9f), static_cast<int>(random() % 2), 0);
+        forest.add(parent, static_cast<int32_t>(random() % 1000), above * (random() % 3 == 0 ? 1.0f : 0.9f),
+                   static_cast<int>(random() % 2), 0);
       }
       pointers.push_back(&forest);
     }

@@ -99,7 +99,8 @@ TEST(Calibration, FollowsWhatHasChanged) {
   const float score = 0.0f, pi = 0.5f, gap = 0.0f;
   const auto observe = [&](int places, float share) {
     for (int i = 0; i < places; ++i) {
-      calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, uniform(random) < share ? 0 : -1, 1);
+      calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f},
+                          uniform(random) < share ? 0 : -1, 1);
     }
   };
   observe(200'000, 0.25f);
@@ -152,12 +153,14 @@ TEST(Calibration, SaysWhatItWasToldWhereNothingIsKnown) {
   for (const float pi : {0.0f, 1e-9f, 1e-5f, 0.3f, 1.0f}) EXPECT_EQ(calibrated(calibration, pi, 0.0f), pi);
   // What is learnt of one in a thousand says nothing of one in a hundred thousand.
   const float score = 0.0f, pi = 0.0015f, gap = 0.0f;
-  for (int i = 0; i < 1000; ++i) calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, 0, 0);
+  for (int i = 0; i < 1000; ++i)
+    calibration.observe({.scores = {&score, 1}, .pi = {&pi, 1}, .gaps = {&gap, 1}, .mean_score = 0.0f}, 0, 0);
   EXPECT_GT(calibrated(calibration, pi, gap), 0.5f);
   EXPECT_EQ(calibrated(calibration, 1e-5f, gap), 1e-5f);
 }
 
-// Two kinds of places that differ in one thing only, where the first candidate is chosen nine times of ten and three times of ten.
+// Two kinds of places that differ in one thing only, where the first candidate is chosen nine times of ten and three times of
+// ten.
 TEST(Calibration, ErrorsAreLearntByGapAndByTheRivalsGap) {
   struct Kinds {
     std::vector<float> often, seldom;  // gaps

@@ -116,8 +116,8 @@ TEST(SpecCounts, PiIsOfOwnNodesFromNoneToCertain) {
   Forest forest;
   const int32_t a = forest.add(Forest::kRoot, 1, 0.5f, 0, 0);
   forest.add(Forest::kRoot, 1, 0.5f, 1, 0);
-  forest.add(a, 2, 0.5f, 0, 0);          // certain behind a
-  forest.add(a, 3, 0.75f, 1, 0);         // another drafter's A
+  forest.add(a, 2, 0.5f, 0, 0);   // certain behind a
+  forest.add(a, 3, 0.75f, 1, 0);  // another drafter's A
   const int32_t never = forest.add(a, 4, 0.0f, 2, 0);
   forest.add(never, 5, 0.0f, 2, 0);
   SpecCounts c;

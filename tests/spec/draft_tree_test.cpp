@@ -45,8 +45,8 @@ TEST(DraftTree, AClosedTokenIsAFittingEnd) {
   EXPECT_EQ(forest.size(), 2);  // proposed, not expanded
 }
 
-// Grown level by level with random probabilities: what is exported are the best nodes of all that were seen, they form a tree, and
-// whatever was left out of a frontier could not have had a child among them.
+// Grown level by level with random probabilities: what is exported are the best nodes of all that were seen, they form a tree,
+// and whatever was left out of a frontier could not have had a child among them.
 TEST(DraftTree, ExportsTheBestNodesOfTheWholeTree) {
   std::mt19937 random(5);
   std::uniform_real_distribution<float> uniform(0.0f, 1.0f);

@@ -68,10 +68,8 @@ TEST(DraftingLaw, FormsAgree) {
       EXPECT_GE(match, (1.0 - tv) / (1.0 + tv) - 1e-12);
       EXPECT_LE(match, 1.0 - tv + 1e-12);  // no coupling does better
       const double all = std::accumulate(ranks.begin(), ranks.end(), 0.0);
-      if (vocab <= law::kMostRanks)
-        EXPECT_NEAR(all, 1.0, 1e-6);
-      else
-        EXPECT_LE(all, 1.0 + 1e-6);
+      if (vocab <= law::kMostRanks) EXPECT_NEAR(all, 1.0, 1e-6);
+      else EXPECT_LE(all, 1.0 + 1e-6);
     }
   }
 }

@@ -38,7 +38,8 @@ TEST(Forest, MergesWhatSeveralDraftersPropose) {
   EXPECT_EQ(forest.max_depth(), 2);
 }
 
-// Whoever saw the noise that the target draws with knows better than who looked the token up, be he surer or less sure, first or last.
+// Whoever saw the noise that the target draws with knows better than who looked the token up, be he surer or less sure, first
+// or last.
 TEST(Forest, WhoSawTheNoiseSaysHowLikelyANodeIs) {
   for (const float seen : {0.1f, 0.9f}) {
     for (const bool first : {false, true}) {

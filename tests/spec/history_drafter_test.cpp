@@ -158,7 +158,8 @@ TEST_F(HistoryDrafterTest, ToldToItDoesWithoutLogprobs) {
   // Tokens of probability e^-9: dropped where log-probs count, else a window of them is drafted.
   start({{count_up(100, 20), std::vector<float>(20, -9.0f), kUnknownReward}});
   EXPECT_TRUE(propose().empty());
-  HistoryDrafter plain(3, [this] { return index_; }, /*use_logprobs=*/false);
+  HistoryDrafter plain(
+      3, [this] { return index_; }, /*use_logprobs=*/false);
   plain.join(view());
   const DraftRow row = {view(), 64, &forest_};
   plain.propose({&row, 1}, {.top_k = 1, .max_nodes = 64});
@@ -274,7 +275,8 @@ TEST_F(HistoryDrafterTest, WithLogprobsEachNodeIsDrawnAtItsPosition) {
   int deep = 0, cut = 0;
   for (uint64_t stream = 0; stream < 100; ++stream) {
     HistoryDrafter fresh(3, [this] { return index_; });
-    start({{count_up(100, kLength), std::vector<float>(kLength, -0.3f), kUnknownReward}}, noise_stream({.seed = 5, .stream = stream, .sample = 0}));
+    start({{count_up(100, kLength), std::vector<float>(kLength, -0.3f), kUnknownReward}},
+          noise_stream({.seed = 5, .stream = stream, .sample = 0}));
     fresh.join(view());
     forest_.clear();
     const DraftRow row = {view(), kLength, &forest_};
@@ -282,7 +284,8 @@ TEST_F(HistoryDrafterTest, WithLogprobsEachNodeIsDrawnAtItsPosition) {
     float acceptance = 1.0f;
     int32_t depth = 0;
     for (; depth < kLength; ++depth) {
-      const float score = -0.3f + gumbel(noise_, static_cast<uint32_t>(100 + depth), static_cast<uint32_t>(kPrompt.size()) + static_cast<uint32_t>(depth));
+      const float score = -0.3f + gumbel(noise_, static_cast<uint32_t>(100 + depth),
+                                         static_cast<uint32_t>(kPrompt.size()) + static_cast<uint32_t>(depth));
       acceptance *= std::exp(-(1.0f - std::exp(-0.3f)) * std::exp(-score));
       if (acceptance < HistoryDrafter::kMinAcceptance) break;
       ASSERT_LT(depth, forest_.size());
@@ -305,10 +308,11 @@ TEST_F(HistoryDrafterTest, ProbabilitiesMayBeRounded) {
   EXPECT_EQ(forest_[0].acceptance, 1.0f);
 }
 
-// What log-probs hold for certain and is not kept: A is as often right from then on, by length of the match. What is dropped for that is
-// tried again after a while; what would be dropped anyway has no part in it.
+// What log-probs hold for certain and is not kept: A is as often right from then on, by length of the match. What is dropped
+// for that is tried again after a while; what would be dropped anyway has no part in it.
 TEST_F(HistoryDrafterTest, TrustIsWhatWasKeptOfWhatWasExpected) {
-  const std::vector<HistoryResponse> certain = {{{100, 101}, {0.0f, 0.0f}, kUnknownReward}}, hopeless = {{{100}, {-9.0f}, kUnknownReward}};
+  const std::vector<HistoryResponse> certain = {{{100, 101}, {0.0f, 0.0f}, kUnknownReward}},
+                                     hopeless = {{{100}, {-9.0f}, kUnknownReward}};
   constexpr double kKeep = 1 - 1.0 / 4096;
   double kept = 4, expected = 4;
   int wrong = 0;
@@ -353,7 +357,8 @@ TEST_F(HistoryDrafterTest, TrustIsWhatWasKeptOfWhatWasExpected) {
 
 // Only the best candidate is what log-probs expect: the second has a rate of its own.
 TEST_F(HistoryDrafterTest, TrustIsOfTheBestCandidate) {
-  const std::vector<HistoryResponse> responses = {{{10}, {std::log(0.5f)}, kUnknownReward}, {{11}, {std::log(0.5f)}, kUnknownReward}};
+  const std::vector<HistoryResponse> responses = {{{10}, {std::log(0.5f)}, kUnknownReward},
+                                                  {{11}, {std::log(0.5f)}, kUnknownReward}};
   start(responses);
   ASSERT_EQ(propose(1, 2).size(), 2u);
   EXPECT_EQ(forest_[0].acceptance, 1.0f);

@@ -64,10 +64,8 @@ TEST(HistoryIndex, FindsWhatBruteForceFinds) {
       std::vector<int32_t> next;
       for (const PromptHistory::Place& p : places) next.push_back(history.token_at(p.position));
       std::sort(next.begin(), next.end());
-      if (expected_next.size() <= static_cast<size_t>(PromptHistory::kMaxPlaces))
-        ASSERT_EQ(next, expected_next);
-      else
-        ASSERT_EQ(next.size(), static_cast<size_t>(PromptHistory::kMaxPlaces));
+      if (expected_next.size() <= static_cast<size_t>(PromptHistory::kMaxPlaces)) ASSERT_EQ(next, expected_next);
+      else ASSERT_EQ(next.size(), static_cast<size_t>(PromptHistory::kMaxPlaces));
     }
   }
   EXPECT_EQ(lengths, (std::set<int32_t>{0, 3, 4, 5, 6, 7}));
@@ -155,8 +153,10 @@ TEST(HistoryIndex, ManyPlacesAreSpread) {
   std::vector<PromptHistory::Place> places;
   ASSERT_EQ(history.find(prompt, &places), 3);
   ASSERT_EQ(places.size(), size_t{PromptHistory::kMaxPlaces});
-  for (size_t i = 0; i < places.size(); ++i) EXPECT_NEAR(history.token_at(places[i].position), 100 + 4 * static_cast<int32_t>(i), 2);
-  EXPECT_GE(history.bytes(), responses.size() * (sizeof(HistoryResponse::reward) + 5 * sizeof(int32_t)));  // a text of 5, and what is known of it
+  for (size_t i = 0; i < places.size(); ++i)
+    EXPECT_NEAR(history.token_at(places[i].position), 100 + 4 * static_cast<int32_t>(i), 2);
+  EXPECT_GE(history.bytes(), responses.size() * (sizeof(HistoryResponse::reward) +
+                                                 5 * sizeof(int32_t)));  // a text of 5, and what is known of it
   EXPECT_FALSE(PromptHistory(prompt, {}).has_logprobs());
 }
 

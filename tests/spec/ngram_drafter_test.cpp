@@ -60,8 +60,8 @@ TEST_F(NgramDrafterTest, LearnsFromTheOtherSamplesOfTheGroup) {
   EXPECT_TRUE(propose(1, 4).empty());
 }
 
-// What was prepared while the draft was verified is proposed if the draft was kept and its source went on: also where a look-up now would
-// find something newer, which shows that none was made.
+// What was prepared while the draft was verified is proposed if the draft was kept and its source went on: also where a look-up
+// now would find something newer, which shows that none was made.
 TEST_F(NgramDrafterTest, LooksAheadWhileADraftIsVerified) {
   for (const bool ahead : {false, true}) {
     join(0, {1, 2, 3, 4, 5, 6, 7, 8, 1, 2});

@@ -53,8 +53,12 @@ TEST(Optimiser, DepthsAgainstBruteForce) {
   for (int trial = 0; trial < 300; ++trial) {
     const CostModel cost = made_model(uniform(1, 60), uniform(0.05, 0.6), uniform(0, 1));
     std::vector<RowOdds> rows(1 + random() % 3);
-    for (RowOdds& row : rows) row = {.p = static_cast<float>(uniform(0.05, 0.98)), .max_depth = static_cast<int32_t>(random() % 9), .known = 0};
-    const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows.size()), .rows = static_cast<double>(rows.size() + random() % 20), .context = 500};
+    for (RowOdds& row : rows)
+      row = {.p = static_cast<float>(uniform(0.05, 0.98)), .max_depth = static_cast<int32_t>(random() % 9), .known = 0};
+    const TickTimes t{.cost = &cost,
+                      .batch = static_cast<double>(rows.size()),
+                      .rows = static_cast<double>(rows.size() + random() % 20),
+                      .context = 500};
     const DraftDepth found = optimiser.best_depth(t, rows, 8);
     double best = 0;
     std::vector<int32_t> depth(rows.size(), 0);
@@ -70,7 +74,8 @@ TEST(Optimiser, DepthsAgainstBruteForce) {
         depth[r] = 0;
       }
     }
-    EXPECT_NEAR(found.value(), value_of(t, rows, optimiser.row_depth()), 1e-9 * best) << trial;  // it says what its depths are worth
+    EXPECT_NEAR(found.value(), value_of(t, rows, optimiser.row_depth()), 1e-9 * best)
+        << trial;  // it says what its depths are worth
     EXPECT_GE(found.value(), 0.985 * best) << trial;
     EXPECT_LE(found.value(), best * (1 + 1e-9)) << trial;
     drafted += found.depth > 0;
@@ -107,7 +112,8 @@ TEST(Optimiser, DraftsBeyondLookups) {
   EXPECT_NEAR(found.ms, found.depth * t.draft_ms(1) + t.verify_ms(found.depth), 1e-9);
 }
 
-// Each row for itself: lookups keep the one that they draft well for, and what would have to be read first is not read for little.
+// Each row for itself: lookups keep the one that they draft well for, and what would have to be read first is not read for
+// little.
 TEST(Optimiser, LeavesRowsToLookups) {
   const CostModel cost = made_model(20, 0.02, 0.7);
   const TickTimes t{.cost = &cost, .batch = 3, .rows = 3, .context = 100};
@@ -137,7 +143,7 @@ TEST(Optimiser, WastedLookupsCost) {
   const DraftDepth a_third = optimiser.best_depth(t, rows, 8);
   EXPECT_DOUBLE_EQ(all_kept.tokens, 16);
   EXPECT_DOUBLE_EQ(all_kept.ms, t.verify_ms(8));
-  EXPECT_DOUBLE_EQ(a_third.tokens, 8);  // plain decoding
+  EXPECT_DOUBLE_EQ(a_third.tokens, 8);            // plain decoding
   for (RowOdds& row : rows) row.known_nodes = 0;  // as many are verified as are kept, at least
   EXPECT_DOUBLE_EQ(optimiser.best_depth(t, rows, 8).ms, t.verify_ms(8));
 }
@@ -200,8 +206,12 @@ TEST(Optimiser, CutAgainstBruteForce) {
     const CostModel cost = made_model(uniform(1, 100), 0.3, uniform(0, 1));
     const int32_t rows = 1 + static_cast<int32_t>(random() % 30);
     const double fixed_ms = uniform(0, 1);
-    const TickTimes t{.cost = &cost, .batch = static_cast<double>(rows), .rows = static_cast<double>(rows), .context = 500,
-                      .plain_fixed_ms = uniform(0, fixed_ms), .fixed_ms = fixed_ms};
+    const TickTimes t{.cost = &cost,
+                      .batch = static_cast<double>(rows),
+                      .rows = static_cast<double>(rows),
+                      .context = 500,
+                      .plain_fixed_ms = uniform(0, fixed_ms),
+                      .fixed_ms = fixed_ms};
     std::vector<float> acceptance(random() % 200);
     for (float& a : acceptance) a = static_cast<float>(std::pow(uniform(0, 1), uniform(0.2, 3)));
     std::sort(acceptance.begin(), acceptance.end(), std::greater<>());
@@ -211,7 +221,8 @@ TEST(Optimiser, CutAgainstBruteForce) {
     double best = 0, tokens = rows;
     for (int32_t nodes = 0; nodes <= std::min<int32_t>(most, static_cast<int32_t>(acceptance.size())); ++nodes) {
       best = std::max(best, tokens / (spent + t.verify_ms(nodes)));
-      if (nodes < static_cast<int32_t>(acceptance.size())) tokens += static_cast<double>(acceptance[static_cast<size_t>(nodes)]);
+      if (nodes < static_cast<int32_t>(acceptance.size()))
+        tokens += static_cast<double>(acceptance[static_cast<size_t>(nodes)]);
     }
     const double plain = rows / (spent + t.verify_ms(0));
     if (best > 1.03 * plain) EXPECT_NEAR(cut.value(), best, 1e-6 * best) << trial;

@@ -254,8 +254,8 @@ TEST(Tlt, NgramsStandInWhereTheModelHasNoRoom) {
   EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);
 }
 
-// A tick in which nobody drafted is no trial. The reward is of the samples that drafted: 3 kept and one more in 2 ms are more than one in
-// 0.55 ms.
+// A tick in which nobody drafted is no trial. The reward is of the samples that drafted: 3 kept and one more in 2 ms are more
+// than one in 0.55 ms.
 TEST(Tlt, TheRewardIsOfTheSamplesThatDrafted) {
   TltChooser chooser(tlt());
   TestTick two(1);
@@ -356,7 +356,8 @@ TEST(Specactor, AProfileThenTheTopOfTheLadder) {
   }
 }
 
-// Each plan is made anew: alone the model is the fastest, for many its levels are too dear. Lookups take no time, whatever their model says.
+// Each plan is made anew: alone the model is the fastest, for many its levels are too dear. Lookups take no time, whatever
+// their model says.
 TEST(Specactor, TheLadderIsOfTheBatchThatThereIs) {
   ChooserOptions options = specactor();
   options.costs = {affine_costs(20, 0.1, 9, 9), affine_costs(20, 0.1, 2, 1)};
@@ -368,8 +369,8 @@ TEST(Specactor, TheLadderIsOfTheBatchThatThereIs) {
   EXPECT_EQ(plan_of(&chooser, many.view).drafters, 1u);
 }
 
-// Algorithm 3: its drafter is why a replica is there. A worker that has profiled nothing begins with it at once, and looks at its window
-// when it has seen what is kept; samples of its own it profiles as ever.
+// Algorithm 3: its drafter is why a replica is there. A worker that has profiled nothing begins with it at once, and looks at
+// its window when it has seen what is kept; samples of its own it profiles as ever.
 TEST(Specactor, AReplicaDraftsWithItsDrafterFromTheFirstTickOn) {
   TestTick one(1);
   for (const int32_t rung : {1, 2}) {
@@ -457,7 +458,7 @@ TEST(Specactor, ADrafterOnOtherWorkersIsTakenWhereItDrafts) {
     ASSERT_TRUE(plan.row_depth.empty());
     observe(&chooser, one.view, plan, {{4, 0}});
   }
-  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);  // the profile is made
+  EXPECT_EQ(plan_of(&chooser, one.view).drafters, 1u);                             // the profile is made
   for (int i = 0; i < 5; ++i) observe(&chooser, one.view, decoupled, {{16, 16}});  // its worker looks after it
   const TickPlan plan = plan_of(&chooser, one.view);
   EXPECT_EQ(plan.drafters, 1u);  // although next to nothing of it is kept
@@ -480,7 +481,8 @@ TEST(Specactor, WhoHasNotDraftedKeepsThePlansWindow) {
   const TickPlan plan = plan_of(&chooser, five.view);
   const std::vector<int32_t>& windows = plan.row_depth;
   EXPECT_EQ(plan.depth, *std::max_element(windows.begin(), windows.end()));
-  EXPECT_EQ(windows, (std::vector<int32_t>{plan_window, plan_window, enumerated_window(0.6, 1, 16), enumerated_window(0.8, 1, 16), plan_window}));
+  EXPECT_EQ(windows, (std::vector<int32_t>{plan_window, plan_window, enumerated_window(0.6, 1, 16),
+                                           enumerated_window(0.8, 1, 16), plan_window}));
   EXPECT_GT(windows[3], plan_window);
   chooser.end_step();
   EXPECT_EQ(plan_of(&chooser, five.view).row_depth[3], windows[3]);  // the same drafter's

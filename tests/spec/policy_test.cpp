@@ -55,8 +55,8 @@ TEST(ParsePolicy, ReadsDecoupledWindows) {
   EXPECT_EQ(policy.value().depth, 6);
   EXPECT_EQ(policy.value().top_k, 1);
   EXPECT_FALSE(parse_policy("fixed:small:6").value().decoupled);
-  for (const char* text : {"fixed:small:decoupled", "fixed:small:6:1:decoupled", "fixed:small:6:1:6:decoupled", "fixed:small:6:decoupled:q",
-                           "fixed:small:6:Decoupled", "auto:decoupled"}) {
+  for (const char* text : {"fixed:small:decoupled", "fixed:small:6:1:decoupled", "fixed:small:6:1:6:decoupled",
+                           "fixed:small:6:decoupled:q", "fixed:small:6:Decoupled", "auto:decoupled"}) {
     EXPECT_FALSE(parse_policy(text).ok()) << text;
   }
 }
@@ -74,7 +74,8 @@ TEST(ParsePolicy, KnowsTheLimitsOfNames) {
 }
 
 TEST(ParsePolicy, ReadsTheVariantsOfAuto) {
-  const Policy plain = parse_policy("auto").value(), all = parse_policy("auto:uncoupled:chain:q:untuned:stragglers:leapfrog").value();
+  const Policy plain = parse_policy("auto").value(),
+               all = parse_policy("auto:uncoupled:chain:q:untuned:stragglers:leapfrog").value();
   EXPECT_FALSE(plain.uncoupled || plain.by_q || plain.untuned || plain.stragglers || plain.leapfrog);
   EXPECT_TRUE(all.uncoupled && all.by_q && all.untuned && all.stragglers && all.leapfrog);
   const Policy q = parse_policy("auto:q").value(), leapfrog = parse_policy("auto:leapfrog").value();
@@ -85,7 +86,9 @@ TEST(ParsePolicy, ReadsTheVariantsOfAuto) {
   EXPECT_EQ(all.kind, PolicyKind::kAuto);
   EXPECT_GT(plain.top_k, 1);
   EXPECT_EQ(all.top_k, 1);
-  for (const char* text : {"auto:", "auto:fast", "auto:chain:", "auto:Q", "auto:leapfrog:4", "fixed:ngram:4:leapfrog", "tlt:chain", "off:chain"}) EXPECT_FALSE(parse_policy(text).ok()) << text;
+  for (const char* text :
+       {"auto:", "auto:fast", "auto:chain:", "auto:Q", "auto:leapfrog:4", "fixed:ngram:4:leapfrog", "tlt:chain", "off:chain"})
+    EXPECT_FALSE(parse_policy(text).ok()) << text;
 }
 
 TEST(ParsePolicy, RefusesAVariantThatIsGivenTwice) {
@@ -144,11 +147,41 @@ TEST(NameDrafters, LeavesGivenOnesAloneAndKnowsTheLimit) {
 }
 
 TEST(ParsePolicy, RefusesAllElseByName) {
-  for (const char* text : {"", "Off", "off ", " off", "offline", "auto:", "Auto", "off:ngram", "tlt:small", "Specactor", "rhymerl ", "fixed", "fixed:ngram", "fixed::4", "fixed:ngram:0",
-                           "fixed:ngram:65", "fixed:ngram:-1", "fixed:ngram:4x", "fixed:ngram:", "fixed:ngram:4:0", "fixed:ngram:4:17",
-                           "fixed:ngram:4:1:0", "fixed:ngram:4:1:257", "fixed:ngram:4:1:1:1", "fixed:ngram:4:q", "fixed:ngram:4:1:q", "fixed:ngram:4:1:1:", "fixed:ngram:4:1:1:Q",
-                           "fixed:ngram:4:1:1:q:q", "off:1:1:1:1:q", "fixed:ngram+ngram:4", "fixed:+ngram:4",
-                           "fixed:a b:4", "fixed:ngram:99999999999", "FIXED:ngram:4"}) {
+  for (const char* text : {"",
+                           "Off",
+                           "off ",
+                           " off",
+                           "offline",
+                           "auto:",
+                           "Auto",
+                           "off:ngram",
+                           "tlt:small",
+                           "Specactor",
+                           "rhymerl ",
+                           "fixed",
+                           "fixed:ngram",
+                           "fixed::4",
+                           "fixed:ngram:0",
+                           "fixed:ngram:65",
+                           "fixed:ngram:-1",
+                           "fixed:ngram:4x",
+                           "fixed:ngram:",
+                           "fixed:ngram:4:0",
+                           "fixed:ngram:4:17",
+                           "fixed:ngram:4:1:0",
+                           "fixed:ngram:4:1:257",
+                           "fixed:ngram:4:1:1:1",
+                           "fixed:ngram:4:q",
+                           "fixed:ngram:4:1:q",
+                           "fixed:ngram:4:1:1:",
+                           "fixed:ngram:4:1:1:Q",
+                           "fixed:ngram:4:1:1:q:q",
+                           "off:1:1:1:1:q",
+                           "fixed:ngram+ngram:4",
+                           "fixed:+ngram:4",
+                           "fixed:a b:4",
+                           "fixed:ngram:99999999999",
+                           "FIXED:ngram:4"}) {
     const Result<Policy> policy = parse_policy(text);
     ASSERT_FALSE(policy.ok()) << text;
     EXPECT_EQ(policy.status().code(), StatusCode::kInvalidArgument);

@@ -54,10 +54,13 @@ TEST(Tuner, ExploresWithinItsAccount) {
   EXPECT_GT(explored, 50);
 }
 
-// What costs next to nothing is looked at although nothing is hoped of it now, each tick until it is known; but never on credit.
+// What costs next to nothing is looked at although nothing is hoped of it now, each tick until it is known; but never on
+// credit.
 TEST(Tuner, LooksAtWhatItIsCuriousAbout) {
   Tuner tuner;
-  const auto arms = [](bool curious, double extra_ms) { return Arms{{{1.0, 1.0, 0}, {0, 0, extra_ms, curious}, {0, 0.9, 0.1}}}; };
+  const auto arms = [](bool curious, double extra_ms) {
+    return Arms{{{1.0, 1.0, 0}, {0, 0, extra_ms, curious}, {0, 0.9, 0.1}}};
+  };
   for (int tick = 0; tick < 5; ++tick) {
     EXPECT_EQ(tuner.choose(1, arms(false, 1), 10), 0);
     EXPECT_EQ(tuner.choose(1, arms(true, 1), 10), 1);
@@ -69,7 +72,8 @@ TEST(Tuner, LooksAtWhatItIsCuriousAbout) {
 // What a long good phase has not spent is not there for a bad one.
 TEST(Tuner, DoesNotSaveForLong) {
   Tuner tuner;
-  const Arms nothing_new = {{{1.0, 1.0, 0}, {0, 0.5, 1}, {0, 0.9, 0.1}}}, curious = {{{1.0, 1.0, 0}, {0, 0, 1, true}, {0, 0.9, 0.1}}};
+  const Arms nothing_new = {{{1.0, 1.0, 0}, {0, 0.5, 1}, {0, 0.9, 0.1}}},
+             curious = {{{1.0, 1.0, 0}, {0, 0, 1, true}, {0, 0.9, 0.1}}};
   for (int tick = 0; tick < 50'000; ++tick) ASSERT_EQ(tuner.choose(1, nothing_new, 10), 0);
   int looks = 0;
   for (int tick = 0; tick < 1000; ++tick) looks += tuner.choose(1, curious, 10) == 1;

@@ -73,7 +73,8 @@ TEST(Accept, AnyForestGivesTheTargetsTokens) {
     std::vector<int32_t> drawn = {target(tokens)};
     for (int32_t node = 0; node < forest.size(); ++node) {
       std::vector<int32_t> past(static_cast<size_t>(forest[node].depth));
-      for (int32_t at = node; at != Forest::kRoot; at = forest[at].parent) past[static_cast<size_t>(forest[at].depth - 1)] = forest[at].token;
+      for (int32_t at = node; at != Forest::kRoot; at = forest[at].parent)
+        past[static_cast<size_t>(forest[at].depth - 1)] = forest[at].token;
       past.insert(past.begin(), tokens.begin(), tokens.end());
       drawn.push_back(target(past));
     }

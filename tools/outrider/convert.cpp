@@ -24,10 +24,12 @@ namespace otr::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: outrider convert MODEL -o FILE.otr [--jobs N] [--small | --no-compress] [--verify]\n\nWrites a model folder as one .otr file.\n";
+    "Usage: outrider convert MODEL -o FILE.otr [--jobs N] [--small | --no-compress] [--verify]\n\nWrites a model folder as one "
+    ".otr file.\n";
 constexpr const char* kNotes =
     "\nFILE appears only when it is complete and on disk. Every command takes it where it takes a folder.\n"
-    "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify: an older file stays then.\n";
+    "Exit codes: 0, 2 usage, 3 a model that cannot be used, 4 a file that cannot be written, or a failed --verify: an older "
+    "file stays then.\n";
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 uint64_t piece_bytes(const WeightPiece& piece) {
@@ -57,7 +59,8 @@ Status verify_otr(const std::string& name, OpenModel& model, const WeightPlan& p
   return {};
 }
 
-void write_otr(const std::string& folder, const std::string& path, const Flags& flags, OpenModel& model, const WeightPlan& plan, ThreadPool& pool) {
+void write_otr(const std::string& folder, const std::string& path, const Flags& flags, OpenModel& model, const WeightPlan& plan,
+               ThreadPool& pool) {
   const bool compress = !flags.given("no-compress"), small = flags.given("small");
   std::vector<std::pair<const char*, std::string>> files;
   std::vector<OtrPlanned> items;
@@ -94,11 +97,12 @@ uint64_t file_size(const std::string& path) {
 }  // namespace
 
 int convert_command(int argc, char** argv) {
-  const Flag table[] = {{"o", "FILE.otr", "the file to write (required)"},
-                        {"jobs", "N", "threads (default: one per CPU that the process may use)"},
-                        {"small", nullptr, "compress the weights to two thirds instead of three quarters; loading takes longer"},
-                        {"no-compress", nullptr, "store the weights as they are"},
-                        {"verify", nullptr, "read the file back and compare it"}};
+  const Flag table[] = {
+      {"o", "FILE.otr", "the file to write (required)"},
+      {"jobs", "N", "threads (default: one per CPU that the process may use)"},
+      {"small", nullptr, "compress the weights to two thirds instead of three quarters; loading takes longer"},
+      {"no-compress", nullptr, "store the weights as they are"},
+      {"verify", nullptr, "read the file back and compare it"}};
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv, /*max_positional=*/1);
   if (flags.positional().empty()) throw Failure(kExitUsage, "MODEL is required");
@@ -110,13 +114,15 @@ int convert_command(int argc, char** argv) {
   OpenModel model = check_model(open_model(folder));
   load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
-  if (flags.given("small") && flags.given("no-compress")) throw Failure(kExitUsage, "--small and --no-compress exclude each other");
+  if (flags.given("small") && flags.given("no-compress"))
+    throw Failure(kExitUsage, "--small and --no-compress exclude each other");
   write_otr(folder, path, flags, model, plan, pool);
   uint64_t raw = 0;
   for (const WeightPiece& piece : plan.pieces) raw += piece_bytes(piece);
   std::printf("%s: %llu bytes, %.1f %% of the weights' %llu, in %.2f s%s\n", path.c_str(),
-              static_cast<unsigned long long>(file_size(path)), 100.0 * static_cast<double>(file_size(path)) / static_cast<double>(raw),
-              static_cast<unsigned long long>(raw), watch.seconds(), flags.given("verify") ? ", verified" : "");
+              static_cast<unsigned long long>(file_size(path)),
+              100.0 * static_cast<double>(file_size(path)) / static_cast<double>(raw), static_cast<unsigned long long>(raw),
+              watch.seconds(), flags.given("verify") ? ", verified" : "");
   return kExitOk;
 }
 

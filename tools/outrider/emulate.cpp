@@ -34,7 +34,8 @@ using nlohmann::ordered_json;
 
 constexpr const char* kUsage =
     "Usage: outrider emulate --profile FILE --model PATH --prompts FILE|- [FLAGS]\n\n"
-    "A rollout with the engine's own workers, each of whose passes takes as long as the profile's costs say: how long a cluster would\n"
+    "A rollout with the engine's own workers, each of whose passes takes as long as the profile's costs say: how long a "
+    "cluster would\n"
     "need, with a small model on few cores. Samples are those of 'outrider rollout'.\n";
 constexpr const char* kNotes = R"(
 Seconds are modelled ones, unless they are called wall seconds. Exit codes: 0, 2 usage, 3 bad input, 4 failure at run time, or passes
@@ -48,8 +49,11 @@ std::vector<Flag> flag_table() {
   std::vector<Flag> table;
   for (const Flag& flag : kEngineFlagTable) {
     const std::string name = flag.name;
-    if (name == "profile") table.push_back({"profile", "FILE.json", "what passes of the target and of drafters take (required)"});
-    else if (name == "worker-processes") table.push_back({flag.name, nullptr, "each worker is a process, paced by the wall clock; one that dies or hangs is replaced"});
+    if (name == "profile")
+      table.push_back({"profile", "FILE.json", "what passes of the target and of drafters take (required)"});
+    else if (name == "worker-processes")
+      table.push_back(
+          {flag.name, nullptr, "each worker is a process, paced by the wall clock; one that dies or hangs is replaced"});
     else if (name != "nccl" && name != "device") table.push_back(flag);
   }
   const Flag own[] = {
@@ -59,14 +63,16 @@ std::vector<Flag> flag_table() {
       {"kv-transfer-ms", "X", "to move a token's keys and values to another worker (default 0: they are computed anew)"},
       {"keep", "DRAFTER=SHARE[:DEVIATION]",
        "spoils drafts: only this share of the tokens is left as the drafter proposed it (default 1); may be repeated"},
-      {"dial", "KEEP", "spoils drafts of all drafters, looked up or of a model: only this share of the tokens is left (default 1)"},
+      {"dial", "KEEP",
+       "spoils drafts of all drafters, looked up or of a model: only this share of the tokens is left (default 1)"},
       {"race", "HOW", "policy (default: as the policy says), off, fastest or leapfrog: what workers without samples do"},
       {"decouple", nullptr, "draft workers do draft for the others, whatever the plan says"},
       {"stay", nullptr, "samples that run go to no other worker, whoever is idle: replicas do"},
       {"reconfigure-every", "N", "levels of a draft worker between two reconfigurations (algorithm 2); 0: none (default 1000)"},
       {"samples", "FILE.jsonl", "write when each sample finished: lines that 'simulate --samples' reads"},
       {"policy", "POLICY", "as for rollout (default auto); drafters with a model that the profile does not have are left out"},
-      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated"},
+      {"drafter", "NAME=model:PATH",
+       "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated"},
       {"explain", nullptr, "say on stderr which workers draft for others, and why"},
       {"trace", "FILE.json", "write what every tick chose, expected and did, in modelled time"},
   };
@@ -84,15 +90,19 @@ PaceOptions pace_options(const Flags& flags) {
   const std::string path = flags.required("profile");
   const Profile profile = check_model(load_profile(path));
   if (profile.fits.empty()) throw Failure(kExitBadInput, path + ": the profile is not complete");
-  PaceOptions pace{.scale = real_flag(flags, "time-scale", 1e6), .target = profile.fits.front().model, .drafters = {},
+  PaceOptions pace{.scale = real_flag(flags, "time-scale", 1e6),
+                   .target = profile.fits.front().model,
+                   .drafters = {},
                    .kv_transfer_ms = real_flag(flags, "kv-transfer-ms", 1e6)};
-  if (flags.given("reconfigure-every")) pace.reconfigure_every = int_flag("reconfigure-every", flags.required("reconfigure-every"), 0);
+  if (flags.given("reconfigure-every"))
+    pace.reconfigure_every = int_flag("reconfigure-every", flags.required("reconfigure-every"), 0);
   for (size_t d = 0; d < profile.subject.drafters.size(); ++d) {
     pace.drafters.push_back({.name = profile.subject.drafters[d].name, .cost = profile.fits[d].model});
   }
   for (const std::string& text : flags.all("keep")) {
     const AcceptanceLaw law = parse_acceptance("keep", text, /*deviation=*/0);
-    const auto at = std::find_if(pace.drafters.begin(), pace.drafters.end(), [&law](const PacedDrafter& d) { return d.name == law.drafter; });
+    const auto at = std::find_if(pace.drafters.begin(), pace.drafters.end(),
+                                 [&law](const PacedDrafter& d) { return d.name == law.drafter; });
     if (at == pace.drafters.end()) throw Failure(kExitUsage, "--keep " + text + ": the profile has no such drafter");
     at->dial = {.keep = law.mean, .deviation = law.deviation, .salt = static_cast<uint32_t>(at - pace.drafters.begin())};
   }
@@ -132,12 +142,8 @@ std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
 
 // What no other command has; for --stats.
 ordered_json own_settings(const Flags& flags, const EngineOptions& o) {
-  return {{"kv_transfer_ms", o.pace->kv_transfer_ms},
-          {"keep", flags.all("keep")},
-          {"dial", o.dial.keep},
-          {"race", flags.text("race", "policy")},
-          {"decouple", o.always_decouples},
-          {"stay", o.samples_stay},
+  return {{"kv_transfer_ms", o.pace->kv_transfer_ms},      {"keep", flags.all("keep")},      {"dial", o.dial.keep},
+          {"race", flags.text("race", "policy")},          {"decouple", o.always_decouples}, {"stay", o.samples_stay},
           {"reconfigure_every", o.pace->reconfigure_every}};
 }
 
@@ -206,7 +212,7 @@ class Emulation {
 
   Engine& engine_;
   const Tokenizer* const tokenizer_;
-  std::vector<Line> lines_;                                // by tag
+  std::vector<Line> lines_;                             // by tag
   std::map<std::pair<uint64_t, uint32_t>, Done> done_;  // by tag and sample
   double makespan_s_ = 0, wall_s_ = 0;
   int64_t num_tokens_ = 0, num_failed_ = 0;
@@ -280,14 +286,19 @@ void Emulation::write_samples(const std::string& drafter, OutputFile* out) const
 }
 
 ordered_json Emulation::json(double scale, const PaceStats& pace) const {
-  return {{"samples", done_.size()},   {"failed_samples", num_failed_}, {"tokens", num_tokens_},
-          {"makespan_seconds", makespan_s_}, {"wall_seconds", wall_s_},       {"time_scale", scale},
+  return {{"samples", done_.size()},
+          {"failed_samples", num_failed_},
+          {"tokens", num_tokens_},
+          {"makespan_seconds", makespan_s_},
+          {"wall_seconds", wall_s_},
+          {"time_scale", scale},
           {"pace", ordered_json::parse(pace.json())}};
 }
 
 void Emulation::print(const PaceStats& pace) const {
   std::printf("%zu samples, %lld tokens in %.3f modelled seconds (%.1f here); %lld passes, %.2f %% late\n", done_.size(),
-              static_cast<long long>(num_tokens_), makespan_s_, wall_s_, static_cast<long long>(pace.passes), 100 * pace.late_share());
+              static_cast<long long>(num_tokens_), makespan_s_, wall_s_, static_cast<long long>(pace.passes),
+              100 * pace.late_share());
 }
 
 // Whether two cores, or however many there are, kept up. Says on stderr what would help if not.
@@ -296,7 +307,8 @@ bool kept_up(const PaceStats& pace, double scale, bool processes) {
   std::fprintf(stderr,
                "outrider emulate: %.1f %% of the passes were not done when they were due: these times are not to be trusted; "
                "--time-scale %.2g would leave them time%s\n",
-               100 * pace.late_share(), scale * kRoom * pace.stretch(kMostLate / 2), processes ? "" : ", 0 takes as long as it takes");
+               100 * pace.late_share(), scale * kRoom * pace.stretch(kMostLate / 2),
+               processes ? "" : ", 0 takes as long as it takes");
   return false;
 }
 
@@ -316,7 +328,8 @@ int emulate_command(int argc, char** argv) {
   std::optional<OutputFile> samples, stats;
   if (flags.given("samples")) samples.emplace(flags.required("samples"));
   if (flags.given("stats")) stats.emplace(flags.required("stats"));
-  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "samples", "stats", "trace", "history"}, drafter_files(flags));
+  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "samples", "stats", "trace", "history"},
+                      drafter_files(flags));
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
   Prompts prompts = read_prompts(&input, defaults, tokenizer.get());
   const std::unique_ptr<Engine> engine = make_engine(options);
@@ -328,7 +341,8 @@ int emulate_command(int argc, char** argv) {
   output.start();
   emulation.write_rollouts(&output);
   output.close();
-  const std::optional<Failure> lost = history.save([&engine](const std::string& path) { return answer_of(engine->history()->save(path)); });
+  const std::optional<Failure> lost =
+      history.save([&engine](const std::string& path) { return answer_of(engine->history()->save(path)); });
   if (samples) {
     samples->start();
     emulation.write_samples(only_drafter(options.policy), &*samples);

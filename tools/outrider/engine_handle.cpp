@@ -13,15 +13,12 @@ std::string error_text(const otr_engine* engine, otr_status status) {
 ExitCode exit_code_of_create(otr_status status, const std::string& text) {
   if (text.starts_with("cannot write the trace ")) return kExitFailure;  // what cannot be read is bad input
   switch (status) {
-    case OTR_INVALID_ARGUMENT:
-      return kExitUsage;
+    case OTR_INVALID_ARGUMENT: return kExitUsage;
     case OTR_BAD_INPUT:
     case OTR_UNSUPPORTED:
     case OTR_NEVER_FITS:
-    case OTR_IO_ERROR:
-      return kExitBadInput;
-    default:
-      return kExitFailure;
+    case OTR_IO_ERROR: return kExitBadInput;
+    default: return kExitFailure;
   }
 }
 

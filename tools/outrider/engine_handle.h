@@ -9,7 +9,8 @@ namespace otr::cli {
 
 class EngineHandle {
  public:
-  // Throws Failure: usage for a refused option, bad input for a model that cannot be loaded, else failure (a trace that cannot be written).
+  // Throws Failure: usage for a refused option, bad input for a model that cannot be loaded, else failure (a trace that cannot
+  // be written).
   explicit EngineHandle(const otr_engine_options& options);
   ~EngineHandle() { otr_engine_destroy(engine_); }
   EngineHandle(const EngineHandle&) = delete;
@@ -22,7 +23,8 @@ class EngineHandle {
   otr_engine* engine_ = nullptr;
 };
 
-// Of an engine that could not be created, and of a request that an engine did not take, with what it says: REQUIRES status != OTR_OK.
+// Of an engine that could not be created, and of a request that an engine did not take, with what it says: REQUIRES status !=
+// OTR_OK.
 [[noreturn]] void throw_not_created(otr_status status, const std::string& text);
 // BadLine if the request is to blame, else Failure.
 [[noreturn]] void throw_refused(otr_status status, const std::string& text);

@@ -266,19 +266,19 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
 
 nlohmann::ordered_json EngineFlags::settings() const {
   nlohmann::ordered_json settings = {{"model", model},
-          {"device", device},
-          {"isa", isa},
-          {"policy", policy},
-          {"drafters", drafters},
-          {"profile", profile},
-          {"max_batch", options.max_batch},
-          {"chunk", options.prefill_chunk},
-          {"threads", options.num_threads},
-          {"pin_threads", options.pin_threads == 1},
-          {"workers", options.num_workers},
-          {"worker_processes", options.worker_processes == 1},
-          {"draft_workers", options.num_draft_workers},
-          {"kv_bytes", options.kv_bytes}};
+                                     {"device", device},
+                                     {"isa", isa},
+                                     {"policy", policy},
+                                     {"drafters", drafters},
+                                     {"profile", profile},
+                                     {"max_batch", options.max_batch},
+                                     {"chunk", options.prefill_chunk},
+                                     {"threads", options.num_threads},
+                                     {"pin_threads", options.pin_threads == 1},
+                                     {"workers", options.num_workers},
+                                     {"worker_processes", options.worker_processes == 1},
+                                     {"draft_workers", options.num_draft_workers},
+                                     {"kv_bytes", options.kv_bytes}};
   if (!trace.empty()) settings["trace"] = trace;
   return settings;
 }

@@ -25,7 +25,8 @@ struct Flag {
 
 class Flags {
  public:
-  // Throws Failure (usage) for an unknown flag, a missing value, a switch with one, or more than `max_positional` other arguments.
+  // Throws Failure (usage) for an unknown flag, a missing value, a switch with one, or more than `max_positional` other
+  // arguments.
   Flags(std::span<const Flag> table, int argc, char** argv, size_t max_positional = 0);
 
   bool given(const std::string& name) const { return values_.contains(name); }

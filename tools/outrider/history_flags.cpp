@@ -9,7 +9,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-
 namespace otr::cli {
 
 const std::vector<Flag> kHistoryFlagTable = {
@@ -23,21 +22,24 @@ namespace {
 void check_place(const std::string& path) {
   std::string name = path + ".XXXXXX";
   const int fd = ::mkstemp(name.data());
-  if (fd < 0) throw Failure(kExitFailure, "history: " + path + ": cannot create a temporary file beside it: " + std::strerror(errno));
+  if (fd < 0)
+    throw Failure(kExitFailure, "history: " + path + ": cannot create a temporary file beside it: " + std::strerror(errno));
   ::close(fd);
   ::unlink(name.c_str());
 }
 
 }  // namespace
 
-HistoryFlags::HistoryFlags(const Flags& flags) : path_(flags.text("history", "")), content_(flags.text("history-content", "logprobs")) {
+HistoryFlags::HistoryFlags(const Flags& flags)
+    : path_(flags.text("history", "")), content_(flags.text("history-content", "logprobs")) {
   choice_flag("history-content", content_, {"tokens", "logprobs"});
   if (path_.empty()) {
     if (flags.given("history-content")) throw Failure(kExitUsage, "--history-content goes with --history");
     return;
   }
   struct stat info;
-  if (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) throw Failure(kExitUsage, "--history " + path_ + ": not a regular file");
+  if (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
+    throw Failure(kExitUsage, "--history " + path_ + ": not a regular file");
   check_place(path_);
 }
 
@@ -50,7 +52,8 @@ void HistoryFlags::load(const Call& call) const {
   if (path_.empty() || (::stat(path_.c_str(), &info) != 0 && errno == ENOENT)) return;
   const Answer answer = call(path_);
   if (answer.status == OTR_OK) return;
-  const bool theirs = answer.status == OTR_INVALID_ARGUMENT || answer.status == OTR_UNSUPPORTED || answer.status == OTR_IO_ERROR;
+  const bool theirs =
+      answer.status == OTR_INVALID_ARGUMENT || answer.status == OTR_UNSUPPORTED || answer.status == OTR_IO_ERROR;
   if (answer.status != OTR_BAD_INPUT) throw Failure(theirs ? kExitBadInput : kExitFailure, "history: " + answer.error);
   std::fprintf(stderr, "outrider: history: %s\n", answer.error.c_str());
 }

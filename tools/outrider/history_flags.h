@@ -1,5 +1,5 @@
-// The flags --history FILE and --history-content WHAT, of the commands whose engine keeps a history: the file is read at the start if it is
-// there, and written at the end.
+// The flags --history FILE and --history-content WHAT, of the commands whose engine keeps a history: the file is read at the
+// start if it is there, and written at the end.
 //
 // Thread safety: values.
 #pragma once
@@ -27,13 +27,14 @@ class HistoryFlags {
   };
   using Call = std::function<Answer(const std::string& path)>;
 
-  // Throws Failure: a content that there is not or that has no file, a path that is not a file's, or beside which nothing can be written.
+  // Throws Failure: a content that there is not or that has no file, a path that is not a file's, or beside which nothing can
+  // be written.
   explicit HistoryFlags(const Flags& flags);
 
   // Without --history the options stay as they are, and load() and save() do nothing.
   void set(otr_engine_options* options) const;
-  // Throws Failure if the file is of another kind or version, or was not read: it must not be overwritten at the end. One that is damaged
-  // costs speed alone, and is told on stderr; one that is not there is none yet.
+  // Throws Failure if the file is of another kind or version, or was not read: it must not be overwritten at the end. One that
+  // is damaged costs speed alone, and is told on stderr; one that is not there is none yet.
   void load(const Call& call) const;
   // Why it could not be written; nullopt if it was. The command has more to write before it fails.
   [[nodiscard]] std::optional<Failure> save(const Call& call) const;

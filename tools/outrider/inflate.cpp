@@ -202,12 +202,13 @@ std::string rounding_text(const ModelConfig& narrow, const ModelConfig& wide) {
 }  // namespace
 
 int inflate_command(int argc, char** argv) {
-  const Flag table[] = {{"like", "NAME", "the model whose shape it gets"},
-                        {"shape", "SIZES", "any other shape"},
-                        {"o", "FOLDER", "the folder to write (required)"},
-                        {"recipe", nullptr, "write no weights, but where they come from: an engine that loads the folder makes them"},
-                        {"shards-of", "SIZE", "a shard's most bytes, like 500M (default 5G)"},
-                        {"jobs", "N", "threads (default: one per CPU that the process may use)"}};
+  const Flag table[] = {
+      {"like", "NAME", "the model whose shape it gets"},
+      {"shape", "SIZES", "any other shape"},
+      {"o", "FOLDER", "the folder to write (required)"},
+      {"recipe", nullptr, "write no weights, but where they come from: an engine that loads the folder makes them"},
+      {"shards-of", "SIZE", "a shard's most bytes, like 500M (default 5G)"},
+      {"jobs", "N", "threads (default: one per CPU that the process may use)"}};
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv, /*max_positional=*/1);
   if (flags.positional().empty()) throw Failure(kExitUsage, "MODEL is required");
@@ -254,8 +255,8 @@ int inflate_command(int argc, char** argv) {
   if (flags.given("recipe")) {
     std::printf("%s: %llu parameters, made when they are loaded; %s\n", path.c_str(), parameters, rounded.c_str());
   } else {
-    std::printf("%s: %llu parameters in %zu file%s, in %.2f s; %s\n", path.c_str(), parameters, shards.size(), shards.size() == 1 ? "" : "s",
-                watch.seconds(), rounded.c_str());
+    std::printf("%s: %llu parameters in %zu file%s, in %.2f s; %s\n", path.c_str(), parameters, shards.size(),
+                shards.size() == 1 ? "" : "s", watch.seconds(), rounded.c_str());
   }
   return kExitOk;
 }

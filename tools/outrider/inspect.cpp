@@ -23,7 +23,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kUsage = "Usage: outrider inspect PATH [--json]\n\nWhat a model holds: a Hugging Face folder, a recipe's (outrider inflate --recipe) or an .otr file.\n";
+constexpr const char* kUsage =
+    "Usage: outrider inspect PATH [--json]\n\nWhat a model holds: a Hugging Face folder, a recipe's (outrider inflate "
+    "--recipe) or an .otr file.\n";
 constexpr const char* kNotes = "\nExit codes: 0, 2 usage, 3 a model that cannot be used, with the reason.\n";
 
 void add_shapes(const ModelConfig& config, ordered_json* facts) {

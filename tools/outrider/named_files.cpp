@@ -45,8 +45,8 @@ std::vector<ReadFile> drafter_files(const Flags& flags) {
   return files;
 }
 
-void refuse_shared_files(const Flags& flags, std::initializer_list<const char*> read, std::initializer_list<const char*> written,
-                         const std::vector<ReadFile>& others) {
+void refuse_shared_files(const Flags& flags, std::initializer_list<const char*> read,
+                         std::initializer_list<const char*> written, const std::vector<ReadFile>& others) {
   std::vector<NamedFile> files;
   const auto dashed = [](const std::string& name) { return (name.size() == 1 ? "-" : "--") + name; };
   const auto add = [&](const std::string& name, bool is_written) {
@@ -60,7 +60,8 @@ void refuse_shared_files(const Flags& flags, std::initializer_list<const char*> 
   for (const NamedFile& a : files) {
     for (const NamedFile& b : files) {
       if (&a == &b || !b.is_written || !same_file(a, b)) continue;
-      throw Failure(kExitUsage, b.flag + " " + b.path + ": the same file as " + a.flag + (a.path == b.path ? "" : " " + a.path));
+      throw Failure(kExitUsage,
+                    b.flag + " " + b.path + ": the same file as " + a.flag + (a.path == b.path ? "" : " " + a.path));
     }
   }
 }

@@ -44,7 +44,8 @@ void OutputFile::start_behind(int64_t bytes) {
   struct stat info;
   if (::fstat(fd_, &info) != 0) fail();
   if (!S_ISREG(info.st_mode) || info.st_size < bytes) {
-    throw Failure(kExitBadInput, name_ + " has " + std::to_string(info.st_size) + " bytes; the run to go on with had written " + std::to_string(bytes));
+    throw Failure(kExitBadInput, name_ + " has " + std::to_string(info.st_size) + " bytes; the run to go on with had written " +
+                                     std::to_string(bytes));
   }
   is_new_ = false;
   if (::ftruncate(fd_, bytes) != 0 || ::lseek(fd_, bytes, SEEK_SET) < 0) fail();

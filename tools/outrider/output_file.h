@@ -10,8 +10,8 @@ namespace otr::cli {
 
 class OutputFile {
  public:
-  // `path` may be "-": standard output. A file keeps its old contents until start(). A file made here goes away again if the command
-  // fails before start(). That it is nobody else's file too: refuse_shared_files, between the two.
+  // `path` may be "-": standard output. A file keeps its old contents until start(). A file made here goes away again if the
+  // command fails before start(). That it is nobody else's file too: refuse_shared_files, between the two.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

@@ -90,7 +90,9 @@ RunState Pipeline::state() const {
 }
 
 void Pipeline::resume(const RunState& state) {
-  const auto other = [this](const std::string& what) { return Failure(kExitBadInput, "checkpoint " + checkpoint_->path() + ": " + what); };
+  const auto other = [this](const std::string& what) {
+    return Failure(kExitBadInput, "checkpoint " + checkpoint_->path() + ": " + what);
+  };
   first_tag_ = state.first_tag;
   bad_lines_ = state.bad_lines;
   uint64_t next_tag = 0;
@@ -98,14 +100,18 @@ void Pipeline::resume(const RunState& state) {
     std::string_view text;
     const LineReader::Next kind = read_line(/*may_block=*/true, &text);
     if (kind == LineReader::Next::kEnd) {
-      throw other("of other prompts: it has read " + std::to_string(state.lines_read) + " lines, and " + input_->name() + " has " + std::to_string(i));
+      throw other("of other prompts: it has read " + std::to_string(state.lines_read) + " lines, and " + input_->name() +
+                  " has " + std::to_string(i));
     }
     if (kind == LineReader::Next::kLine) restore_line(text, &next_tag, state.first_tag);
   }
-  if (input_hash_ != state.input_hash) throw other("of other prompts: the first " + std::to_string(state.lines_read) + " lines of " + input_->name() + " are not those it has read");
+  if (input_hash_ != state.input_hash)
+    throw other("of other prompts: the first " + std::to_string(state.lines_read) + " lines of " + input_->name() +
+                " are not those it has read");
   for (const HeldLine& held : state.held) {
     const size_t line = held.tag - first_tag_;
-    if (held.tag < first_tag_ || line >= pending_.size() || held.sample >= pending_[line].lines.size()) throw other("damaged: it holds a line of no prompt");
+    if (held.tag < first_tag_ || line >= pending_.size() || held.sample >= pending_[line].lines.size())
+      throw other("damaged: it holds a line of no prompt");
     pending_[line].lines[held.sample] = held.text;
     --num_outstanding_;
     done_ += pending_[line].bytes_per_sample;

@@ -66,8 +66,8 @@ class Pipeline {
 
   // Keeps a checkpoint while it runs.
   void keep(RunCheckpoint* checkpoint) { checkpoint_ = checkpoint; }
-  // Goes on where an earlier run was: reads its lines of the input again. Throws Failure (bad input) if they are others. To be called
-  // before run().
+  // Goes on where an earlier run was: reads its lines of the input again. Throws Failure (bad input) if they are others. To be
+  // called before run().
   void resume(const RunState& state);
 
   PipelineCounts run();

@@ -45,7 +45,8 @@ constexpr double kSavedEvery = 1;        // seconds
 
 const Flag kTable[] = {
     {"model", "PATH", "a Hugging Face folder or an .otr file (required)"},
-    {"drafter", "NAME=model:PATH", "a smaller model that policies may name, w4: in 4 bits; may be repeated (self is always profiled)"},
+    {"drafter", "NAME=model:PATH",
+     "a smaller model that policies may name, w4: in 4 bits; may be repeated (self is always profiled)"},
     {"o", "FILE.json", "the profile (required)"},
     {"max-batch", "N", "samples of the largest passes (default 64)"},
     {"max-context", "N", "tokens of the longest contexts (default 4096, or what the model has)"},
@@ -221,10 +222,8 @@ int ladder_command(const Flags& flags) {
   refuse_shared_files(flags, {"ladder"}, {"plot"});
   const ProfileLadder ladder = ladder_of(profile, context);
   if (plot) write_plot(&*plot, ladder_svg(profile, context));
-  if (flags.given("json"))
-    std::printf("%s\n", ordered_json{{"ladder", ladder_json(ladder)}}.dump().c_str());
-  else
-    print_ladder(ladder);
+  if (flags.given("json")) std::printf("%s\n", ordered_json{{"ladder", ladder_json(ladder)}}.dump().c_str());
+  else print_ladder(ladder);
   return kExitOk;
 }
 
@@ -260,10 +259,8 @@ int profile_command(int argc, char** argv) {
     std::fprintf(stderr, "outrider profile: %zu of %zu visits were made: the machine was slower than foretold\n",
                  profiler->num_done(), profiler->num_planned());
   }
-  if (flags.given("json"))
-    print_json(*profiler, time.seconds());
-  else
-    print_tables(*profiler);
+  if (flags.given("json")) print_json(*profiler, time.seconds());
+  else print_tables(*profiler);
   return kExitOk;
 }
 

@@ -45,7 +45,8 @@ class Figure {
     body_ += escaped(words) + "</text>\n";
   }
   void line(double x1, double y1, double x2, double y2, const char* style) {
-    append_format(&body_, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x + x1, y + y1, x + x2, y + y2, style);
+    append_format(&body_, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x + x1, y + y1, x + x2, y + y2,
+                  style);
   }
   void polyline(const std::vector<std::pair<double, double>>& points, const char* style) {
     body_ += "<polyline fill=\"none\" points=\"";
@@ -53,8 +54,8 @@ class Figure {
     append_format(&body_, "\" %s/>\n", style);
   }
   void rectangle(double left, double top, double width, double height, const std::string& fill, const char* style) {
-    append_format(&body_, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" %s/>\n", x + left, y + top, width,
-          height, fill.c_str(), style);
+    append_format(&body_, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" %s/>\n", x + left, y + top,
+                  width, height, fill.c_str(), style);
   }
   void dot(double cx, double cy, double radius, const char* style) {
     append_format(&body_, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" %s/>\n", x + cx, y + cy, radius, style);
@@ -64,7 +65,7 @@ class Figure {
     text(kPanel / 2, -8, "text-anchor=\"middle\" font-weight=\"bold\"", title);
     text(kPanel / 2, kPanel + 32, "text-anchor=\"middle\"", x_label);
     append_format(&body_, "<text transform=\"translate(%.1f %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n", x - 42,
-          y + kPanel / 2, y_label);
+                  y + kPanel / 2, y_label);
   }
   void tick_x(double at, const std::string& label) {
     line(at, kPanel, at, kPanel + 4, "stroke=\"#444\"");
@@ -80,9 +81,9 @@ class Figure {
                  height = kTop + rows_ * (kPanel + kGapY);
     std::string svg;
     append_format(&svg,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
-          "font-size=\"11\">\n",
-          width, height);
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
+                  "font-size=\"11\">\n",
+                  width, height);
     svg += "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
     x = y = 0;
     const std::string panels = std::exchange(body_, {});

@@ -26,7 +26,8 @@ class ProgressBar {
 
 // A line of stderr that is drawn over, if stderr is a terminal; "" clears it.
 void show_status(const std::string& text);
-// For work whose size is known: "what 42 %" on a line of stderr that is drawn over, if stderr is a terminal. REQUIRES: total > 0.
+// For work whose size is known: "what 42 %" on a line of stderr that is drawn over, if stderr is a terminal. REQUIRES: total >
+// 0.
 void show_percent(const char* what, uint64_t done, uint64_t total);
 
 }  // namespace otr::cli

@@ -118,8 +118,8 @@ std::string titled(const char* title, const std::string& chart, const char* with
 // What one worker did. The axes are those of all.
 std::string section_of(const RunRecord& run, const TraceRecord& trace, double seconds, double batch, double speed) {
   const std::string name = run.traces.size() == 1 ? run.name : run.name + ", worker " + std::to_string(trace.worker);
-  std::string text = "<section>\n<h2>" + html_text(name) + "</h2>\n<p class=\"quiet\">policy " + html_text(trace.policy) + ", " +
-                     html_text(trace.isa) + ", " + std::to_string(trace.num_threads) + " threads</p>\n";
+  std::string text = "<section>\n<h2>" + html_text(name) + "</h2>\n<p class=\"quiet\">policy " + html_text(trace.policy) +
+                     ", " + html_text(trace.isa) + ", " + std::to_string(trace.num_threads) + " threads</p>\n";
   text += titled("Active batch, by drafters and how deep they may draft", batch_chart(trace, seconds, batch), "");
   text += titled("Drafted tokens that were kept", acceptance_chart(trace, seconds), "Nothing was drafted.");
   text += titled("Tokens per second", speed_chart(trace, seconds, speed), "");

@@ -140,20 +140,11 @@ std::string html_text(std::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     }
   }
   return out;
@@ -367,9 +358,8 @@ std::string bar_chart(const std::vector<Bar>& bars) {
   for (size_t i = 0; i < bars.size(); ++i) {
     const double top = kRow * static_cast<double>(i), width = most > 0 ? (kWidth - kNames - kValues) * bars[i].value / most : 0;
     const std::string middle = n(top + kRow / 2 + 4.5);
-    text +=
-        "<text x=\"" + n(kNames - 10) + "\" y=\"" + middle + "\" text-anchor=\"end\">" + html_text(shortened(bars[i].name, kMostName)) + "<title>" +
-        html_text(bars[i].name) + "</title></text>\n";
+    text += "<text x=\"" + n(kNames - 10) + "\" y=\"" + middle + "\" text-anchor=\"end\">" +
+            html_text(shortened(bars[i].name, kMostName)) + "<title>" + html_text(bars[i].name) + "</title></text>\n";
     text += "<rect class=\"bar\" x=\"" + n(kNames) + "\" y=\"" + n(top + 5) + "\" width=\"" + n(std::max(1.0, width)) +
             "\" height=\"" + n(kRow - 10) + "\"/>\n";
     text += "<text x=\"" + n(kNames + width + 8) + "\" y=\"" + middle + "\">" + grouped(bars[i].value) + "</text>\n";

@@ -89,13 +89,16 @@ HistoryFlags::Answer answer_of(const EngineHandle& engine, otr_status status) {
 void explain_plan(const EngineHandle& engine) {
   const nlohmann::json stats = nlohmann::json::parse(engine.stats());
   const std::string plan = stats.value("plan", "");
-  std::fprintf(stderr, "%s", plan.empty() ? "outrider: there is no plan: no worker may draft for others, or the policy is fixed\n" : plan.c_str());
+  std::fprintf(
+      stderr, "%s",
+      plan.empty() ? "outrider: there is no plan: no worker may draft for others, or the policy is fixed\n" : plan.c_str());
 }
 
 // A trace that could not be written to its end costs no sample.
 void report_trace_error(const EngineHandle& engine) {
   const nlohmann::json stats = nlohmann::json::parse(engine.stats());
-  if (stats.contains("trace_error")) std::fprintf(stderr, "outrider: trace: %s\n", stats["trace_error"].get<std::string>().c_str());
+  if (stats.contains("trace_error"))
+    std::fprintf(stderr, "outrider: trace: %s\n", stats["trace_error"].get<std::string>().c_str());
 }
 
 // What a run that goes on must have in common with the one before, beside model, path and prompts.
@@ -125,10 +128,15 @@ std::vector<Flag> flag_table() {
       {"policy", "POLICY",
        "what is speculated: auto (default), off, specactor, rhymerl, tlt, efficientrollout, or "
        "fixed:DRAFTER[+DRAFTER…]:DEPTH[:TOP_K[:VERIFY_TOKENS[:q]] | :decoupled]"},
-      {"drafter", "NAME=model:PATH", "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated (self, ngram and history are always there)"},
+      {"drafter", "NAME=model:PATH",
+       "a smaller model that the policy may name, NAME=w4:PATH for it in 4 bits; may be repeated (self, ngram and history are "
+       "always there)"},
       {"explain", nullptr, "say on stderr which workers draft for others, and why"},
-      {"checkpoint", "FILE", "written while the run goes on; the same command with this file there goes on where a killed one was (needs --out FILE)"},
-      {"checkpoint-seconds", "S", "at least every so often; finished samples are there sooner, as long as that costs under 1 % (default 10)"},
+      {"checkpoint", "FILE",
+       "written while the run goes on; the same command with this file there goes on where a killed one was (needs --out "
+       "FILE)"},
+      {"checkpoint-seconds", "S",
+       "at least every so often; finished samples are there sooner, as long as that costs under 1 % (default 10)"},
       {"trace", "FILE.json", "write what every tick chose, expected and did: for 'outrider report' and Perfetto"},
       {"progress", "WHEN", "a bar on stderr: auto (on a terminal), always, never"},
   };
@@ -156,7 +164,8 @@ int rollout_command(int argc, char** argv) {
   LineReader input(flags.required("prompts"));
   OutputFile output(flags.text("out", "-"));
   StatsFile stats(flags);
-  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "stats", "trace", "history", "checkpoint"}, drafter_files(flags));
+  refuse_shared_files(flags, {"model", "prompts", "profile"}, {"out", "stats", "trace", "history", "checkpoint"},
+                      drafter_files(flags));
   if (checkpoint != nullptr && !output.is_regular()) throw Failure(kExitUsage, "--checkpoint needs --out FILE, a regular one");
   const auto load_start = std::chrono::steady_clock::now();
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(engine_flags.model);
@@ -178,7 +187,8 @@ int rollout_command(int argc, char** argv) {
   }
   const PipelineCounts counts = pipeline.run();
   output.close();
-  const std::optional<Failure> lost = history.save([&engine](const std::string& path) { return answer_of(engine, otr_history_save(engine.get(), path.c_str())); });
+  const std::optional<Failure> lost = history.save(
+      [&engine](const std::string& path) { return answer_of(engine, otr_history_save(engine.get(), path.c_str())); });
   if (!engine_flags.trace.empty()) report_trace_error(engine);
   nlohmann::ordered_json settings = engine_flags.settings();
   settings["prompts"] = input.name();
@@ -186,7 +196,9 @@ int rollout_command(int argc, char** argv) {
   settings["step"] = step;
   history.add_settings(&settings);
   if (checkpoint != nullptr) {
-    settings.update({{"checkpoint", checkpoint->path()}, {"checkpoints_written", checkpoint->num_saved()}, {"checkpoint_seconds_spent", checkpoint->seconds()}});
+    settings.update({{"checkpoint", checkpoint->path()},
+                     {"checkpoints_written", checkpoint->num_saved()},
+                     {"checkpoint_seconds_spent", checkpoint->seconds()}});
   }
   stats.write("rollout", engine, counts, load_seconds, settings);
   if (lost) throw *lost;

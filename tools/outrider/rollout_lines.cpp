@@ -43,14 +43,15 @@ otr_group_request group_request(const RolloutLine& line, uint64_t step, uint64_t
 
 std::string sample_line(const std::string& id_json, const std::string& prompt_json, const otr_result_view& result,
                         const Tokenizer* tokenizer) {
-  std::string out = "{\"id\":" + id_json + ",\"sample\":" + std::to_string(result.sample) + ",\"prompt_token_ids\":" + prompt_json +
-                    ",\"token_ids\":";
+  std::string out = "{\"id\":" + id_json + ",\"sample\":" + std::to_string(result.sample) +
+                    ",\"prompt_token_ids\":" + prompt_json + ",\"token_ids\":";
   append_json_array(&out, std::span(result.token_ids, result.num_tokens));
   out += ",\"logprobs\":";
   append_json_array(&out, std::span(result.logprobs, result.num_tokens));
   out += ",\"raw_logprobs\":";
   append_json_array(&out, std::span(result.raw_logprobs, result.num_tokens));
-  out += ",\"text\":" + text_of(result, tokenizer) + ",\"finish_reason\":" + json_string(otr_finish_reason_text(result.finish_reason));
+  out += ",\"text\":" + text_of(result, tokenizer) +
+         ",\"finish_reason\":" + json_string(otr_finish_reason_text(result.finish_reason));
   if (result.finish_reason == OTR_FINISH_ERROR) out += ",\"error\":" + json_string(result.error);
   return out + "}";
 }

@@ -67,7 +67,8 @@ std::optional<RunState> RunCheckpoint::resume(otr_engine* engine) const {
   size_t size = 0;
   std::string text;
   otr_status status;
-  while ((status = otr_checkpoint_user_data(path_.c_str(), text.data(), text.size(), &size)) != OTR_OK && size > text.size()) text.resize(size);
+  while ((status = otr_checkpoint_user_data(path_.c_str(), text.data(), text.size(), &size)) != OTR_OK && size > text.size())
+    text.resize(size);
   if (status != OTR_OK) throw refuse(otr_last_error(nullptr));
   text.resize(size);
   RunState state;

@@ -1,8 +1,8 @@
 // RunCheckpoint: what `rollout --checkpoint FILE` writes while it runs, and goes on from.
 //
-// The engine's part of the file is what it owes; this part, JSON, is what the program knows of the results it has taken: how far the input
-// is read and the output written, and the lines that wait for an earlier one. What was written later than the last checkpoint is cut off
-// when the run goes on, and comes again, the same bytes.
+// The engine's part of the file is what it owes; this part, JSON, is what the program knows of the results it has taken: how
+// far the input is read and the output written, and the lines that wait for an earlier one. What was written later than the
+// last checkpoint is cut off when the run goes on, and comes again, the same bytes.
 //
 // Single-threaded. Everything that fails throws Failure: bad input for a file that is torn, or of another run.
 #pragma once
@@ -28,8 +28,8 @@ struct HeldLine {
 };
 
 struct RunState {
-  int64_t lines_read = 0;  // of the input
-  uint64_t input_hash = 0;  // of these: see hash_line
+  int64_t lines_read = 0;          // of the input
+  uint64_t input_hash = 0;         // of these: see hash_line
   std::vector<int64_t> bad_lines;  // their numbers
   int64_t output_bytes = 0;
   uint64_t first_tag = 0;    // the accepted line that is written next; those before are written
@@ -48,7 +48,8 @@ class RunCheckpoint {
 
   // The state of an earlier run, whose samples are now in the engine; nullopt if there is no file.
   std::optional<RunState> resume(otr_engine* engine) const;
-  // Whether it is time: the period is over, or there are new results and checkpoints have cost less than a hundredth of the time.
+  // Whether it is time: the period is over, or there are new results and checkpoints have cost less than a hundredth of the
+  // time.
   bool is_due(int64_t num_samples) const;
   // `take` gives the state, with the output up to it on disk: what that takes counts as the checkpoint's cost.
   void save(otr_engine* engine, const std::function<RunState()>& take);

@@ -206,12 +206,9 @@ RunRecord read_run(const std::string& path) {
   if (std::filesystem::is_directory(path)) refuse(path, "is a folder");
   RunRecord run{.name = run_name(path), .traces = {}, .stats = {}};
   const int first = file.peek();
-  if (first == '[')
-    run.traces = TraceReader().read(path, file);
-  else if (first == '{')
-    run.stats = read_stats(path, file);
-  else
-    refuse(path, first == EOF ? "is empty" : "neither a trace nor the JSON object that --stats writes");
+  if (first == '[') run.traces = TraceReader().read(path, file);
+  else if (first == '{') run.stats = read_stats(path, file);
+  else refuse(path, first == EOF ? "is empty" : "neither a trace nor the JSON object that --stats writes");
   return run;
 }
 

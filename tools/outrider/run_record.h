@@ -45,7 +45,7 @@ struct StatsRecord {
 };
 
 struct RunRecord {
-  std::string name;  // the file's, without folder and ending
+  std::string name;                 // the file's, without folder and ending
   std::vector<TraceRecord> traces;  // of the workers that ran; empty: no trace
   std::optional<StatsRecord> stats;
 };

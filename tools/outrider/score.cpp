@@ -79,7 +79,9 @@ std::string Score::render(const PendingLine& pending, const otr_result_view& res
 
 int score_command(int argc, char** argv) {
   std::vector<Flag> table = kEngineFlagTable;
-  std::erase_if(table, [](const Flag& flag) { return std::string_view(flag.name) == "draft-workers" || std::string_view(flag.name) == "profile"; });
+  std::erase_if(table, [](const Flag& flag) {
+    return std::string_view(flag.name) == "draft-workers" || std::string_view(flag.name) == "profile";
+  });
   table.insert(table.begin() + 1, {"in", "FILE|-", "JSON lines; - is standard input (required)"});
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv);

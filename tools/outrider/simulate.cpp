@@ -52,7 +52,8 @@ const Flag kTable[] = {
     {"race-batch", "N", "requests of a racing worker (default 16)"},
     {"shared", "X", "the share of places that are as hard for all drafters, for racers that exchange (default 0.5)"},
     {"kv-transfer-ms", "X", "to move a token's keys and values to another worker (default 0: they are computed anew)"},
-    {"draft-workers", "N", "so many workers draft for all others, as the engine does it (default 0: groups as algorithm 1 makes them)"},
+    {"draft-workers", "N",
+     "so many workers draft for all others, as the engine does it (default 0: groups as algorithm 1 makes them)"},
     {"draft-with", "DRAFTER[:WINDOW]", "what they draft with, and in which windows (default: what is fastest)"},
     {"reconfigure-every", "N", "iterations between two reconfigurations (default 1000)"},
     {"moves", nullptr, "a worker that runs dry takes half of what the busiest one runs, as in the engine"},
@@ -104,7 +105,8 @@ void read_costs(const Flags& flags, Setting* s) {
 
 void read_acceptances(const Flags& flags, Setting* s) {
   std::vector<AcceptanceLaw> given;
-  for (const std::string& text : flags.all("acceptance")) given.push_back(parse_acceptance("acceptance", text, AcceptanceLaw().deviation));
+  for (const std::string& text : flags.all("acceptance"))
+    given.push_back(parse_acceptance("acceptance", text, AcceptanceLaw().deviation));
   for (const AcceptanceLaw& law : given) {
     auto& all = s->options.drafters;
     if (std::any_of(all.begin(), all.end(), [&law](const DrafterChoice& d) { return d.name == law.drafter; })) continue;
@@ -128,12 +130,15 @@ void read_acceptances(const Flags& flags, Setting* s) {
 void read_draft_with(const std::string& text, SimulationOptions* o) {
   const size_t colon = text.find(':');
   const std::string name = text.substr(0, colon);
-  const auto at = std::find_if(o->drafters.begin(), o->drafters.end(), [&name](const DrafterChoice& d) { return d.name == name; });
-  if (at == o->drafters.end() || !at->has_model) throw Failure(kExitUsage, "--draft-with " + text + ": the profile has no such drafter");
+  const auto at =
+      std::find_if(o->drafters.begin(), o->drafters.end(), [&name](const DrafterChoice& d) { return d.name == name; });
+  if (at == o->drafters.end() || !at->has_model)
+    throw Failure(kExitUsage, "--draft-with " + text + ": the profile has no such drafter");
   o->drafter = static_cast<int32_t>(at - o->drafters.begin());
   if (colon == std::string::npos) return;
   o->window = int_flag("draft-with", text.substr(colon + 1), 1);
-  if (o->window > kMaxDraftDepth) throw Failure(kExitUsage, "--draft-with " + text + ": windows have at most " + std::to_string(kMaxDraftDepth) + " tokens");
+  if (o->window > kMaxDraftDepth)
+    throw Failure(kExitUsage, "--draft-with " + text + ": windows have at most " + std::to_string(kMaxDraftDepth) + " tokens");
 }
 
 Setting setting_of(const Flags& flags) {
@@ -151,7 +156,8 @@ Setting setting_of(const Flags& flags) {
   o.max_race_batch = whole_flag(flags, "race-batch", o.max_race_batch);
   o.shared = number_or(flags, "shared", o.shared, 0, 1);
   if (flags.given("draft-workers")) o.draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
-  if (flags.given("draft-with") && o.draft_workers == 0) throw Failure(kExitUsage, "--draft-with: nobody drafts for others without --draft-workers");
+  if (flags.given("draft-with") && o.draft_workers == 0)
+    throw Failure(kExitUsage, "--draft-with: nobody drafts for others without --draft-workers");
   if (flags.given("draft-with")) read_draft_with(flags.required("draft-with"), &o);
   o.reconfigure_every = whole_flag(flags, "reconfigure-every", static_cast<int32_t>(o.reconfigure_every));
   o.moves = flags.given("moves");

@@ -44,16 +44,19 @@ std::string simulation_svg(const std::string& title, std::span<const SimulatedLi
     return kTop + kHeight * (1 - (requests < 1 ? 0 : (std::log10(requests) + 0.15) / decades));
   };
   for (double s = 0; s <= longest; s += step_for(longest)) {
-    append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x(s), kTop, x(s), kTop + kHeight);
+    append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x(s), kTop, x(s),
+                  kTop + kHeight);
     append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x(s), kTop + kHeight + 16, s);
   }
   for (double n = 1; n <= most; n *= 10) {
-    append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft, y(n), kLeft + kWidth, y(n));
+    append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft, y(n),
+                  kLeft + kWidth, y(n));
     append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", kLeft - 6, y(n) + 4, n);
   }
-  append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">seconds</text>\n", kLeft + kWidth / 2, kTop + kHeight + 36);
+  append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">seconds</text>\n", kLeft + kWidth / 2,
+                kTop + kHeight + 36);
   append_format(&svg, "<text transform=\"translate(16 %.1f) rotate(-90)\" text-anchor=\"middle\">requests under way</text>\n",
-        kTop + kHeight / 2);
+                kTop + kHeight / 2);
   for (size_t i = 0; i < lines.size(); ++i) {
     std::vector<double> finish = lines[i].finish_ms;
     std::sort(finish.begin(), finish.end());
@@ -67,9 +70,9 @@ std::string simulation_svg(const std::string& title, std::span<const SimulatedLi
     svg += "\"/>\n";
     const double at = kTop + 14 + 18 * static_cast<double>(i);
     append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>\n",
-          kLeft + kWidth + 12, at - 4, kLeft + kWidth + 34, at - 4, colour);
+                  kLeft + kWidth + 12, at - 4, kLeft + kWidth + 34, at - 4, colour);
     append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\">%s %.0f s</text>\n", kLeft + kWidth + 40, at, lines[i].name.c_str(),
-          finish.empty() ? 0 : finish.back() / 1e3);
+                  finish.empty() ? 0 : finish.back() / 1e3);
   }
   return svg + "</svg>\n";
 }
