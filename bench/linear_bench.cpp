@@ -11,7 +11,8 @@ Work make_linear(Suite& suite, const Projection& p, int rows) {
   const Element* weights = suite.arena().elements(elements * copies);
   return projection_work<&KernelTable::linear, LinearParams>(
       suite, p, rows, weights, elements, copies,
-      [weights, k = p.in_features](int64_t n, int64_t i) -> double { return to_float(weights[linear_packed_index(n, i, k)]); });
+      [weights, k = p.in_features](int64_t n, int64_t i) -> double { return to_float(weights[linear_packed_index(n, i, k)]); },
+      [](const Element* row, int64_t i) -> double { return to_float(row[i]); });
 }
 
 }  // namespace

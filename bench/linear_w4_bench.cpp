@@ -1,5 +1,8 @@
 // linear_w4: the projections of every model in 4 bits, and quantize_w4: those weights re-quantised.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <string>
 
 #include "bench/projection_operands.h"
 #include "bench/suite.h"
@@ -7,16 +10,29 @@
 namespace otr::bench {
 namespace {
 
+// x[i] of a row as cpu-amx takes it: a multiple of its group's unit, in 8 bits.
+double rounded_input(const Element* x, int64_t i) {
+  const Element* group = x + i / kW4GroupK * kW4GroupK;
+  float greatest = 0x1p-94f;
+  for (int j = 0; j < kW4GroupK; ++j) greatest = std::max(greatest, std::fabs(to_float(group[j])));
+  const double unit = std::ldexp(1.0, std::ilogb(greatest) - 6);
+  return std::clamp(std::nearbyint(double{to_float(x[i])} / unit), -128.0, 127.0) * unit;
+}
+
 Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
   const int64_t bytes = w4_cpu_packed_bytes(p.out_features, p.in_features), copies = copies_in_rotation(bytes);
   const uint8_t* weights = suite.arena().quantized(bytes * copies);
   return projection_work<&KernelTable::linear_w4, LinearW4Params>(
-      suite, p, rows, weights, bytes, copies, [weights, k = p.in_features](int64_t n, int64_t i) {
+      suite, p, rows, weights, bytes, copies,
+      [weights, k = p.in_features](int64_t n, int64_t i) {
         uint32_t word;
         std::memcpy(&word, weights + w4_cpu_word_offset(n, i / kW4GroupK, k), sizeof word);
         const int64_t at = w4_cpu_nibble_index(n, i, k);
         const int q = weights[at / 2] >> (at % 2 * 4) & 15, zero = static_cast<int>(word & kW4ZeroPointMask);
         return double{float_from_bits(word)} * (q - zero);
+      },
+      [rounds = std::string(suite.kernels().path) == "cpu-amx"](const Element* row, int64_t i) {
+        return rounds ? rounded_input(row, i) : double{to_float(row[i])};
       });
 }
 

@@ -53,9 +53,9 @@ struct ProjectionOperands {
   }
   uint64_t hash() const { return projection.gated ? xxh64(gated.data(), gated.bytes()) : xxh64(out.data(), out.bytes()); }
 
-  // 64 outputs, of which the last is the last one. weight(n, k): in float64.
-  template <typename Weight>
-  std::string verify(const Weight& weight) const {
+  // 64 outputs, of which the last is the last one. weight(n, k): in float64; input(row, k): what the op takes it for.
+  template <typename Weight, typename Input>
+  std::string verify(const Weight& weight, const Input& input) const {
     Places places;
     Comparison comparison;
     const int64_t width = projection.gated ? projection.out_features / 2 : projection.out_features;
@@ -63,13 +63,14 @@ struct ProjectionOperands {
       const int64_t r = i == 63 ? rows - 1 : places.below(rows), n = i == 63 ? width - 1 : places.below(width),
                     at = r * width + n;
       if (projection.gated) {
-        const Sum g = sum(weight, r, n / 16 * 32 + n % 16), u = sum(weight, r, n / 16 * 32 + 16 + n % 16);
+        const Sum g = sum(weight, input, r, n / 16 * 32 + n % 16);
+        const Sum u = sum(weight, input, r, n / 16 * 32 + 16 + n % 16);
         const double silu = g.value / (1.0 + std::exp(-g.value)), expected = silu * u.value;
         comparison.expect(at, to_float(gated.data()[at]), expected,  // silu's slope is at most 1.1
                           1.1 * g.tolerance * (std::fabs(u.value) + u.tolerance) + std::fabs(silu) * u.tolerance +
                               (kBf16Rounding + 4 * 0x1p-24) * std::fabs(expected));
       } else {
-        const Sum y = sum(weight, r, n);
+        const Sum y = sum(weight, input, r, n);
         comparison.expect(at, out.data()[at], y.value, y.tolerance);
       }
     }
@@ -81,11 +82,12 @@ struct ProjectionOperands {
     double value, tolerance;
   };
 
-  template <typename Weight>
-  Sum sum(const Weight& weight, int64_t r, int64_t n) const {
+  template <typename Weight, typename Input>
+  Sum sum(const Weight& weight, const Input& input, int64_t r, int64_t n) const {
     double sum = 0, squares = 0;
+    const Element* row = x.data() + r * x_stride;
     for (int64_t k = 0; k < projection.in_features; ++k) {
-      const double term = static_cast<double>(to_float(x.data()[r * x_stride + k])) * weight(n, k);
+      const double term = input(row, k) * weight(n, k);
       sum += term;
       squares += term * term;
     }
@@ -100,10 +102,10 @@ struct ProjectionOperands {
 };
 
 // A product by kOp of the kernel table. `copies` weights of `stride` entries each lie at `weights` and are rotated; activations
-// are resident, as they are in a forward pass. value(n, k): the first weight in float64.
-template <auto kOp, typename Params, typename Packed, typename Value>
+// are resident, as they are in a forward pass. value(n, k): the first weight in float64; input: as verify() has it.
+template <auto kOp, typename Params, typename Packed, typename Value, typename Input>
 Work projection_work(Suite& suite, const Projection& p, int rows, const Packed* weights, int64_t stride, int64_t copies,
-                     const Value& value) {
+                     const Value& value, const Input& input) {
   auto operands = std::make_shared<ProjectionOperands>(suite.arena(), p, rows);
   Work work;
   work.bytes = static_cast<double>(stride) * sizeof(Packed) + operands->activation_bytes();
@@ -122,7 +124,7 @@ Work projection_work(Suite& suite, const Projection& p, int rows, const Packed* 
                                   q.out_features / 2},
                            suite.pool());
   };
-  work.verify = [operands, value] { return operands->verify(value); };
+  work.verify = [operands, value, input] { return operands->verify(value, input); };
   work.hash = [operands] { return operands->hash(); };
   return work;
 }

@@ -1,8 +1,7 @@
 // The history file: what the history drafter knows, from one run to the next. Little-endian:
 //
 //   header  "OUTRHIST", u64 version, u64 number of frames, u64 xxh64 of these 24 bytes
-//   frame   one prompt: "OTRFRAME", u64 raw bytes, u64 stored bytes, u64 xxh64 of the stored bytes, u64 xxh64 of these 32
-//   bytes;
+//   frame   one prompt: "OTRFRAME", u64 raw bytes, u64 stored bytes, u64 xxh64 of the stored bytes, u64 xxh64 of these 32 bytes;
 //           then the stored bytes, one zstd frame of:
 //           u32 prompt tokens, u32 responses, u32 1 if there are log-probs, i32 prompt[]; for each response u32 tokens,
 //           f32 reward (NaN: unknown), i32 tokens[], f32 logprobs[]

@@ -2,8 +2,7 @@
 // JSON file.
 //
 //   {"format": "outrider profile", "format_version": 1, "version": "0.1.0", "commit": "0a340c6", "machine": …, "isa": …,
-//   "threads": 2,
-//    "target": SHAPE, "drafters": [{"name": …, "shape": SHAPE}, …], "max_batch": 64, "max_context": 4096,
+//    "threads": 2, "target": SHAPE, "drafters": [{"name": …, "shape": SHAPE}, …], "max_batch": 64, "max_context": 4096,
 //    "passes": [{"role": "target" | "verify" | "draft", "drafter": NAME (draft only), "batch": …, "rows": …, "context": …,
 //    "ms": …}, …], "fits": [{"drafter": NAME | null, "comm_ms": 0, "target": COST, "verify": COST, "draft": COST}, …]}
 //

@@ -13,8 +13,7 @@
 //   reconfigured   and algorithm 2
 //   fastest        and algorithm 3: free workers race with other drafters, the first to finish wins
 //   leapfrog       and racers exchange what they find (sched/leapfrog.h)
-//   ours           drafting and verifying in turns where that is faster, windows by spec/optimiser.h every 100 iterations, and
-//   leapfrog
+//   ours           drafting and verifying in turns where that is faster, windows by spec/optimiser.h every 100 iterations, and leapfrog
 //
 // Left out: prompts' prefill, page memory, faults, and messages' time, but for what a racer needs to get a request's keys and
 // values: recomputed from the front and transferred from the back, until both meet.

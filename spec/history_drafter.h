@@ -4,12 +4,10 @@
 // place leaving where its response says something else. If nothing matches, the places of the last match are taken up again as
 // many tokens later: a sample that says another number often goes on alike. Where places differ, or may be left by the target:
 //
-//   without log-probs  the branch with the greatest sum of its responses' weights goes first (rewards weigh them); how far to
-//   go
+//   without log-probs  the branch with the greatest sum of its responses' weights goes first (rewards weigh them); how far to go
 //                      is the sequence's window: 2 tokens, 2 more when all were kept, 2 again when one was not, at most 32;
 //                      acceptance is the share of nodes kept so far, by length of the match and rank of the branch
-//   with log-probs     the noise is known, so the known child i with the greatest M = log p_i + G_i is what the target will
-//   draw,
+//   with log-probs     the noise is known, so the known child i with the greatest M = log p_i + G_i is what the target will draw,
 //                      unless a token unknown to the history beats it: probability of that not to happen exp(-r e^-M), r = 1 -
 //                      sum p_i the mass unknown. That is exact where all that came before is the same, as it mostly is behind 7
 //                      tokens (0.974 expected, 0.974 kept), and too much behind fewer (3: 0.98, 0.65): acceptance is this times

@@ -1,4 +1,4 @@
-// Up to 32 rows by 32 outputs with AMX tiles: the product that the cpu-amx paths of linear and linear_w4 share.
+// Up to 32 rows by 32 outputs with AMX tiles: the product of linear where rows are few. linear_w4 configures its tiles likewise.
 //
 // Tiles: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x rows 0-15 and 16-31 (left operand, straight from x),
 // 6 and 7 = weight tiles of outputs 0-15 and 16-31 (right operand). Blocks of 32 rows take 4 loads for 4 products; fewer rows
@@ -62,19 +62,6 @@ OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, cons
   if constexpr (kBoth) {
     tile_store<2>(&out->row[kTileRows][0], kStride);
     tile_store<3>(&out->row[kTileRows][kTileColumns], kStride);
-  }
-}
-
-// out->row[0 … rows) = x W^T. `w`: [steps][2 tiles][16 pairs of inputs][16 outputs][2]. REQUIRES: 1 <= rows <= 32, and where a
-// block of 32 rows comes, which is before all others, amx_configure_rows(16, 16).
-OTR_INLINE void amx_multiply_rows(const Element* x, int64_t x_stride, int rows, const Element* w, int64_t steps,
-                                  AmxBlock* out) {
-  if (rows <= kTileRows) {
-    amx_configure_rows(rows, kTileRows);
-    amx_multiply_configured<false>(x, x_stride, w, steps, out);
-  } else {
-    if (rows < kAmxBlockRows) amx_configure_rows(kTileRows, rows - kTileRows);
-    amx_multiply_configured<true>(x, x_stride, w, steps, out);
   }
 }
 

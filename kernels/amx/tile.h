@@ -17,7 +17,7 @@ namespace otr {
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileBytes = 64;    // of a row
 inline constexpr int kTileDepth = 32;    // bf16 of a row: inputs that one tile_dot adds up
-inline constexpr int kTileColumns = 16;  // float32 of a row
+inline constexpr int kTileColumns = 16;  // float32 or int32 of a row
 
 // The operand of LDTILECFG. Rows past a tile's row count are neither loaded nor stored nor multiplied.
 struct alignas(64) TileConfig {
@@ -81,6 +81,13 @@ template <int kC, int kA, int kB>
 OTR_INLINE void tile_dot() {
   static_assert(kC != kA && kC != kB && kA != kB, "the instruction faults on equal operands");
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+}
+
+// TDPBSSD: C [m][n] int32 += A [m][4k] int8 times B [k][n][4] int8.
+template <int kC, int kA, int kB>
+OTR_INLINE void tile_dot_bytes() {
+  static_assert(kC != kA && kC != kB && kA != kB, "the instruction faults on equal operands");
+  __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
 }
 
 }  // namespace otr

@@ -116,4 +116,28 @@ OTR_INLINE void tile_dot() {
   soft_dot(soft_tiles.tile[kC], soft_tiles.tile[kA], soft_tiles.tile[kB], rows[kC]);
 }
 
+// Sums of integers: no order matters.
+static __attribute__((noinline, unused)) void soft_dot_bytes(SoftTile& c, const SoftTile& a, const SoftTile& b, int rows) {
+  for (int m = 0; m < rows; ++m) {
+    __m512i sum = _mm512_load_si512(c.row[m]);
+    for (int k = 0; k < kTileRows; ++k) {
+      const __m512i fours = _mm512_load_si512(b.row[k]);
+      for (int i = 0; i < 4; ++i) {  // byte i of each lane, signed
+        const __m512i shifted = _mm512_sll_epi32(fours, _mm_cvtsi32_si128(24 - 8 * i));
+        const int32_t x = static_cast<int8_t>(a.row[m][4 * k + i]);
+        sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(_mm512_srai_epi32(shifted, 24), _mm512_set1_epi32(x)));
+      }
+    }
+    _mm512_store_si512(c.row[m], sum);
+  }
+}
+
+template <int kC, int kA, int kB>
+OTR_INLINE void tile_dot_bytes() {
+  static_assert(kC != kA && kC != kB && kA != kB, "the instruction faults on equal operands");
+  const uint8_t* rows = soft_tiles.config.rows;
+  assert(soft_tiles.configured && rows[kA] == rows[kC] && rows[kB] == kTileRows);
+  soft_dot_bytes(soft_tiles.tile[kC], soft_tiles.tile[kA], soft_tiles.tile[kB], rows[kC]);
+}
+
 }  // namespace otr

@@ -62,7 +62,9 @@ bool cpu_has_avx512(std::string* why) {
 bool cpu_has_amx(std::string* why) {
   if (!cpu_has_avx512(why)) return false;
   const Leaf l7 = cpuid(7, 0);
-  if (!bit(l7.edx, 24) || !bit(l7.edx, 22)) return fail(why, "the processor has no AMX-TILE and AMX-BF16");
+  if (!bit(l7.edx, 24) || !bit(l7.edx, 22) || !bit(l7.edx, 25)) {
+    return fail(why, "the processor has no AMX-TILE, AMX-BF16 and AMX-INT8");
+  }
   if ((enabled_state() & kStateTile) != kStateTile) return fail(why, "the operating system does not save AMX tile state");
   return request_tile_permission(why);
 }

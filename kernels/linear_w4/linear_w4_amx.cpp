@@ -1,168 +1,323 @@
-// cpu-amx: out = x Wq^T (+ bias) (+ residual) with TDPBF16PS.
+// cpu-amx: out = x Wq^T (+ bias) (+ residual) with TDPBSSD, products of bytes summed as integers.
 //
-// Tiles: kernels/amx/row_block.h.
-// Reduction order: C of each group as there; groups ascending, sum = fma(scale, C, sum); then bias, then residual. A row never
-// sees another row.
+// x is rounded to bytes, group by group (w4_bytes_avx512.h), and q - zero is one, so that a group's partial sum is the exact
+// sum of integers, and no order of it matters. Expanding to bytes takes 5 operations and 2 stores for 128 weights, to bf16 11
+// and 4, and half as many products add up 64 inputs each.
 //
-// Up to 32 rows: a step of 32 inputs is expanded to bf16 while the products of the step before run, and a group's sums are
-// scaled a step after its end, so that what was stored has left the store buffer when it is loaded. Memory bounds that if 512
-// bytes of nibbles (about 200 operations, 32 stores) are expanded within the 30 ns that they take at 16 GB/s a core. More rows:
-// a group (32 outputs x 128 inputs) is expanded in L1 for all rows of the task. 32 rows cost 16 products a group, and the
-// storing and scaling of C beside them.
+// Reduction order: groups ascending, sum = fma(scale of the weight * unit of x, float32(partial), sum); then bias, then
+// residual. A row never sees another row.
+//
+// Tiles: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x rows 0-15 and 16-31, 6 and 7 = the weight's outputs
+// 0-15 and 16-31. Up to 16 rows meet two blocks of outputs: 2 and 3 = C of the second one, 5 and 6 = its weights.
+//
+// Up to 64 rows: x is rounded once, by all threads, and stays in L2; the weight is read once, a block of 32 outputs at a time,
+// or two where 16 rows are enough: x comes from L2 half as often, and two streams of memory are read, a task's first half and
+// its second. While a group is multiplied the next one is expanded, and the sums of the one before are scaled, which by then
+// have left the store buffer; so it goes on from block to block. More rows: tasks of 64 rows by up to 32 blocks whose sums wait
+// in the thread's scratch while panels of x go by.
+// Roofline: memory for few rows; then the products, 8 a group for 32 rows, with their loads and stores.
 #include <algorithm>
 
 #include "kernels/amx/row_block.h"
-#include "kernels/linear_w4/linear_w4_vec.h"
-#include "kernels/linear_w4/w4_expand_avx512.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/linear_w4/w4_bytes_avx512.h"
 
 namespace otr {
 namespace {
 
-static_assert(kAmxBlockColumns == kLinearBlockN && kTileDepth == kLinearStepK);
+static_assert(kAmxBlockColumns == kLinearBlockN && kW4GroupK == 2 * kW4ByteDepth);
 
-// ---- Few rows
+constexpr int kMostRows = 64;  // of a task
 
-constexpr int64_t kTaskBytes = 128 << 10;  // of the weight, side by side
-constexpr int64_t kFetchAhead = 3072;      // bytes
-constexpr int kGroupSteps = kW4GroupK / kLinearStepK;
+int divide_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
-// What a group's products came to, and its scales.
-struct PendingGroup {
-  AmxBlock sums;
-  const uint8_t* words;
+struct alignas(64) Sums {
+  float row[kMostRows][kLinearBlockN];
 };
 
-OTR_INLINE void add_scaled(const PendingGroup& group, int num_rows, AmxBlock* sums) {
-  const __m512 scale[2] = {_mm512_load_ps(group.words), _mm512_load_ps(group.words + 64)};
-  for (int r = 0; r < num_rows; ++r) {
-#pragma GCC unroll 2
-    for (int tile = 0; tile < 2; ++tile) {
-      float* sum = sums->row[r] + tile * kLinearTileN;
-      const __m512 c = _mm512_load_ps(group.sums.row[r] + tile * kLinearTileN);
-      _mm512_store_ps(sum, _mm512_fmadd_ps(scale[tile], c, _mm512_load_ps(sum)));
+void clear(int rows, Sums* sums) {
+  for (int r = 0; r < rows; ++r) {
+    for (int tile = 0; tile < 2; ++tile) store(sums->row[r] + tile * kLinearTileN, VecAvx512::zero());
+  }
+}
+
+// x of some rows and consecutive groups, rounded: row block after row block, each group after group.
+struct RoundedX {
+  W4BytesLayout layout;
+  char* data;
+  int rows, groups;
+
+  int row_blocks() const { return divide_up(rows, kAmxBlockRows); }
+  int rows_of(int row_block) const { return std::min(rows - row_block * kAmxBlockRows, kAmxBlockRows); }
+  char* group(int row_block, int g) const { return data + (int64_t{row_block} * groups + g) * layout.group_bytes(); }
+};
+
+// Blocks of 32 rows, or one of as many as there are.
+W4BytesLayout layout_of(int rows) { return {std::min(rows, kAmxBlockRows)}; }
+int64_t rounded_bytes(int rows, int64_t groups) {
+  return divide_up(rows, kAmxBlockRows) * groups * layout_of(rows).group_bytes();
+}
+
+// Groups [begin, end) of `to`; `x`: its first row, from its first group's inputs on, of which there are `inputs`.
+void round_groups(const Element* x, int64_t x_stride, int64_t inputs, int begin, int end, const RoundedX& to) {
+  const __m512i order = w4_input_order();
+  for (int b = 0; b < to.row_blocks(); ++b) {
+    for (int r = 0; r < to.rows_of(b); ++r) {
+      const Element* row = x + (b * kAmxBlockRows + r) * x_stride;
+      for (int g = begin; g < end; ++g) {
+        const int64_t first = int64_t{g} * kW4GroupK;
+        const int here = static_cast<int>(std::min<int64_t>(inputs - first, kW4GroupK));
+        w4_round_group(row + first, here, order, to.layout, r, to.group(b, g));
+      }
     }
   }
 }
 
-// One block of 32 outputs for up to 32 rows. REQUIRES: tiles configured to them.
-template <bool kBoth>
-OTR_INLINE void multiply_block(const LinearW4Params& p, const LinearParams& shape, int64_t block,
-                               const W4Constants& constants) {
-  const int64_t in_features = p.weight.in_features, steps = linear_padded(in_features) / kLinearStepK;
-  const int64_t row_bytes = p.x_stride * 2;
-  const uint8_t* words = p.weight.packed + block * w4_cpu_block_bytes(in_features);
-  W4Step ring[2];
-  PendingGroup pending[2];
-  AmxBlock sums;
-  for (int r = 0; r < p.num_rows; ++r) {
-    for (int tile = 0; tile < 2; ++tile) store(sums.row[r] + tile * kLinearTileN, VecAvx512::zero());
+// ---- Products of a row block
+
+// kHalves: 2 where the row block has more than 16 rows, which then meet a block of 32 outputs; else 1, and they meet two.
+constexpr int most_blocks(int halves) { return 2 / halves; }
+
+// What a group's products came to. With two blocks of outputs, the second one's rows begin at 16.
+struct Products {
+  alignas(64) int32_t row[kAmxBlockRows][kLinearBlockN];
+  const uint8_t* words[2];  // of each block
+  float (*sums[2])[kLinearBlockN];
+  const float* units;
+  int rows;
+};
+
+template <int kHalves>
+OTR_INLINE void add_scaled(const Products& p) {
+  for (int block = 0; block < most_blocks(kHalves); ++block) {
+    const __m512 scale[2] = {_mm512_load_ps(p.words[block]), _mm512_load_ps(p.words[block] + 64)};
+    for (int r = 0; r < p.rows; ++r) {
+      const __m512 unit = _mm512_set1_ps(p.units[r]);
+#pragma GCC unroll 2
+      for (int tile = 0; tile < 2; ++tile) {
+        const __m512 partial = _mm512_cvtepi32_ps(_mm512_load_si512(p.row[block * kTileRows + r] + tile * kLinearTileN));
+        float* sum = p.sums[block][r] + tile * kLinearTileN;
+        _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_mul_ps(scale[tile], unit), partial, _mm512_load_ps(sum)));
+      }
+    }
   }
-  __m512i offsets[2] = {w4_offsets(words), w4_offsets(words + 64)};
-  const uint8_t* nibbles = words + kW4WordsBytes;
-  w4_expand_step(nibbles, offsets, constants, &ring[0]);
-  for (int64_t step = 0; step < steps; ++step) {
-    const int64_t group = step / kGroupSteps;
-    const int in_group = static_cast<int>(step % kGroupSteps);
-    const bool ends = in_group == kGroupSteps - 1 || step + 1 == steps;
-    const uint8_t* group_words = words;
-    if (in_group == 0) {
-      tile_zero<0>();
-      tile_zero<1>();
-      if constexpr (kBoth) {
+}
+
+// One half of a group; w: of each block of outputs.
+template <int kHalves>
+OTR_INLINE void multiply_half(const int8_t* x, const W4Half* w) {
+  tile_load<4>(x, kW4ByteDepth);
+  tile_load<6>(w[0].row[0], kTileBytes);
+  tile_dot_bytes<0, 4, 6>();
+  tile_load<7>(w[0].row[1], kTileBytes);
+  tile_dot_bytes<1, 4, 7>();
+  if constexpr (kHalves == 2) {
+    tile_load<5>(x + kTileRows * kW4ByteDepth, kW4ByteDepth);
+    tile_dot_bytes<2, 5, 6>();
+    tile_dot_bytes<3, 5, 7>();
+  } else {
+    tile_load<5>(w[1].row[0], kTileBytes);
+    tile_dot_bytes<2, 4, 5>();
+    tile_load<6>(w[1].row[1], kTileBytes);
+    tile_dot_bytes<3, 4, 6>();
+  }
+}
+
+OTR_INLINE void expand_half(const uint8_t* words, int pieces, int half, W4Half* out) {
+  const __m512i zeros[2] = {w4_zeros(words), w4_zeros(words + 64)};
+  const uint8_t* nibbles = words + kW4WordsBytes + half * kW4HalfBytes;
+  const int left = pieces - half * kW4HalfPieces;
+  if (left >= kW4HalfPieces) w4_expand_half<kW4HalfPieces>(nibbles, zeros, out);
+  else if (left > 0) w4_expand_half<kW4HalfPieces / 2>(nibbles, zeros, out);
+}
+
+// Blocks of outputs side by side, from a group of theirs on. last_pieces: of the last group that x has.
+struct Blocks {
+  const uint8_t* words;
+  int64_t block_bytes;
+  int count, last_pieces;
+};
+
+// Adds what x's groups make of the blocks: block i's sums are begin(i, slot), and complete when end(i, slot) is called. Up to 4
+// blocks are begun and not ended at a time, each with a slot (0 … 3) of its own. REQUIRES: tiles configured to x.
+template <int kHalves, typename Begin, typename End>
+void add_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, const End& end) {
+  constexpr int64_t kStride = kLinearBlockN * static_cast<int64_t>(sizeof(int32_t));
+  constexpr int kStreams = most_blocks(kHalves);
+  const int row_blocks = x.row_blocks(), steps = divide_up(blocks.count, kStreams);
+  W4Half ring[2][2][kStreams] = {};  // [group][half][stream]; what is beyond a weight's end is multiplied by zeros
+  Products products[2];
+  Sums nobodys;
+  if (blocks.count % kStreams != 0) clear(x.rows, &nobodys);
+  Sums* sums[kStreams];
+  int done = -1, slot = 0;
+  // An odd number of blocks leaves the second stream without a last one: it repeats the first stream's.
+  const auto exists = [&](int stream, int step) { return stream * steps + step < blocks.count; };
+  const auto start_of = [&](int stream, int step) {
+    return blocks.words + (exists(stream, step) ? stream * steps + step : step) * blocks.block_bytes;
+  };
+  const auto pieces_of = [&](int g) { return g + 1 < x.groups ? kW4GroupK / kW4PieceK : blocks.last_pieces; };
+  const uint8_t *now[kStreams], *next[kStreams];  // the groups that are multiplied and expanded
+  const auto expand = [&](int pieces, int half, int to) {
+    for (int i = 0; i < kStreams; ++i) expand_half(next[i], pieces, half, &ring[to][half][i]);
+  };
+  const auto end_step = [&](int step) {
+    for (int i = 0; i < kStreams; ++i) {
+      if (exists(i, step)) end(i * steps + step, step % 2 * 2 + i);
+    }
+  };
+  for (int i = 0; i < kStreams; ++i) next[i] = start_of(i, 0);
+  for (int half = 0; half < 2; ++half) expand(pieces_of(0), half, 0);
+  for (int step = 0; step < steps; ++step) {
+    for (int i = 0; i < kStreams; ++i) sums[i] = exists(i, step) ? &begin(i * steps + step, step % 2 * 2 + i) : &nobodys;
+    for (int g = 0; g < x.groups; ++g, slot ^= 1) {
+      const bool whole = pieces_of(g) > kW4HalfPieces, last = g + 1 == x.groups;
+      for (int i = 0; i < kStreams; ++i) {
+        now[i] = next[i];
+        next[i] = !last ? now[i] + kW4GroupBytes : step + 1 < steps ? start_of(i, step + 1) : now[i];
+      }
+      const int next_pieces = pieces_of(!last ? g + 1 : step + 1 < steps ? 0 : g);
+      for (int b = 0; b < row_blocks; ++b) {
+        char* const group = x.group(b, g);
+        tile_zero<0>();
+        tile_zero<1>();
         tile_zero<2>();
         tile_zero<3>();
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          if (b == 0) expand(next_pieces, half, slot ^ 1);
+          if (half == 0 || whole) multiply_half<kHalves>(x.layout.half(group, half), ring[slot][half]);
+        }
+        const int current = (done + 1) % 2;
+        Products& p = products[current];
+        tile_store<0>(p.row[0], kStride);
+        tile_store<1>(p.row[0] + kLinearTileN, kStride);
+        tile_store<2>(p.row[kTileRows], kStride);
+        tile_store<3>(p.row[kTileRows] + kLinearTileN, kStride);
+        for (int i = 0; i < kStreams; ++i) {
+          p.words[i] = now[i];
+          p.sums[i] = sums[i]->row + b * kAmxBlockRows;
+        }
+        p.units = x.layout.units(group);
+        p.rows = x.rows_of(b);
+        if (done >= 0) add_scaled<kHalves>(products[done]);
+        done = current;
+        if (step > 0 && g == 0 && b == 0) end_step(step - 1);
       }
     }
-    if (step + 1 < steps) {
-      nibbles += kW4StepBytes;
-      if (ends) {
-        words += kW4GroupBytes;
-        nibbles = words + kW4WordsBytes;
-        offsets[0] = w4_offsets(words);
-        offsets[1] = w4_offsets(words + 64);
-      }
-      w4_expand_step(nibbles, offsets, constants, &ring[(step + 1) % 2]);
-    }
-    const W4Step& w = ring[step % 2];
-    const Element* x = p.x + step * kTileDepth;
-    tile_load<4>(x, row_bytes);
-    tile_load<6>(w.pair[0], kTileBytes);
-    tile_dot<0, 4, 6>();
-    tile_load<7>(w.pair[1], kTileBytes);
-    tile_dot<1, 4, 7>();
-    if constexpr (kBoth) {
-      tile_load<5>(x + kTileRows * p.x_stride, row_bytes);
-      tile_dot<2, 5, 6>();
-      tile_dot<3, 5, 7>();
-    }
-    if (in_group == 1 && group > 0) add_scaled(pending[(group - 1) % 2], p.num_rows, &sums);
-    if (ends) {
-      constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
-      PendingGroup& done = pending[group % 2];
-      if (in_group == 0 && group > 0) add_scaled(pending[(group - 1) % 2], p.num_rows, &sums);  // a last group of one step
-      done.words = group_words;
-      tile_store<0>(done.sums.row[0], kStride);
-      tile_store<1>(done.sums.row[0] + kTileColumns, kStride);
-      if constexpr (kBoth) {
-        tile_store<2>(done.sums.row[kTileRows], kStride);
-        tile_store<3>(done.sums.row[kTileRows] + kTileColumns, kStride);
-      }
-    }
-#pragma GCC unroll 9
-    for (int line = 0; line < 9; ++line) __builtin_prefetch(nibbles + kFetchAhead + line * 64);
   }
-  add_scaled(pending[(steps - 1) / kGroupSteps % 2], p.num_rows, &sums);
-  for (int r = 0; r < p.num_rows; ++r) {
-    linear_finish(shape, r, block, VecAvx512::load(sums.row[r]), VecAvx512::load(sums.row[r] + kLinearTileN));
+  add_scaled<kHalves>(products[done]);
+  end_step(steps - 1);
+}
+
+void configure(const RoundedX& x) {
+  const int rows = x.layout.rows;
+  TileConfig config = full_tiles();  // where a row block has at most 16 rows all of its products have as many
+  config.rows[0] = config.rows[1] = config.rows[4] = static_cast<uint8_t>(std::min(rows, kTileRows));
+  config.rows[2] = config.rows[3] = static_cast<uint8_t>(rows > kTileRows ? rows - kTileRows : rows);
+  config.rows[5] = static_cast<uint8_t>(rows > kTileRows ? rows - kTileRows : kTileRows);
+  tile_configure(config);
+}
+
+template <typename Begin, typename End>
+void add_all_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, const End& end) {
+  configure(x);
+  if (x.layout.rows > kTileRows) add_blocks<2>(x, blocks, begin, end);
+  else add_blocks<1>(x, blocks, begin, end);
+  tile_release();
+}
+
+void finish(const LinearParams& shape, int64_t first_row, int rows, int64_t block, const Sums& sums) {
+  for (int r = 0; r < rows; ++r) {
+    linear_finish(shape, first_row + r, block, VecAvx512::load(sums.row[r]), VecAvx512::load(sums.row[r] + kLinearTileN));
   }
 }
 
-void multiply_few(const LinearW4Params& p, ThreadPool& pool) {
+// ---- Rows that all fit the scratch of one thread, where all read them
+
+constexpr int64_t kTaskBytes = 512 << 10;  // of the weight, side by side
+constexpr int kGroupsOfATask = 64;         // of rows: fewer are not worth another thread's start
+
+void multiply_few(const LinearW4Params& p, int groups, ThreadPool& pool) {
   const LinearParams shape = linear_shape(p);
-  const int64_t blocks = linear_padded(p.weight.out_features) / kLinearBlockN;
-  const int64_t most = std::max<int64_t>(1, kTaskBytes / w4_cpu_block_bytes(p.weight.in_features));
-  const int64_t size = std::min(most, std::max<int64_t>(1, blocks / (4 * pool.num_threads())));
-  pool.parallel_for(static_cast<int>((blocks + size - 1) / size), [&](int task, int) {
-    const bool both = p.num_rows > kTileRows;
-    const W4Constants constants;
-    amx_configure_rows(both ? kTileRows : p.num_rows, both ? p.num_rows - kTileRows : kTileRows);
-    for (int64_t block = task * size; block < std::min(blocks, (task + 1) * size); ++block) {
-      if (both) multiply_block<true>(p, shape, block, constants);
-      else multiply_block<false>(p, shape, block, constants);
-    }
-    tile_release();
+  const RoundedX x = {layout_of(p.num_rows), static_cast<char*>(pool.scratch(0)), p.num_rows, groups};
+  const int parts = std::clamp(p.num_rows * groups / kGroupsOfATask, 1, std::min(groups, pool.num_threads()));
+  pool.parallel_for(parts, [&](int part, int) {
+    round_groups(p.x, p.x_stride, linear_padded(p.weight.in_features), groups * part / parts, groups * (part + 1) / parts, x);
+  });
+  const int blocks = divide_up(p.weight.out_features, kLinearBlockN);
+  const int64_t block_bytes = w4_cpu_block_bytes(p.weight.in_features);
+  // Of pairs of blocks: long tasks, then for each thread one cut small, so that all end together; of few blocks one task a
+  // thread.
+  const int threads = pool.num_threads(), pairs = divide_up(blocks, 2);
+  const int size = static_cast<int>(std::max<int64_t>(kTaskBytes / (2 * block_bytes), 1));
+  const bool many = pairs > 2 * size * threads;
+  const int length = many ? size : divide_up(pairs, threads), piece = std::max(length / 4, 1);
+  const int num_long = many ? pairs / length - threads : divide_up(pairs, length), cut = std::max(pairs - num_long * length, 0);
+  pool.parallel_for(num_long + divide_up(cut, piece), [&](int task, int) {
+    const int first = 2 * (task < num_long ? task * length : num_long * length + (task - num_long) * piece);
+    const int here = std::min<int>(blocks - first, 2 * (task < num_long ? length : piece));
+    Sums sums[4];
+    add_all_blocks(
+        x, {p.weight.packed + first * block_bytes, block_bytes, here, w4_cpu_pieces(p.weight.in_features, groups - 1)},
+        [&](int, int slot) -> Sums& {
+          clear(p.num_rows, &sums[slot]);
+          return sums[slot];
+        },
+        [&](int i, int slot) { finish(shape, 0, p.num_rows, first + i, sums[slot]); });
   });
 }
 
 // ---- More rows
 
-void add_group(const W4Group& g, W4Sums* sums) {
-  W4Expanded expanded;
-  AmxBlock partial;
-  w4_expand_group(g.words, g.nibbles, g.pieces, &expanded);
-  const int steps = g.pieces * kW4PieceK / kLinearStepK;
-  const __m512 scale[2] = {_mm512_load_ps(g.words), _mm512_load_ps(g.words + 64)};
-  if (g.num_rows >= kAmxBlockRows) amx_configure_rows(kTileRows, kTileRows);
-  for (int first = 0; first < g.num_rows; first += kAmxBlockRows) {
-    const int rows = g.num_rows - first < kAmxBlockRows ? g.num_rows - first : kAmxBlockRows;
-    amx_multiply_rows(g.x + first * g.x_stride, g.x_stride, rows, &expanded.step[0].pair[0][0][0], steps, &partial);
-    for (int r = 0; r < rows; ++r) {
-      for (int tile = 0; tile < 2; ++tile) {
-        float* sum = sums->row[first + r] + tile * kLinearTileN;
-        const __m512 c = _mm512_load_ps(partial.row[r] + tile * kLinearTileN);
-        _mm512_store_ps(sum, _mm512_fmadd_ps(scale[tile], c, _mm512_load_ps(sum)));
-      }
+constexpr int kMostBlocks = 32;
+constexpr size_t kSumsBytes = kMostBlocks * sizeof(Sums);
+static_assert(kSumsBytes <= ThreadPool::kScratchBytes / 2);
+
+void multiply_many(const LinearW4Params& p, int groups, ThreadPool& pool) {
+  const LinearParams shape = linear_shape(p);
+  const int64_t k = p.weight.in_features, block_bytes = w4_cpu_block_bytes(k);
+  const int blocks = divide_up(p.weight.out_features, kLinearBlockN), chunks = divide_up(p.num_rows, kMostRows);
+  const int most_groups =
+      static_cast<int>(static_cast<int64_t>(ThreadPool::kScratchBytes - kSumsBytes) / rounded_bytes(kMostRows, 1));
+  const int panels = divide_up(groups, most_groups);
+  // As many columns of tasks as are needed, and so many more that all threads end together.
+  int columns = divide_up(blocks, kMostBlocks);
+  while (columns < blocks && columns * chunks % pool.num_threads() != 0) ++columns;
+  pool.parallel_for(chunks * columns, [&](int task, int thread) {
+    const int first_row = task / columns * kMostRows, rows = std::min(p.num_rows - first_row, kMostRows);
+    const int column = task % columns, first_block = blocks * column / columns, end_block = blocks * (column + 1) / columns;
+    Sums* const sums = static_cast<Sums*>(pool.scratch(thread));
+    char* const rounded = static_cast<char*>(pool.scratch(thread)) + kSumsBytes;
+    for (int panel = 0; panel < panels; ++panel) {
+      const int begin = groups * panel / panels, end = groups * (panel + 1) / panels;
+      const RoundedX x = {layout_of(rows), rounded, rows, end - begin};
+      const int64_t first_input = int64_t{begin} * kW4GroupK;
+      round_groups(p.x + first_row * p.x_stride + first_input, p.x_stride, linear_padded(k) - first_input, 0, x.groups, x);
+      add_all_blocks(
+          x,
+          {p.weight.packed + first_block * block_bytes + begin * kW4GroupBytes, block_bytes, end_block - first_block,
+           w4_cpu_pieces(k, end - 1)},
+          [&](int i, int) -> Sums& {
+            if (panel == 0) clear(rows, sums + i);
+            return sums[i];
+          },
+          [&](int i, int) {
+            if (panel + 1 == panels) finish(shape, first_row, rows, first_block + i, sums[i]);
+          });
     }
-  }
-  tile_release();
+  });
 }
 
 }  // namespace
 
 void linear_w4_amx(const LinearW4Params& p, ThreadPool& pool) {
   if (p.num_rows == 0) return;
-  if (p.num_rows <= kAmxBlockRows) return multiply_few(p, pool);
-  linear_w4_tasks<VecAvx512>(p, pool, [](const W4Group& g, W4Sums* sums) { add_group(g, sums); });
+  const int groups = static_cast<int>(w4_cpu_groups(p.weight.in_features));
+  const bool fits =
+      p.num_rows <= kMostRows && rounded_bytes(p.num_rows, groups) <= static_cast<int64_t>(ThreadPool::kScratchBytes);
+  if (fits) multiply_few(p, groups, pool);
+  else multiply_many(p, groups, pool);
 }
 
 }  // namespace otr

@@ -1,14 +1,12 @@
 // The phases of one draw, the same on every CPU path. Ops supplies the passes over the vocabulary:
 //
-//   bool    finite_max(x, n, maxima, &max)  false if an entry is not finite; a zero maximum is +0. maxima[b]: the maximum of
-//   the
+//   bool    finite_max(x, n, maxima, &max)  false if an entry is not finite; a zero maximum is +0. maxima[b]: the maximum of the
 //                                           block of kSampleMaxBlock tokens from b kSampleMaxBlock on
 //   double  sum_exp(x, max, n, next)        sum of exp(x_v - max) in the order of sample.h; may fetch next[0 … n - 1], a hint;
 //                                           next = x: nothing is fetched ahead
 //   void    divide(x, divisor, n, out)      IEEE division; out may be x
 //   int32_t argmax_with_noise(draw, x, max, maxima, n)
-//   int32_t collect(x, bound, maxima, n, ids)   the ids of x_v >= bound, ascending; returns how many. `ids`
-//   [sample_row_stride(n)]
+//   int32_t collect(x, bound, maxima, n, ids)   the ids of x_v >= bound, ascending; returns how many. [sample_row_stride(n)]
 //
 // and for candidates also
 //

@@ -59,20 +59,39 @@ struct Problem {
     return out;
   }
 
-  // Float64 values of the dequantised product, and what float32 sums of k terms may be off: rounding errors of a sum of k
-  // independent terms of root mean square q grow as k q eps / sqrt(12); 8 times that, and a few ulp of what is added at the
-  // end.
-  void reference(bool extras, std::vector<double>* value, std::vector<double>* tolerance) const {
+  // Of row r and the group that begins at input `first`: the power of two of which cpu-amx takes x as a multiple.
+  double unit(int64_t r, int64_t first) const {
+    float greatest = 0.0f;
+    for (int64_t i = first; i < k && i < first + kW4GroupK; ++i) {
+      greatest = std::max(greatest, std::fabs(to_float(x[static_cast<size_t>(r * x_stride + i)])));
+    }
+    return std::ldexp(1.0, (greatest < 0x1p-94f ? -94 : std::ilogb(greatest)) - 6);
+  }
+  double multiple(int64_t r, int64_t i, double unit_of_group) const {
+    const double multiple = static_cast<double>(to_float(x[static_cast<size_t>(r * x_stride + i)])) / unit_of_group;
+    return std::clamp(std::nearbyint(multiple), -128.0, 127.0);
+  }
+
+  // Float64 values of the dequantised product (`in_units`: of x as cpu-amx takes it), and what float32 sums of k terms may be
+  // off: rounding errors of a sum of k independent terms of root mean square q grow as k q eps / sqrt(12); 8 times that, and a
+  // few ulp of what is added at the end.
+  void reference(bool extras, bool in_units, std::vector<double>* value, std::vector<double>* tolerance) const {
     value->assign(static_cast<size_t>(rows * out_stride), static_cast<double>(7e33f));
     tolerance->assign(value->size(), 0x1p-100);
-    std::vector<double> w(static_cast<size_t>(k));
+    std::vector<double> w(static_cast<size_t>(k)), inputs(static_cast<size_t>(rows) * k);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < k; ++i) {
+        const double u = unit(r, i / kW4GroupK * kW4GroupK);
+        inputs[static_cast<size_t>(r * k + i)] =
+            in_units ? u * multiple(r, i, u) : static_cast<double>(to_float(x[static_cast<size_t>(r * x_stride + i)]));
+      }
+    }
     for (int64_t o = 0; o < n; ++o) {
       for (int64_t i = 0; i < k; ++i) w[static_cast<size_t>(i)] = w4_weight(packed.data(), o, i, k);
       for (int64_t r = 0; r < rows; ++r) {
         double sum = 0.0, squares = 0.0;
         for (int64_t i = 0; i < k; ++i) {
-          const double term =
-              static_cast<double>(to_float(x[static_cast<size_t>(r * x_stride + i)])) * w[static_cast<size_t>(i)];
+          const double term = inputs[static_cast<size_t>(r * k + i)] * w[static_cast<size_t>(i)];
           sum += term;
           squares += term * term;
         }
@@ -89,6 +108,8 @@ struct Problem {
     }
   }
 };
+
+bool in_units(const KernelTable& kernels) { return std::string(kernels.path) == "cpu-amx"; }
 
 class LinearW4 : public PathTest {};
 OTR_TEST_ALL_PATHS(LinearW4);
@@ -109,7 +130,7 @@ TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
     const Problem problem(s.rows, s.k, s.n);
     for (const bool extras : {false, true}) {
       std::vector<double> value, tolerance;
-      problem.reference(extras, &value, &tolerance);
+      problem.reference(extras, in_units(*kernels), &value, &tolerance);
       EXPECT_TRUE(within(problem.run(*kernels, 0, s.rows, extras), value, tolerance))
           << s.rows << " x " << s.k << " x " << s.n << (extras ? " with" : " without") << " bias and residual";
     }
@@ -119,7 +140,7 @@ TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
 TEST_P(LinearW4, TheToleranceSeesOneStepOfOneWeight) {
   Problem problem(2, 3584, 33);
   std::vector<double> value, tolerance;
-  problem.reference(true, &value, &tolerance);
+  problem.reference(true, in_units(*kernels), &value, &tolerance);
   EXPECT_TRUE(within(problem.run(*kernels, 0, 2, true), value, tolerance));
   const int q = w4_nibble(problem.packed.data(), 32, 3583, 3584);
   set_w4_nibble(problem.packed.data(), 32, 3583, 3584, q < 15 ? q + 1 : 14);
@@ -277,6 +298,48 @@ TEST(LinearW4Paths, Avx2IsTheScalarDefinition) {
   if (avx2 == nullptr) GTEST_SKIP() << "needs cpu-avx2";
   const Problem problem(9, 700, 50);
   EXPECT_TRUE(same_bits(problem.run(*avx2, 0, 9, true), problem.run(*find_path("cpu-scalar"), 0, 9, true)));
+}
+
+// Magnitudes from the smallest to the largest, alone in a group and mixed; what is tiny beside a group's greatest, too.
+std::vector<Element> of_all_magnitudes(int rows, int k) {
+  std::mt19937 bits(17);
+  std::vector<Element> x(static_cast<size_t>(rows) * k);
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < k; ++i) {
+      const int middle = i / kW4GroupK % 2 == 0 ? 12 * r - 120 : 0, spread = 1 + r % 4 * 9;
+      const int exponent = std::clamp(middle + static_cast<int>(bits() % static_cast<uint32_t>(spread)), -126, 100);
+      const float mantissa = 1.0f + static_cast<float>(bits() % 128) / 128.0f;
+      x[static_cast<size_t>(r * k + i)] = to_element(std::ldexp(bits() % 2 != 0 ? mantissa : -mantissa, exponent));
+    }
+  }
+  for (int i = 0; i < k; ++i) x[static_cast<size_t>(i)] = Element{static_cast<uint16_t>(bits() % 128 | bits() % 2 << 15)};
+  return x;
+}
+
+// On cpu-amx x is a multiple of its group's unit, and the sum of a group one of integers: any x gives the formula's bits.
+TEST(LinearW4Paths, OnAmxEveryXGivesTheBitsOfTheFormula) {
+  const KernelTable* amx = find_path("cpu-amx");
+  if (amx == nullptr) GTEST_SKIP() << "needs cpu-amx";
+  for (const Shape& s : {Shape{19, 700, 50}, {7, 352, 33}, {80, 700, 33}}) {
+    const Problem problem(s.rows, s.k, s.n, of_all_magnitudes(s.rows, s.k));
+    const std::vector<float> out = problem.run(*amx, 0, s.rows, false, 2);
+    for (int64_t r = 0; r < s.rows; ++r) {
+      for (int64_t o = 0; o < s.n; ++o) {
+        float sum = 0.0f;
+        for (int64_t first = 0; first < s.k; first += kW4GroupK) {
+          const double unit = problem.unit(r, first);
+          int64_t partial = 0;
+          for (int64_t i = first; i < s.k && i < first + kW4GroupK; ++i) {
+            const int difference = w4_nibble(problem.packed.data(), o, i, s.k) - w4_zero(problem.packed.data(), o, i, s.k);
+            partial += static_cast<int64_t>(problem.multiple(r, i, unit)) * difference;
+          }
+          const float scale = float_from_bits(w4_word(problem.packed.data(), o, first, s.k));
+          sum = std::fma(scale * static_cast<float>(unit), static_cast<float>(partial), sum);
+        }
+        ASSERT_EQ(bits_of(out[static_cast<size_t>(r * problem.out_stride + o)]), bits_of(sum)) << r << " " << o;
+      }
+    }
+  }
 }
 
 // Scale words and nibbles tile the weight: no byte is shared, none is left over.
