@@ -10,7 +10,8 @@ tinymath inflated to the same shape for our program. Needs cmake, ninja, a C++ c
 A workload is B prompts of 4 tokens and 64 new tokens each, or one prompt of 512 or 2,048 tokens and one new token; every token is drawn at
 temperature 1 from all 151,936. Ours is outrider_bench's engine case, which also returns two log-probs of every token. bf16 is
 compared by the seconds of the whole workload. W4: a draft of `self` (a pass through the 4-bit weights, lm_head included, and the choice
-of a candidate) against a step of decoding in Q4_0; `self` fills no cache of its own, so it has no prefill.
+of a candidate; the drafts of a rollout of 128 new tokens) against a step of decoding in Q4_0; `self` fills no cache of its own, so it
+has no prefill.
 """
 import argparse
 import json
@@ -90,14 +91,16 @@ def prepare(scratch):
         run(python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python", "llama-cpp-python", "-d", scratch)
         packages = [f for f in os.listdir(scratch) if f.startswith("llama_cpp_python-") and f.endswith(".tar.gz")]
     version = packages[0].removesuffix(".tar.gz")
-    source, build = os.path.join(scratch, version, "vendor/llama.cpp"), os.path.join(scratch, "build")
+    source, build = os.path.join(scratch, version, "vendor/llama.cpp"), os.path.join(scratch, "build-llama")
     if not os.path.exists(source):
         run("tar", "xf", os.path.join(scratch, packages[0]), "-C", scratch)
     library = os.path.join(build, "bin")
     if not os.path.exists(os.path.join(library, "libllama.so")):
         parts = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("TESTS", "EXAMPLES", "TOOLS", "SERVER", "COMMON")]
-        # GCC 12 takes _tile_loadconfig to read 8 bytes of its operand and drops the stores to the others: ldtilecfg faults.
-        flags = ["-DLLAMA_CURL=OFF", "-DCMAKE_CXX_FLAGS=-fno-dse -fno-tree-dse"]
+        flags = ["-DLLAMA_CURL=OFF"]
+        if "Free Software Foundation" in run("c++", "--version"):
+            # GCC 12 takes _tile_loadconfig to read 8 bytes of its operand and drops the stores to the others: ldtilecfg faults.
+            flags.append("-DCMAKE_CXX_FLAGS=-fno-dse -fno-tree-dse")
         run("cmake", "-G", "Ninja", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", *flags, *parts)
         run("ninja", "-C", build, "llama")
     driver = os.path.join(scratch, "llama_cpp_driver")

@@ -81,7 +81,7 @@ constexpr KernelTable kAvx512 = {
 };
 
 // Every AMX machine has AVX-512: only the three matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the
-// same algorithm on TDPBF16PS computed by AVX-512, to the bit of its definition (kernels/amx/tile_soft.h).
+// same algorithm on TDPBF16PS and TDPBSSD computed by AVX-512, to the bit of its definition (kernels/amx/tile_soft.h).
 constexpr KernelTable kAmx = {
     .path = "cpu-amx",
     .embed = OnThreads<embed>::launch,
@@ -110,7 +110,7 @@ struct Path {
 };
 
 constexpr Path kPaths[] = {
-    // best first
+// best first
 #if !defined(OUTRIDER_ELEMENT_F32)
 #if defined(OUTRIDER_SOFT_TILES)
     {&kAmx, cpu_has_avx512},

@@ -1,5 +1,4 @@
-// Up to 32 rows by 32 outputs with AMX tiles: the product of linear where rows are few. linear_w4 configures its tiles
-// likewise.
+// Up to 32 rows by 32 outputs with AMX tiles: the product of linear where rows are few.
 //
 // Tiles: 0 … 3 = C (rows 0-15 | 16-31 x outputs 0-15 | 16-31), 4 and 5 = x rows 0-15 and 16-31 (left operand, straight from x),
 // 6 and 7 = weight tiles of outputs 0-15 and 16-31 (right operand). Blocks of 32 rows take 4 loads for 4 products; fewer rows

@@ -3,7 +3,7 @@
 //
 // tile_dot is TDPBF16PS to the bit, as the Intel SDM defines it: for every output, the products of even and of odd inputs are
 // summed by fma in two float32 chains over k ascending, the two are added, and the sum is added to C. Round to nearest even,
-// denormal inputs and results are zero, whatever MXCSR says.
+// denormal inputs and results are zero, whatever MXCSR says. tile_dot_bytes is TDPBSSD.
 // Rows are 64 bytes in every configuration here. Faults of the hardware (not configured, operands that do not fit) are asserts.
 #pragma once
 

@@ -19,17 +19,19 @@
 //               group < 2^(e + 1), and i rounded to nearest even, -128 … 127; a greatest below 2^-94 counts as that. The sum
 //               of i * (q - zero) is exact and goes to float32; the fma takes it times (scale * unit)
 // What cpu-amx's rounding costs: x of a normal distribution is off by 0.9 % of its size (root mean square), weights of 4 bits
-// by some 10 %; the more one input stands out of its group, the more the others lose.
+// by some 10 %; the more one input stands out of its group, the more the others lose. There an infinity in x makes
+// its row's outputs NaN, as a NaN does on every path.
 // Zero padding takes part; bias, then residual, are added last.
 //
 // Weight layout (all CPU paths; other backends have their own): blocks of 32 outputs; inside a block, groups of 128 inputs, of
 // which the last may be short; a group is a scale word for each of the 32 outputs (128 bytes), then pieces of 8 inputs; a piece
 // is two tiles of 16 outputs; a tile is 64 bytes: one 32-bit lane an output, with the even inputs' nibbles in the lower and the
 // odd ones' in the upper 16 bits. A block is thus one stream of 4.25 bits a weight, and 64 bytes of it become, by operations
-// that never cross a lane, the four vectors [16 outputs][2 inputs] that VDPBF16PS and TDPBF16PS take.
+// that never cross a lane, the four vectors [16 outputs][2 inputs] that VDPBF16PS takes, or the two [16][4] of TDPBSSD.
 // A scale word is the scale as float32; its lowest 4 bits, worth 2^-19 of it, are also the zero point.
 // Outputs and inputs are padded to 32; padding has q = zero: it is exactly 0.
 //
+// REQUIRES: in_features and out_features are at least 1.
 // Errors: none. Thread safety: params are read only; `out` rows must not overlap other live buffers, but may equal `residual`.
 #pragma once
 

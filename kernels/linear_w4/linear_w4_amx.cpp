@@ -13,9 +13,9 @@
 // Up to 64 rows: x is rounded once, by all threads, and stays in L2; the weight is read once, a block of 32 outputs at a time,
 // or two where 16 rows are enough: x comes from L2 half as often, and two streams of memory are read, a task's first half and
 // its second. While a group is multiplied the next one is expanded, and the sums of the one before are scaled, which by then
-// have left the store buffer; so it goes on from block to block. More rows: tasks of 64 rows by up to 32 blocks whose sums wait
-// in the thread's scratch while panels of x go by.
-// Roofline: memory for few rows; then the products, 8 a group for 32 rows, with their loads and stores.
+// have left the store buffer; so it goes on from block to block. More rows, or inputs that do not fit: tasks of 64 rows by up
+// to 32 blocks whose sums wait in the thread's scratch while panels of x go by. Roofline: memory for few rows; then the
+// products, 8 a group for 32 rows, with their loads and stores.
 #include <algorithm>
 
 #include "kernels/amx/row_block.h"

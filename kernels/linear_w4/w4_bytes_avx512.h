@@ -85,8 +85,8 @@ OTR_INLINE void w4_round_group(const Element* x, int inputs, __m512i order, W4By
     greatest = _mm512_max_epu16(greatest, _mm512_and_si512(v[i], _mm512_set1_epi16(0x7fff)));
   }
   const __m512i wide = _mm512_max_epu32(_mm512_and_si512(greatest, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(greatest, 16));
-  // The exponent that bf16 and float32 have in common. Units of 2^-100 and more keep their products with scales from being
-  // denormal: where all of a group is 0 that made the whole product four times as slow.
+  // The exponent that bf16 and float32 have in common. Units of 2^-100 and more keep their products with scales (of 2^-26 and
+  // more) from being denormal: where all of a group is 0 that made the whole product four times as slow.
   constexpr uint32_t kBits = 6, kLeast = kBits + 27, kNotFinite = 255;
   const uint32_t most = _mm512_reduce_max_epu32(wide) >> 7, e = most < kLeast ? kLeast : most;
   const bool finite = most != kNotFinite;

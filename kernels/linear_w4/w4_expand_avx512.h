@@ -1,4 +1,4 @@
-// From nibbles to bf16 in AVX-512: shared by the cpu-avx512 and cpu-amx paths of linear_w4.
+// From nibbles to bf16 in AVX-512, for linear_w4 on cpu-avx512.
 //
 // 64 bytes hold four nibbles in each of 32 words. Lower and upper nibbles of all bytes are split off, the zero point is taken
 // off bytewise, and VPERMW looks the bf16 up: it reads 5 bits of each word, exactly an index q - zero + 16 = 1 … 31, and does

@@ -276,18 +276,24 @@ TEST_P(LinearW4, NothingOutsideTheOperandsIsTouched) {
 }
 
 TEST_P(LinearW4, ANaNStaysInItsRowAndASpoiltGroupInItsOutput) {
-  Problem problem(40, 200, 45);
-  const std::vector<float> clean = problem.run(*kernels, 0, 40, true);
-  problem.x[static_cast<size_t>(18 * problem.x_stride + 157)] = nan_element();
-  std::memcpy(problem.packed.data() + w4_cpu_word_offset(33, 1, 200), &kW4NotFinite, sizeof kW4NotFinite);
-  const std::vector<float> dirty = problem.run(*kernels, 0, 40, true);
-  for (int64_t r = 0; r < 40; ++r) {
-    for (int64_t i = 0; i < 45; ++i) {
-      const size_t at = static_cast<size_t>(r * problem.out_stride + i);
-      if (r == 18 || i == 33) {
-        ASSERT_TRUE(is_nan(dirty[at])) << r << " " << i;
-      } else {
-        ASSERT_EQ(bits_of(dirty[at]), bits_of(clean[at])) << r << " " << i;
+  constexpr int kIn = 200, kSpoiltOutput = 33;
+  struct Case {
+    int rows, outputs, row, input;
+  };
+  for (const Case& c : {Case{40, 45, 18, 157}, {9, 70, 4, 190}, {85, 70, 70, 190}}) {
+    Problem problem(c.rows, kIn, c.outputs);
+    const std::vector<float> clean = problem.run(*kernels, 0, c.rows, true);
+    problem.x[static_cast<size_t>(c.row * problem.x_stride + c.input)] = nan_element();
+    std::memcpy(problem.packed.data() + w4_cpu_word_offset(kSpoiltOutput, 1, kIn), &kW4NotFinite, sizeof kW4NotFinite);
+    const std::vector<float> dirty = problem.run(*kernels, 0, c.rows, true);
+    for (int64_t r = 0; r < c.rows; ++r) {
+      for (int64_t i = 0; i < c.outputs; ++i) {
+        const size_t at = static_cast<size_t>(r * problem.out_stride + i);
+        if (r == c.row || i == kSpoiltOutput) {
+          ASSERT_TRUE(is_nan(dirty[at])) << c.rows << " rows: " << r << " " << i;
+        } else {
+          ASSERT_EQ(bits_of(dirty[at]), bits_of(clean[at])) << c.rows << " rows: " << r << " " << i;
+        }
       }
     }
   }
@@ -300,13 +306,14 @@ TEST(LinearW4Paths, Avx2IsTheScalarDefinition) {
   EXPECT_TRUE(same_bits(problem.run(*avx2, 0, 9, true), problem.run(*find_path("cpu-scalar"), 0, 9, true)));
 }
 
-// Magnitudes from the smallest to the largest, alone in a group and mixed; what is tiny beside a group's greatest, too.
+// Magnitudes from the smallest to the largest: in odd rows one for all groups, in others in turns with ordinary ones; what is
+// tiny beside a group's greatest, too. Row 0: denormals and zeros.
 std::vector<Element> of_all_magnitudes(int rows, int k) {
   std::mt19937 bits(17);
   std::vector<Element> x(static_cast<size_t>(rows) * k);
   for (int r = 0; r < rows; ++r) {
     for (int i = 0; i < k; ++i) {
-      const int middle = i / kW4GroupK % 2 == 0 ? 12 * r - 120 : 0, spread = 1 + r % 4 * 9;
+      const int middle = r % 2 == 1 || i / kW4GroupK % 2 == 0 ? 12 * r % 220 - 120 : 0, spread = 1 + r % 4 * 9;
       const int exponent = std::clamp(middle + static_cast<int>(bits() % static_cast<uint32_t>(spread)), -126, 100);
       const float mantissa = 1.0f + static_cast<float>(bits() % 128) / 128.0f;
       x[static_cast<size_t>(r * k + i)] = to_element(std::ldexp(bits() % 2 != 0 ? mantissa : -mantissa, exponent));
@@ -316,50 +323,98 @@ std::vector<Element> of_all_magnitudes(int rows, int k) {
   return x;
 }
 
-// On cpu-amx x is a multiple of its group's unit, and the sum of a group one of integers: any x gives the formula's bits. The
-// shapes: short last groups; an odd number of blocks, many a task; tasks cut small at the end; panels, the last rows few.
-TEST(LinearW4Paths, OnAmxEveryXGivesTheBitsOfTheFormula) {
-  const KernelTable* amx = find_path("cpu-amx");
-  if (amx == nullptr) GTEST_SKIP() << "needs cpu-amx";
-  int threads = 0;
-  for (const Shape& s : {Shape{19, 700, 50},
-                         {7, 352, 33},
-                         {80, 700, 33},
-                         {3, 200, 1056},
-                         {3, 200, 1056},
-                         {17, 200, 1056},
-                         {2, 4864, 900},
-                         {5, 18944, 330},
-                         {66, 18944, 70}}) {
-    const Problem problem(s.rows, s.k, s.n, of_all_magnitudes(s.rows, s.k));
-    const std::vector<float> out = problem.run(*amx, 0, s.rows, false, 1 + threads++ % 3);
-    std::vector<int64_t> multiples(static_cast<size_t>(s.rows) * s.k), differences(static_cast<size_t>(s.k));
+// On cpu-amx x is a multiple of its group's unit, and the sum of a group one of integers: any x gives the formula's bits.
+class LinearW4OnAmx : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (amx == nullptr) GTEST_SKIP() << "needs cpu-amx";
+  }
+
+  void expect_formula(const Problem& p, int threads) const {
+    const std::vector<float> out = p.run(*amx, 0, p.rows, false, threads);
+    std::vector<int64_t> multiples(static_cast<size_t>(p.rows * p.k)), differences(static_cast<size_t>(p.k));
     std::vector<float> units(multiples.size());
-    for (int64_t r = 0; r < s.rows; ++r) {
-      for (int64_t i = 0; i < s.k; ++i) {
-        const size_t at = static_cast<size_t>(r * s.k + i);
-        units[at] = i % kW4GroupK != 0 ? units[at - 1] : static_cast<float>(problem.unit(r, i));
-        multiples[at] = static_cast<int64_t>(problem.multiple(r, i, static_cast<double>(units[at])));
+    for (int64_t r = 0; r < p.rows; ++r) {
+      for (int64_t i = 0; i < p.k; ++i) {
+        const size_t at = static_cast<size_t>(r * p.k + i);
+        units[at] = i % kW4GroupK != 0 ? units[at - 1] : static_cast<float>(p.unit(r, i));
+        multiples[at] = static_cast<int64_t>(p.multiple(r, i, static_cast<double>(units[at])));
       }
     }
-    for (int64_t o = 0; o < s.n; ++o) {
-      for (int64_t i = 0; i < s.k; ++i) {
-        differences[static_cast<size_t>(i)] =
-            w4_nibble(problem.packed.data(), o, i, s.k) - w4_zero(problem.packed.data(), o, i, s.k);
+    for (int64_t o = 0; o < p.n; ++o) {
+      for (int64_t i = 0; i < p.k; ++i) {
+        differences[static_cast<size_t>(i)] = w4_nibble(p.packed.data(), o, i, p.k) - w4_zero(p.packed.data(), o, i, p.k);
       }
-      for (int64_t r = 0; r < s.rows; ++r) {
+      for (int64_t r = 0; r < p.rows; ++r) {
         float sum = 0.0f;
-        for (int64_t first = 0; first < s.k; first += kW4GroupK) {
+        for (int64_t first = 0; first < p.k; first += kW4GroupK) {
           int64_t partial = 0;
-          for (int64_t i = first; i < s.k && i < first + kW4GroupK; ++i) {
-            partial += multiples[static_cast<size_t>(r * s.k + i)] * differences[static_cast<size_t>(i)];
+          for (int64_t i = first; i < p.k && i < first + kW4GroupK; ++i) {
+            partial += multiples[static_cast<size_t>(r * p.k + i)] * differences[static_cast<size_t>(i)];
           }
-          const float scale = float_from_bits(w4_word(problem.packed.data(), o, first, s.k));
-          sum = std::fma(scale * units[static_cast<size_t>(r * s.k + first)], static_cast<float>(partial), sum);
+          const float scale = float_from_bits(w4_word(p.packed.data(), o, first, p.k));
+          sum = std::fma(scale * units[static_cast<size_t>(r * p.k + first)], static_cast<float>(partial), sum);
         }
-        ASSERT_EQ(bits_of(out[static_cast<size_t>(r * problem.out_stride + o)]), bits_of(sum))
-            << s.rows << " x " << s.k << " x " << s.n << ": " << r << " " << o;
+        ASSERT_EQ(bits_of(out[static_cast<size_t>(r * p.out_stride + o)]), bits_of(sum))
+            << p.rows << " x " << p.k << " x " << p.n << " on " << threads << " threads: " << r << " " << o;
       }
+    }
+  }
+
+  const KernelTable* amx = find_path("cpu-amx");
+};
+
+TEST_F(LinearW4OnAmx, EveryXGivesTheBitsOfTheFormula) {
+  int threads = 0;
+  for (const Shape& s : {Shape{19, 128, 50}, {7, 100, 33}, {80, 90, 33}, {19, 700, 50}, {7, 352, 33}, {80, 700, 33}}) {
+    expect_formula(Problem(s.rows, s.k, s.n, of_all_magnitudes(s.rows, s.k)), 1 + threads++ % 3);
+  }
+}
+
+TEST_F(LinearW4OnAmx, HoweverBlocksAreSplitIntoTasksAndInputsIntoPanels) {
+  struct Case {
+    Shape shape;
+    int threads;
+  };
+  for (const Case& c : {Case{{3, 200, 1056}, 1},  // an odd number of blocks, many a task
+                        {{17, 200, 1056}, 3},     // the same with more than 16 rows
+                        {{3, 130, 130}, 8},       // more threads than pairs of blocks
+                        {{2, 4864, 900}, 1},      // long tasks, the last ones cut
+                        {{5, 1800, 2070}, 2},     // the last task has one block
+                        {{20, 1800, 2090}, 1},    //
+                        {{5, 18944, 330}, 2},     // a pair of blocks is a task
+                        {{33, 15870, 33}, 2},     // x just fits the scratch of a thread,
+                        {{33, 16000, 40}, 2},     // and does not: two panels, a row block of one row
+                        {{66, 18944, 70}, 3},     // the last task's rows are few
+                        {{85, 12010, 33}, 1},     // 21 of them
+                        {{66, 130, 1020}, 1},     // as many blocks in a column as there can be
+                        {{70, 130, 1100}, 1}}) {  // more
+    expect_formula(Problem(c.shape.rows, c.shape.k, c.shape.n), c.threads);
+  }
+}
+
+// +-127.5 units: x saturates at one end alone. Differences are 15 and -15.
+TEST_F(LinearW4OnAmx, TheGreatestProductsAreExact) {
+  std::mt19937 bits(5);
+  std::vector<Element> x(17 * 128);
+  for (Element& e : x) e = to_element(bits() % 8 == 0 ? 1.9921875f : -1.9921875f);
+  Problem problem(17, 128, 33, x);
+  for (int64_t o = 0; o < 33; ++o) {
+    uint32_t word = w4_word(problem.packed.data(), o, 0, 128);
+    word = (word & ~kW4ZeroPointMask) | (o % 2 == 0 ? 0u : 15u);
+    std::memcpy(problem.packed.data() + w4_cpu_word_offset(o, 0, 128), &word, sizeof word);
+    for (int64_t i = 0; i < 128; ++i) set_w4_nibble(problem.packed.data(), o, i, 128, o % 2 == 0 ? 15 : 0);
+  }
+  expect_formula(problem, 1);
+}
+
+TEST_F(LinearW4OnAmx, AnInfinityMakesItsRowNaN) {
+  Problem problem(9, 200, 70);
+  problem.x[static_cast<size_t>(4 * problem.x_stride + 190)] = to_element(-std::numeric_limits<float>::infinity());
+  const std::vector<float> out = problem.run(*amx, 0, 9, false);
+  for (int64_t r = 0; r < 9; ++r) {
+    for (int64_t i = 0; i < 70; ++i) {
+      EXPECT_EQ(is_nan(out[static_cast<size_t>(r * problem.out_stride + i)]), r == 4) << r << " " << i;
     }
   }
 }
