@@ -384,9 +384,9 @@ TEST_F(LinearW4OnAmx, HoweverBlocksAreSplitIntoTasksAndInputsIntoPanels) {
                         {{20, 1800, 2090}, 1},    //
                         {{5, 18944, 330}, 2},     // a pair of blocks is a task
                         {{33, 15870, 33}, 2},     // x just fits the scratch of a thread,
-                        {{33, 16000, 40}, 2},     // and does not: two panels, a row block of one row
+                        {{33, 15960, 40}, 2},     // and does not: two panels, a row block of one row
                         {{66, 18944, 70}, 3},     // the last task's rows are few
-                        {{85, 12010, 33}, 1},     // 21 of them
+                        {{85, 12000, 33}, 1},     // 21 of them
                         {{66, 130, 1020}, 1},     // as many blocks in a column as there can be
                         {{70, 130, 1100}, 1}}) {  // more
     expect_formula(Problem(c.shape.rows, c.shape.k, c.shape.n), c.threads);
