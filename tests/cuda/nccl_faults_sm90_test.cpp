@@ -109,9 +109,10 @@ TEST_F(NcclFaults, WhoeverFailsAlwaysIsDoneWithout) {
 
 TEST_F(NcclFaults, APeerKilledInATransferLosesNothing) {
   for (const char* fault : {"send 1 0 die", "receive 0 0 die"}) {
-    std::filesystem::remove(marker());
-    // Who sends and who receives is as the machine likes.
-    for (int round = 0; round == 0 || (round < 5 && num_restarts() == 0); ++round) {
+    // Who sends and who receives is as the machine likes; and a rollout may end before the new process has joined.
+    const auto is_seen = [&] { return num_restarts() > 0 && nccl()["generation"] > 1; };
+    for (int round = 0; round == 0 || (round < 5 && !is_seen()); ++round) {
+      std::filesystem::remove(marker());
       EXPECT_EQ(difference(plain_, run_with(fault, true)), "") << fault;
     }
     EXPECT_EQ(num_restarts(), 1) << fault;
