@@ -7,7 +7,7 @@
 // even and odd inputs in two fma chains ascending, added, then added to C; denormals are zero. A row of a tile never sees
 // another row, so neither the row count nor the configuration matters.
 //
-// Thread safety: the tiles are the calling thread's. A task begins with amx_configure_rows and ends with tile_release.
+// Thread safety: the tiles are the calling thread's. A task begins with a configuration and ends with tile_release.
 #pragma once
 
 #include "kernels/amx/tile.h"
@@ -25,6 +25,13 @@ OTR_INLINE void amx_configure_rows(int upper, int lower) {
   TileConfig config = full_tiles();
   config.rows[0] = config.rows[1] = config.rows[4] = static_cast<uint8_t>(upper);
   config.rows[2] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(lower);
+  tile_configure(config);
+}
+
+// For amx_multiply_two_blocks: C and x have `rows` rows.
+OTR_INLINE void amx_configure_two_blocks(int rows) {
+  TileConfig config = full_tiles();
+  for (int tile = 0; tile <= 4; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
   tile_configure(config);
 }
 
@@ -63,6 +70,39 @@ OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, cons
     tile_store<2>(&out->row[kTileRows][0], kStride);
     tile_store<3>(&out->row[kTileRows][kTileColumns], kStride);
   }
+}
+
+// Up to 16 rows by two blocks of outputs, `w` and `next`: x is loaded half as often. REQUIRES: tiles configured by
+// amx_configure_two_blocks.
+template <int64_t kFetchAhead>
+OTR_INLINE void amx_multiply_two_blocks(const Element* x, int64_t x_stride, const Element* w, const Element* next,
+                                        int64_t steps, AmxBlock out[2]) {
+  constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
+  const int64_t row_bytes = x_stride * 2;
+  tile_zero<0>();
+  tile_zero<1>();
+  tile_zero<2>();
+  tile_zero<3>();
+  for (int64_t step = 0; step < steps; ++step, w += kAmxStepElements, next += kAmxStepElements) {
+    tile_load<4>(x + step * kTileDepth, row_bytes);
+    tile_load<6>(w, kTileBytes);
+    tile_dot<0, 4, 6>();
+    tile_load<7>(w + kAmxStepElements / 2, kTileBytes);
+    tile_dot<1, 4, 7>();
+    tile_load<5>(next, kTileBytes);
+    tile_dot<2, 4, 5>();
+    tile_load<6>(next + kAmxStepElements / 2, kTileBytes);
+    tile_dot<3, 4, 6>();
+#pragma GCC unroll 32
+    for (int line = 0; line < 32; ++line) {
+      __builtin_prefetch(reinterpret_cast<const char*>(w) + kFetchAhead + line * 64);
+      __builtin_prefetch(reinterpret_cast<const char*>(next) + kFetchAhead + line * 64);
+    }
+  }
+  tile_store<0>(&out[0].row[0][0], kStride);
+  tile_store<1>(&out[0].row[0][kTileColumns], kStride);
+  tile_store<2>(&out[1].row[0][0], kStride);
+  tile_store<3>(&out[1].row[0][kTileColumns], kStride);
 }
 
 }  // namespace otr

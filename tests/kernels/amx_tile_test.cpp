@@ -30,7 +30,7 @@ float tdpbf16ps(float c, const Element* a, const Element* b) {
 void expect_definition(const std::vector<Element>& values) {
   const KernelTable* amx = find_path("cpu-amx");
   ASSERT_NE(amx, nullptr);
-  constexpr int kIn = 96, kOut = 48;
+  constexpr int kIn = 96, kOut = 144;  // blocks in pairs and single ones
   for (const int rows : {1, 2, 15, 16, 17, 31, 32, 33, 45}) {
     std::mt19937 pick(static_cast<uint32_t>(rows));
     std::vector<Element> w(kOut * kIn);
