@@ -19,11 +19,14 @@
 //
 // Reduction order: dot, steps of 32 of head_dim ascending; O and l, steps of 32 keys ascending through all splits, scaled
 // between them. Inside a step TDPBF16PS's own: even and odd positions in two fma chains ascending, added, then added to the
-// sum; denormals are zero. Roofline: decode reads K and V at memory's rate: while a split is worked on, the next one is fetched
-// a few lines a tile. A prefill at head_dim 128 has 8.5 cycles of products a key and group and 6 of softmax
-// (attention_amx_softmax.h). Measured, 2 threads: decode at 8k and head_dim 128 0.79 of reads, at 64 0.65; prefill of 4096
-// tokens 0.27 of the tile rate at 128, 0.20 at 64: the products take twice their time, since a block's stores and first loads
-// do not overlap with its neighbours' chains.
+// sum; denormals are zero.
+//
+// Roofline: decode reads K and V at memory's rate: while a split is worked on, the next one, or the first one of the next
+// tile's own, is fetched a few lines a tile. A prefill at head_dim 128 has 8.5 cycles of products a key and group and 5 of
+// softmax (attention_amx_softmax.h). They hardly overlap: a running product leaves vectors one port of two, and storing a tile
+// takes 16 cycles without a product, 65 where its lines are not in L1. Measured, 2 threads: decode at 8k and head_dim 128 0.79
+// of reads, at 64 0.68; 8 samples of one prompt of 4k 1.4 to 1.5 times one; prefill of 4096 tokens 0.28 to 0.30 of the tile
+// rate at 128, 0.22 at 64.
 #include "kernels/amx/tile.h"
 #include "kernels/attention/attention_amx_softmax.h"
 #include "kernels/attention/attention_lanes.h"
@@ -88,6 +91,13 @@ struct Ahead {
   const char* pieces[2 * kAttentionSplitPages];
   int num_pieces = 0, piece = 0;
   int64_t at = 0, piece_bytes = 0;
+  int per_step = 0, per_exp = 0;  // units a tile of K or V, and a piece of attention_amx_exp
+
+  // So that a split's work on `groups` groups fetches a split. Four take so long over exp that memory would rest.
+  void pace(int groups) {
+    per_step = groups < kBlock ? 4 : groups == kBlock ? 3 : 2;
+    per_exp = groups == kBlock ? 2 : 0;
+  }
 
   void start(const SplitPages& next, int head_dim) {
     const int pages = (next.keys + kPageTokens - 1) / kPageTokens;
@@ -112,11 +122,11 @@ struct Ahead {
   }
 };
 
-// Loads up to 16 rows of up to 32 elements; the rest of the tile is zero.
+// Loads up to 16 rows of up to 32 elements of K or V^T, which leave P and the queries in L1; the rest of the tile is zero.
 template <int kTile>
 OTR_INLINE void load_left(const Element* a, int64_t stride, int rows, int columns) {
   if (rows >= kTileRows && columns >= kTileDepth) {
-    tile_load<kTile>(a, stride * 2);
+    tile_load_once<kTile>(a, stride * 2);
     return;
   }
   alignas(64) Element staged[kTileRows][kTileDepth] = {};
@@ -164,14 +174,13 @@ OTR_INLINE void store_sums(float* c, int64_t group_bytes) {
 
 // Scores of `keys` keys of one page: s [kCount][kAttentionSplit][16], from s[0] on.
 template <int kCount>
-__attribute__((noinline)) void scores(const Element* k, int keys, int head_dim, const Group* groups, float* s, Ahead& ahead,
-                                      int units) {
+__attribute__((noinline)) void scores(const Element* k, int keys, int head_dim, const Group* groups, float* s, Ahead& ahead) {
   for (int key = 0; key < keys; key += kTileRows, k += kTileRows * head_dim, s += kTileFloats) {
     zero_sums<kCount>();
     for (int d = 0; d < head_dim; d += kTileDepth) {
       load_left<4>(k + d, head_dim, kTileRows, head_dim - d);
       dot_groups<kCount>(groups->q[d / 2], sizeof(Group));
-      Ahead::fetch(ahead, units);
+      Ahead::fetch(ahead, ahead.per_step);
     }
     store_sums<kCount>(s, kAttentionSplit * kTileBytes);
   }
@@ -180,8 +189,8 @@ __attribute__((noinline)) void scores(const Element* k, int keys, int head_dim, 
 // Adds V^T P^T and 1^T P^T to the groups' sums, or sets them; a lane that the split has no key for keeps its own.
 template <int kCount>
 __attribute__((noinline)) void values(const Element* const* v, int keys, int head_dim,
-                                      const float (*p)[kAttentionSplit][kAttentionLanes], bool set, Group* groups, Ahead& ahead,
-                                      int units) {
+                                      const float (*p)[kAttentionSplit][kAttentionLanes], bool set, Group* groups,
+                                      Ahead& ahead) {
   bool all_take_part = true;
   for (int g = 0; g < kCount; ++g) all_take_part &= groups[g].min_visible > 0;
   const int l_row = attention_amx_l_row(head_dim);
@@ -196,7 +205,7 @@ __attribute__((noinline)) void values(const Element* const* v, int keys, int hea
     for (int key = 0; key < keys; key += kTileDepth) {
       if (!is_sum) {
         load_left<4>(v[key / kPageTokens] + d * kPageTokens + key % kPageTokens, kPageTokens, head_dim - d, kTileDepth);
-        Ahead::fetch(ahead, units);
+        Ahead::fetch(ahead, ahead.per_step);
       }
       dot_groups<kCount>(p[0][key / 2], sizeof p[0]);
     }
@@ -214,8 +223,7 @@ __attribute__((noinline)) void values(const Element* const* v, int keys, int hea
 }
 
 template <int kCount>
-void block_split(const AttentionParams& p, const SplitPages& pages, bool first, Group* groups, Scratch& scratch, Ahead& ahead,
-                 int units) {
+void block_split(const AttentionParams& p, const SplitPages& pages, bool first, Group* groups, Scratch& scratch, Ahead& ahead) {
   const int head_dim = p.layout.head_dim;
   int keys = 0;
   for (int g = 0; g < kCount; ++g) keys = groups[g].max_visible > keys ? groups[g].max_visible : keys;
@@ -224,7 +232,7 @@ void block_split(const AttentionParams& p, const SplitPages& pages, bool first, 
   for (int g = 0; g < kCount; ++g) m[g] = _mm512_set1_ps(-__builtin_inff());
   for (int key = 0; key < keys; key += kPageTokens) {
     const int count = keys - key < kPageTokens ? keys - key : kPageTokens;
-    scores<kCount>(pages.k[key / kPageTokens], count, head_dim, groups, scratch.s[0][key], ahead, units);
+    scores<kCount>(pages.k[key / kPageTokens], count, head_dim, groups, scratch.s[0][key], ahead);
     for (int g = 0; g < kCount; ++g) {
       if (groups[g].min_visible < key + count)
         attention_amx_mask(scratch.s[g], key, key + count, groups[g].min_visible, groups[g].visible);
@@ -240,32 +248,43 @@ void block_split(const AttentionParams& p, const SplitPages& pages, bool first, 
       attention_amx_rescale(group.o, attention_amx_l_row(head_dim) + 1, before, m[g], p.scale);
     }
     _mm512_store_ps(group.m, m[g]);
-    group.nan_lanes |= attention_amx_exp(scratch.s[g], keys, m[g], scale) & attention_amx_lanes_with_keys(group.visible);
+    const uint32_t nan_lanes = attention_amx_exp(scratch.s[g], keys, m[g], scale, [&] { Ahead::fetch(ahead, ahead.per_exp); });
+    group.nan_lanes |= nan_lanes & attention_amx_lanes_with_keys(group.visible);
   }
-  values<kCount>(pages.v, keys, head_dim, scratch.s, first, groups, ahead, units);
+  values<kCount>(pages.v, keys, head_dim, scratch.s, first, groups, ahead);
 }
 
-// Adds keys [begin, num_keys) of `table` to the sums of rows [first_row, end_row).
-void add_keys(const AttentionParams& p, int num_groups, int kv_head, int64_t first_row, int64_t end_row, const PageId* table,
-              int begin, int num_keys, Scratch& scratch) {
-  for (; begin < num_keys; begin += kAttentionSplit) {
-    const SplitPages pages(p, kv_head, table, begin, num_keys);
+// Keys [begin, end) of `table`, for rows [first_row, end_row).
+struct KeyRange {
+  const PageId* table;
+  int begin, end;
+  int64_t first_row, end_row;
+
+  SplitPages split(const AttentionParams& p, int kv_head, int at) const { return {p, kv_head, table, at, end}; }
+};
+
+// Adds a range's keys to the sums of its rows; brings near what `next`, if there is one, begins with.
+void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRange& range, const KeyRange* next,
+              Scratch& scratch) {
+  for (int begin = range.begin; begin < range.end; begin += kAttentionSplit) {
+    const SplitPages pages = range.split(p, kv_head, begin);
     Ahead ahead;
-    if (begin + kAttentionSplit < num_keys)
-      ahead.start({p, kv_head, table, begin + kAttentionSplit, num_keys}, p.layout.head_dim);
+    if (begin + kAttentionSplit < range.end) {
+      ahead.start(range.split(p, kv_head, begin + kAttentionSplit), p.layout.head_dim);
+    } else if (next != nullptr) {
+      ahead.start(next->split(p, kv_head, next->begin), p.layout.head_dim);
+    }
     int active = 0, from = 0;  // groups with a row in the range: they follow each other
     for (int g = 0; g < num_groups; ++g) {
       Group& group = scratch.groups[g];
-      attention_amx_visible(group.rows, group.ends, first_row, end_row, begin, group.visible, &group.min_visible,
+      attention_amx_visible(group.rows, group.ends, range.first_row, range.end_row, begin, group.visible, &group.min_visible,
                             &group.max_visible);
       if (group.max_visible == 0) continue;
       if (active++ == 0) from = g;
     }
-    const int units = active <= kBlock ? 16 / kFetchLines : 16 / kFetchLines / 2;
+    ahead.pace(active);
     for (int g = from; g < from + active; g += kBlock) {
-      const auto run = [&]<int kCount>() {
-        block_split<kCount>(p, pages, begin == 0, scratch.groups + g, scratch, ahead, units);
-      };
+      const auto run = [&]<int kCount>() { block_split<kCount>(p, pages, begin == 0, scratch.groups + g, scratch, ahead); };
       switch (from + active - g) {
         case 1: run.template operator()<1>(); break;
         case 2: run.template operator()<2>(); break;
@@ -298,12 +317,17 @@ void run_task(const AttentionParams& p, const AttentionLanes& t, const TileBundl
   }
   const RowTile* tiles = rows.tiles + bundle.first_tile;
   const auto table = [&](const RowTile& tile) { return rows.page_tables + rows.segments[tile.segment].first_page; };
-  add_keys(p, num_groups, t.kv_head, 0, rows.num_rows, table(tiles[0]), 0, bundle.shared_keys, scratch);
+  const auto own_keys = [&](const RowTile& tile) {
+    const int end_row = tile.first_row + tile.num_rows;
+    return KeyRange{table(tile), bundle.shared_keys, rows.positions[end_row - 1] + 1, tile.first_row, end_row};
+  };
+  KeyRange range = {table(tiles[0]), 0, bundle.shared_keys, 0, rows.num_rows};
   for (int i = 0; i < bundle.num_tiles; ++i) {
-    const int end_row = tiles[i].first_row + tiles[i].num_rows;
-    add_keys(p, num_groups, t.kv_head, tiles[i].first_row, end_row, table(tiles[i]), bundle.shared_keys,
-             rows.positions[end_row - 1] + 1, scratch);
+    const KeyRange next = own_keys(tiles[i]);
+    add_keys(p, num_groups, t.kv_head, range, &next, scratch);
+    range = next;
   }
+  add_keys(p, num_groups, t.kv_head, range, nullptr, scratch);
   for (int g = 0; g < num_groups; ++g) {
     Group& group = scratch.groups[g];
     attention_amx_write(p, group_lanes(g), group.o, group.nan_lanes);

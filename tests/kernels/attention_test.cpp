@@ -289,6 +289,44 @@ TEST_P(Attention, AQueryThatPointsToAKeyGetsItsValue) {
   }
 }
 
+// Two keys, the second's score x <= 0 and value 1, the first's 0 and 0: the output is p / (1 + p) with p = exp(x). It
+// is the exact one's rounding but for a few, which are the next number.
+TEST_P(Attention, TwoKeysShareAsTheExpOfTheirScoresSays) {
+  constexpr Heads kOneGroup = {64, 1, 32};
+  if (!supported(kOneGroup)) GTEST_SKIP();
+  Problem problem(kOneGroup, {2});
+  problem.for_each_slot([](int, int, int j, int d, Element* k, Element* v) {
+    *k = to_element(j == 1 && d == 0 ? 1.0f : 0.0f);
+    *v = to_element(static_cast<float>(j));
+  });
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+  int compared = 0, other = 0;
+  for (int call = 0; call < 300; ++call) {
+    problem.scale = 0.5f + uniform(random);
+    for (int head = 0; head < kOneGroup.num_heads; ++head) {
+      const float x = -std::pow(2.0f, 13.5f * uniform(random) - 8.0f);  // to -45: p stays a normal number
+      problem.q[0][static_cast<size_t>((kOneGroup.num_heads + head) * kOneGroup.head_dim)] = to_element(x);
+    }
+    const std::vector<Element> out = problem.run(*kernels, {{0, 1, 1}});
+    for (int head = 0; head < kOneGroup.num_heads; ++head) {
+      const float x = to_float(problem.q[0][static_cast<size_t>((kOneGroup.num_heads + head) * kOneGroup.head_dim)]);
+      const double exact = std::exp(static_cast<double>(x) * static_cast<double>(problem.scale));
+      const double p = static_cast<double>(to_float(to_element(static_cast<float>(exact))));
+      const float got = to_float(out[static_cast<size_t>(head * kOneGroup.head_dim)]);
+      // What is added up for the divisor is the exp itself or what it was rounded to.
+      const float by_exact = to_float(to_element(static_cast<float>(p / (1.0 + exact)))),
+                  by_rounded = to_float(to_element(static_cast<float>(p / (1.0 + p))));
+      ++compared;
+      if (got == by_exact || got == by_rounded) continue;
+      ++other;
+      ASSERT_NEAR(static_cast<double>(got), p / (1.0 + p), 0.0118 * p / (1.0 + p))
+          << "x = " << x << ", scale " << problem.scale;
+    }
+  }
+  EXPECT_LE(other, compared / 2400) << "of " << compared;
+}
+
 // Bits of every position of sequence 0, each computed alone.
 std::vector<Element> one_by_one(const KernelTable& kernels, const Problem& problem, int first, int count) {
   std::vector<Element> all;
