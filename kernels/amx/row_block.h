@@ -35,8 +35,26 @@ OTR_INLINE void amx_configure_two_blocks(int rows) {
   tile_configure(config);
 }
 
+// A tile of the weight, which L1 need not keep where it comes from L2.
+template <bool kFromL2, int kTile>
+OTR_INLINE void load_weight(const Element* w) {
+  if constexpr (kFromL2) tile_load_once<kTile>(w, kTileBytes);
+  else tile_load<kTile>(w, kTileBytes);
+}
+
+// Fetches a quarter of a step of the weight, kAhead bytes from where it is used.
+template <bool kToL2, int64_t kAhead>
+OTR_INLINE void fetch_quarter(const Element* w, int quarter) {
+  if constexpr (kAhead > 0) {
+    const char* from = reinterpret_cast<const char*>(w) + kAhead + quarter * 512;
+#pragma GCC unroll 8
+    for (int line = 0; line < 8; ++line) __builtin_prefetch(from + line * 64, 0, kToL2 ? 2 : 3);
+  }
+}
+
 // kBoth: the block has more than 16 rows. kFetchAhead: bytes ahead of its use that the weight is fetched, where it comes from
-// memory. REQUIRES: tiles configured to its row counts.
+// memory: to L1; of a block of both to L2, since x takes twice the loads and they would wait behind the fetches (32 rows: 6 to
+// 10 % faster). REQUIRES: tiles configured to its row counts.
 template <bool kBoth, int64_t kFetchAhead = 0>
 OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, const Element* w, int64_t steps, AmxBlock* out) {
   constexpr int64_t kStride = kAmxBlockColumns * static_cast<int64_t>(sizeof(float));
@@ -48,21 +66,22 @@ OTR_INLINE void amx_multiply_configured(const Element* x, int64_t x_stride, cons
     tile_zero<2>();
     tile_zero<3>();
   }
+  constexpr bool kToL2 = kBoth && kFetchAhead > 0;
   for (int64_t step = 0; step < steps; ++step, w += kAmxStepElements) {
     tile_load<4>(x + step * kTileDepth, row_bytes);
-    tile_load<6>(w, kTileBytes);
+    load_weight<kToL2, 6>(w);
     tile_dot<0, 4, 6>();
-    tile_load<7>(w + kAmxStepElements / 2, kTileBytes);
+    fetch_quarter<kToL2, kFetchAhead>(w, 0);
+    load_weight<kToL2, 7>(w + kAmxStepElements / 2);
     tile_dot<1, 4, 7>();
+    fetch_quarter<kToL2, kFetchAhead>(w, 1);
     if constexpr (kBoth) {
       tile_load<5>(lower + step * kTileDepth, row_bytes);
       tile_dot<2, 5, 6>();
-      tile_dot<3, 5, 7>();
     }
-    if constexpr (kFetchAhead > 0) {
-#pragma GCC unroll 32
-      for (int line = 0; line < 32; ++line) __builtin_prefetch(reinterpret_cast<const char*>(w) + kFetchAhead + line * 64);
-    }
+    fetch_quarter<kToL2, kFetchAhead>(w, 2);
+    if constexpr (kBoth) tile_dot<3, 5, 7>();
+    fetch_quarter<kToL2, kFetchAhead>(w, 3);
   }
   tile_store<0>(&out->row[0][0], kStride);
   tile_store<1>(&out->row[0][kTileColumns], kStride);

@@ -8,9 +8,11 @@
 // reaches the reads' own bandwidth at 1 to 16 rows: without 0.80 to 0.90 of it). Up to 16 rows take two blocks together: two
 // streams of memory, and x comes from L2 half as often (2 to 12 % faster). Many rows: a task is up to 512 rows by 512
 // outputs whose sums wait in the thread's scratch (1 MB, so in L2), while panels of 512 inputs go by: 32 outputs of the
-// weight's panel (32 KB) lie in L1 for all rows of the task, x comes from L2 and does not stay in L1. Roofline: up to 32 rows
-// are bound by memory. Many rows: a product per tile load. With all operands in cache 0.65 of the products alone were measured,
-// 0.8 of which is the clock: it falls where operands change with every product.
+// weight's panel (32 KB) lie in L1 for all rows of the task, x comes from L2 and does not stay in L1. Up to 64 rows it is x
+// that stays, 16 KB of it in panels of 128 inputs, since the weight goes by but once (6 to 10 % faster). Roofline: up to 250
+// rows are bound by memory, of whose bandwidth 32 rows reach 0.8 and 64 rows 0.72: fetches and the loads of x and of sums share
+// the lines on their way to L1. Many rows: a product per tile load. With all operands in cache 0.65 of the products alone were
+// measured, 0.8 of which is the clock: it falls where operands change with every product.
 #include <algorithm>
 #include <cstring>
 
@@ -25,6 +27,7 @@ namespace {
 static_assert(kAmxBlockColumns == kLinearBlockN && kTileDepth == kLinearStepK);
 
 constexpr int kPanelSteps = 16;  // of 32 inputs: the weight's 32 outputs of a panel take 32 KB
+constexpr int kStaySteps = 4;    // likewise, where 64 rows of x of a panel stay there: 16 KB
 constexpr int kMostRowBlocks = 16, kMostBlocks = 16;
 static_assert(kMostRowBlocks * kMostBlocks * sizeof(AmxBlock) <= ThreadPool::kScratchBytes);
 
@@ -46,6 +49,7 @@ OTR_INLINE void finish_rows(const LinearParams& p, const FinishedBlock& f, int b
 // ---- Few rows
 
 constexpr int64_t kFetchAhead = 3072;      // bytes of the weight
+constexpr int64_t kFetchAheadBoth = 4096;  // where there are more than 16 rows
 constexpr int64_t kTaskBytes = 256 << 10;  // of the weight: longer streams gain nothing
 constexpr int64_t kPairBytes = 512 << 10;  // of a block: of longer ones two are slower than one after the other
 
@@ -56,8 +60,8 @@ OTR_INLINE void multiply_blocks(const LinearParams& p, int64_t begin, int64_t en
   const int64_t steps = linear_padded(p.weight.in_features) / kLinearStepK;
   for (int64_t block = begin; block < end; ++block) {
     AmxBlock sums;
-    amx_multiply_configured<kBoth, kFetchAhead>(p.x, p.x_stride, p.weight.packed + block * steps * kAmxStepElements, steps,
-                                                &sums);
+    amx_multiply_configured<kBoth, kBoth ? kFetchAheadBoth : kFetchAhead>(
+        p.x, p.x_stride, p.weight.packed + block * steps * kAmxStepElements, steps, &sums);
     finish_rows(p, {&sums, 0, block, p.num_rows}, 0, kAmxBlockRows);
   }
 }
@@ -102,9 +106,15 @@ struct Fetch {
   int64_t stride;
 };
 
+template <bool kStays, int kTile>
+OTR_INLINE void load_rows(const Element* x, int64_t row_bytes) {
+  if constexpr (kStays) tile_load<kTile>(x, row_bytes);
+  else tile_load_once<kTile>(x, row_bytes);
+}
+
 // sums (+)= x W^T over a panel of 32 rows by 32 outputs. kAhead: lines of the weight a step that are fetched for the next
-// panel. beside(step): vector work for the ports that the products leave free.
-template <int kAhead, typename Beside>
+// panel. beside(step): vector work for the ports that the products leave free. kStays: x is wanted again by the next block.
+template <bool kStays, int kAhead, typename Beside>
 OTR_INLINE void multiply_panel(const Element* x, int64_t x_stride, const Element* w, int steps, bool first, AmxBlock* sums,
                                Fetch next, const char* next_weight, const Beside& beside) {
   constexpr int64_t kStride = sizeof sums->row[0];
@@ -122,12 +132,12 @@ OTR_INLINE void multiply_panel(const Element* x, int64_t x_stride, const Element
     tile_load<3>(&sums->row[kTileRows][kTileColumns], kStride);
   }
   for (int step = 0; step < steps; ++step) {
-    tile_load_once<4>(x, row_bytes);
+    load_rows<kStays, 4>(x, row_bytes);
     tile_load<6>(w, kTileBytes);
     tile_dot<0, 4, 6>();
     tile_load<7>(w + kAmxStepElements / 2, kTileBytes);
     tile_dot<1, 4, 7>();
-    tile_load_once<5>(lower, row_bytes);
+    load_rows<kStays, 5>(lower, row_bytes);
     tile_dot<2, 5, 6>();
     tile_dot<3, 5, 7>();
     __builtin_prefetch(next.at, 1);
@@ -168,10 +178,10 @@ struct ManyRows {
   int rows, blocks;
 };
 
-template <int kAhead>
+template <int kAhead, bool kStays = false>
 void multiply_many(const LinearParams& p, const ManyRows& task, AmxBlock* sums) {
   const int64_t steps = linear_padded(p.weight.in_features) / kLinearStepK;
-  const int panels = static_cast<int>((steps + kPanelSteps - 1) / kPanelSteps);
+  const int panels = divide_up(steps, kStays ? kStaySteps : kPanelSteps);
   const int row_blocks = (task.rows + kAmxBlockRows - 1) / kAmxBlockRows;
   const int left = task.rows % kAmxBlockRows;
   LastRows last_rows;
@@ -205,10 +215,10 @@ void multiply_many(const LinearParams& p, const ManyRows& task, AmxBlock* sums) 
         const char* next_part = next_weight + i * panel_steps * kAhead * 64;
         if (last) {
           const int a_step = divide_up(finished.rows, panel_steps);
-          multiply_panel<kAhead>(x, x_stride, w, panel_steps, first, block_sums, next, next_part,
-                                 [&](int step) { finish_rows(p, finished, step * a_step, (step + 1) * a_step); });
+          multiply_panel<kStays, kAhead>(x, x_stride, w, panel_steps, first, block_sums, next, next_part,
+                                         [&](int step) { finish_rows(p, finished, step * a_step, (step + 1) * a_step); });
         } else {
-          multiply_panel<kAhead>(x, x_stride, w, panel_steps, first, block_sums, next, next_part, [](int) {});
+          multiply_panel<kStays, kAhead>(x, x_stride, w, panel_steps, first, block_sums, next, next_part, [](int) {});
         }
         if (last) finished = {block_sums, row, block, rows};
       }
@@ -241,7 +251,7 @@ void multiply_many(const LinearParams& p, ThreadPool& pool) {
       case 7: return multiply_many<7>(p, many, sums);
       case 8: return multiply_many<8>(p, many, sums);
       case 11: return multiply_many<11>(p, many, sums);
-      default: return multiply_many<16>(p, many, sums);
+      default: return multiply_many<16, true>(p, many, sums);
     }
   });
 }
