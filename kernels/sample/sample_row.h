@@ -5,7 +5,7 @@
 //   double  sum_exp(x, max, n, next)        sum of exp(x_v - max) in the order of sample.h; may fetch next[0 … n - 1], a hint;
 //                                           next = x: nothing is fetched ahead
 //   void    divide(x, divisor, n, out)      IEEE division; out may be x
-//   int32_t argmax_with_noise(draw, x, max, maxima, n)
+//   int32_t argmax_with_noise(draw, x, max, maxima, n, next)   may fetch next, like sum_exp
 //   int32_t collect(x, bound, maxima, n, ids)   the ids of x_v >= bound, ascending; returns how many. [sample_row_stride(n)]
 //
 // and for candidates also
@@ -90,7 +90,9 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const flo
     result->fault = 1;
     return;
   }
-  const double raw_sum = Ops::sum_exp(logits, raw_max, n, next);
+  // The noise, where there is any, leaves memory idle for longer than the sum does.
+  const bool whole_noise = d.temperature != 0.0f && d.forced_token < 0 && !sample_has_filter(d, n);
+  const double raw_sum = Ops::sum_exp(logits, raw_max, n, whole_noise ? logits : next);
   const float raw_log_sum = log32(static_cast<float>(raw_sum));
 
   const float* x = logits;
@@ -111,7 +113,7 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const flo
     const int32_t kept = sample_filter<Ops>(d, x, max, sum, n, w);
     sample_among_survivors(d, x, max, w.order, kept, result);
   } else {
-    if (d.forced_token < 0) result->token = Ops::argmax_with_noise(d, x, max, w.maxima, n);
+    if (d.forced_token < 0) result->token = Ops::argmax_with_noise(d, x, max, w.maxima, n, next);
     const float log_sum = x == logits ? raw_log_sum : log32(static_cast<float>(Ops::sum_exp(x, max, n, x)));
     result->logprob = (x[result->token] - max) - log_sum;
   }
@@ -121,7 +123,7 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const flo
 template <typename Ops>
 OTR_INLINE void sample_rows(const SampleParams& p, ThreadPool& pool) {
   pool.parallel_for(p.num_draws, [&](int i, int thread) {
-    // What this thread most likely takes next: the noise leaves memory idle.
+    // What this thread most likely takes next.
     const int soon = i + pool.num_threads() < p.num_draws ? i + pool.num_threads() : i;
     const float* next = p.logits + p.draws[soon].logits_row * p.logits_stride;
     sample_row<Ops>(p, p.draws[i], next, sample_workspace(p.scaled, p.order, p.vocab_size, thread), &p.results[i]);

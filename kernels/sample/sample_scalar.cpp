@@ -39,7 +39,7 @@ struct ScalarOps {
     for (int32_t v = 0; v < n; ++v) out[v] = x[v] / divisor;
   }
 
-  static int32_t argmax_with_noise(const SampleDraw& d, const float* x, float, const float*, int32_t n) {
+  static int32_t argmax_with_noise(const SampleDraw& d, const float* x, float, const float*, int32_t n, const float*) {
     int32_t best = 0;
     float best_score = -__builtin_inff();
     for (int32_t v = 0; v < n; v += 4) {

@@ -78,7 +78,15 @@ struct VecSampleOps {
     if (v < n) store_first(out + v, n - v, V::load_first(x + v, n - v) / d);
   }
 
-  OTR_INLINE int32_t argmax_with_noise(const SampleDraw& d, const float* x, float max, const float* maxima, int32_t n) {
+  // Brings kCount floats near.
+  template <int32_t kCount>
+  OTR_INLINE void fetch(const float* x) {
+#pragma GCC unroll 16
+    for (int32_t i = 0; i < kCount; i += 16) __builtin_prefetch(x + i, 0, 2);
+  }
+
+  OTR_INLINE int32_t argmax_with_noise(const SampleDraw& d, const float* x, float max, const float* maxima, int32_t n,
+                                       const float* next) {
     const uint32_t position = static_cast<uint32_t>(d.position);
     const int32_t top = sample_top(x, maxima, max);
     float floor = x[top] + gumbel(d.noise, static_cast<uint32_t>(top), position);
@@ -89,12 +97,18 @@ struct VecSampleOps {
     U best_id = U::broadcast(0);
     for (int32_t begin = 0; begin < n; begin += kSampleMaxBlock) {
       const float highest = maxima[begin / kSampleMaxBlock];
-      if (highest + kGumbelBound < floor) continue;
+      if (highest + kGumbelBound < floor) {
+        fetch<kSampleMaxBlock>(next + begin);
+        continue;
+      }
       uint32_t least = least_word(highest, floor);
       for (int32_t v = begin; v < begin + kSampleMaxBlock && v < n; v += 64) {
-        if (v % 128 == 0 && !Noise::any_at_least_of_pair(d, keys, v, least)) {
-          v += 64;
-          continue;
+        if (v % 128 == 0) {
+          fetch<128>(next + v);
+          if (!Noise::any_at_least_of_pair(d, keys, v, least)) {
+            v += 64;
+            continue;
+          }
         }
         const auto block = Noise::block(d, keys, v);
         if (!any_at_least(block.w, least)) continue;
