@@ -10,7 +10,7 @@
 namespace otr::bench {
 namespace {
 
-// x[i] of a row as cpu-amx takes it: a multiple of its group's unit, in 8 bits.
+// x[i] of a row as the op takes it: a multiple of its group's unit, in 8 bits.
 double rounded_input(const Element* x, int64_t i) {
   const Element* group = x + i / kW4GroupK * kW4GroupK;
   float greatest = 0x1p-94f;
@@ -31,9 +31,7 @@ Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
         const int q = weights[at / 2] >> (at % 2 * 4) & 15, zero = static_cast<int>(word & kW4ZeroPointMask);
         return double{float_from_bits(word)} * (q - zero);
       },
-      [rounds = std::string(suite.kernels().path) == "cpu-amx"](const Element* row, int64_t i) {
-        return rounds ? rounded_input(row, i) : double{to_float(row[i])};
-      });
+      rounded_input);
 }
 
 Work make_quantize_w4(Suite& suite, const Projection& p) {

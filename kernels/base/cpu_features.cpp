@@ -54,7 +54,7 @@ bool cpu_has_avx512(std::string* why) {
   if (!bit(l7.ebx, 16) || !bit(l7.ebx, 17) || !bit(l7.ebx, 30) || !bit(l7.ebx, 31)) {
     return fail(why, "the processor has no AVX-512 F, DQ, BW and VL");
   }
-  if (!bit(l71.eax, 5)) return fail(why, "the processor has no AVX512_BF16");
+  if (!bit(l71.eax, 5) || !bit(l7.ecx, 11)) return fail(why, "the processor has no AVX512_BF16 and AVX512_VNNI");
   if ((enabled_state() & kStateZmm) != kStateZmm) return fail(why, "the operating system does not save AVX-512 state");
   return true;
 }

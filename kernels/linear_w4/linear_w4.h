@@ -7,27 +7,21 @@
 //
 // A weight of gate and up in turns gives `gated` instead, as in linear.h.
 //
-// Differences q - zero are -15 … 15: exact in bf16, so the products are exact in float32 and the scale costs one fma in 128.
-// cpu-amx alone rounds x, to 8 bits: see below.
-//
-// Reduction order: groups ascending, one float32 fma each, from 0; inside a group a function of the path alone: never of the
-// rows, their number or the threads.
-//   cpu-scalar  one float32 chain over k ascending
-//   cpu-avx2    the same chain, one fma a step
-//   cpu-avx512  two chains of VDPBF16PS, over even and over odd input pairs ascending, then added
-//   cpu-amx     none: integers. There a row's x[128 g …] is i * unit(g), unit = 2^(e - 6), 2^e <= the greatest |x| of the
-//               group < 2^(e + 1), and i rounded to nearest even, -128 … 127; a greatest below 2^-94 counts as that. The sum
-//               of i * (q - zero) is exact and goes to float32; the fma takes it times (scale * unit)
-// What cpu-amx's rounding costs: x of a normal distribution is off by 0.9 % of its size (root mean square), weights of 4 bits
-// by some 10 %; the more one input stands out of its group, the more the others lose. There an infinity in x makes
-// its row's outputs NaN, as a NaN does on every path.
+// On the CPU x is rounded to 8 bits, so that partial sums are sums of integers and all paths have the same bits: a row's
+// x[128 g …] is i * unit(g), unit = 2^(e - 6), 2^e <= the greatest |x| of the group < 2^(e + 1), and i rounded to nearest even,
+// -128 … 127; a greatest below 2^-94 counts as that. The sum of i * (q - zero) is exact and goes to float32, which loses nothing;
+// groups ascending from 0, one float32 fma each takes it times (scale * unit).
+// What that costs: x of a normal distribution is off by 0.9 % of its size (root mean square), weights of 4 bits by some 10 %; the
+// more one input stands out of its group, the more the others lose. An infinity in x makes its row's outputs NaN, as a NaN does.
+// sm_90a takes x as it is: products with q - zero are exact in float32, in an order that its files say.
 // Zero padding takes part; bias, then residual, are added last.
 //
 // Weight layout (all CPU paths; other backends have their own): blocks of 32 outputs; inside a block, groups of 128 inputs, of
 // which the last may be short; a group is a scale word for each of the 32 outputs (128 bytes), then pieces of 8 inputs; a piece
 // is two tiles of 16 outputs; a tile is 64 bytes: one 32-bit lane an output, with the even inputs' nibbles in the lower and the
 // odd ones' in the upper 16 bits. A block is thus one stream of 4.25 bits a weight, and 64 bytes of it become, by operations
-// that never cross a lane, the four vectors [16 outputs][2 inputs] that VDPBF16PS takes, or the two [16][4] of TDPBSSD.
+// that never cross a lane, two vectors of bytes [16 outputs][4 inputs], as VPDPBUSD and TDPBSSD take them: lower nibbles are
+// inputs 0, 4, 1, 5, upper ones 2, 6, 3, 7.
 // A scale word is the scale as float32; its lowest 4 bits, worth 2^-19 of it, are also the zero point.
 // Outputs and inputs are padded to 32; padding has q = zero: it is exactly 0.
 //
@@ -78,6 +72,19 @@ OTR_HOST_DEVICE constexpr int64_t w4_cpu_nibble_index(int64_t n, int64_t k, int6
 }
 
 inline constexpr uint32_t kW4ZeroPointMask = 0xf;  // of a scale word
+
+// What a group of x is rounded to multiples of; NaN, and 0, where an input is not finite. `exponent`: the greatest |x|'s, as
+// float32 has it. Units of 2^-100 and more keep their products with scales (of 2^-26 and more) from being denormal: where all of
+// a group is 0 that made the whole product four times as slow.
+struct W4Unit {
+  float unit, inverse;
+};
+OTR_INLINE W4Unit w4_unit(uint32_t exponent) {
+  constexpr uint32_t kBits = 6, kLeast = 127 - 94, kNotFinite = 255;
+  if (exponent == kNotFinite) return {float_from_bits(0x7fc00000u), 0.0f};
+  const uint32_t e = (exponent < kLeast ? kLeast : exponent) - kBits;
+  return {float_from_bits(e << 23), float_from_bits((254 - e) << 23)};
+}
 
 struct LinearW4Weight {
   int32_t in_features = 0;

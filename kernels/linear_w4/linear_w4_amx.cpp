@@ -1,8 +1,7 @@
 // cpu-amx: out = x Wq^T (+ bias) (+ residual) with TDPBSSD, products of bytes summed as integers.
 //
-// x is rounded to bytes, group by group (w4_bytes_avx512.h), and q - zero is one, so that a group's partial sum is the exact
-// sum of integers, and no order of it matters. Expanding to bytes takes 5 operations and 2 stores for 128 weights, to bf16 11
-// and 4, and half as many products add up 64 inputs each.
+// x is rounded to bytes, group by group, and q - zero is one (w4_bytes_avx512.h). Expanding to bytes takes 5 operations and 2
+// stores for 128 weights, to bf16 11 and 4, and half as many products add up 64 inputs each.
 //
 // Reduction order: groups ascending, sum = fma(scale of the weight * unit of x, float32(partial), sum); then bias, then
 // residual. A row never sees another row.
@@ -20,6 +19,7 @@
 
 #include "kernels/amx/row_block.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/linear/linear_epilogue.h"
 #include "kernels/linear_w4/w4_bytes_avx512.h"
 
 namespace otr {
@@ -67,7 +67,7 @@ void round_groups(const Element* x, int64_t x_stride, int64_t inputs, int begin,
       for (int g = begin; g < end; ++g) {
         const int64_t first = int64_t{g} * kW4GroupK;
         const int here = static_cast<int>(std::min<int64_t>(inputs - first, kW4GroupK));
-        w4_round_group(row + first, here, order, to.layout, r, to.group(b, g));
+        w4_store_group(w4_round_group(row + first, here, order), to.layout, r, to.group(b, g));
       }
     }
   }

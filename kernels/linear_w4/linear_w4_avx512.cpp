@@ -1,84 +1,106 @@
-// cpu-avx512: out = x Wq^T (+ bias) (+ residual) with VDPBF16PS.
+// cpu-avx512: out = x Wq^T (+ bias) (+ residual) with VPDPBUSD, products of bytes summed as integers.
 //
-// Tile: up to 6 rows x 32 outputs x 2 chains: 24 accumulators. Up to 16 rows expand the nibbles in registers as they are read,
-// for 5 rows at a time; more rows expand a group once, to L1, and multiply 6 rows at a time from there.
-// Two chains, because a product takes 6 cycles: a row alone has 4 in flight, and needs 6 cycles for 64 bytes of nibbles.
-// Reduction order: a group's partial sum is chain(even pairs) + chain(odd pairs), pairs ascending, padding (zeros) included;
-// inside a pair VDPBF16PS's own (linear_avx512.cpp). Groups ascending, one fma each; then bias, then residual.
-// Roofline: a row needs 4 VDPBF16PS for 64 bytes of nibbles, one a cycle. Measured on one Zen 4 core of 3.6 GHz, the weight in
-// L2: 8.9 cycles for 1 row, 11.4 for 2, 17 for 4, 34 for 8, 263 for 64. From memory: 20, 18, 12.5 and 6.7 GB/s for 1, 2, 4
-// and 8 rows, where a loop that only reads gets 22: 1 and 2 rows are bound by memory, 4 and more by VDPBF16PS.
+// Nibbles are the unsigned operand, x the signed one; the zero point times the sum of x comes off afterwards. Both are integers
+// below 2^24, so float32 takes them off exactly, and any order of the products gives the same bits.
+//
+// Tile: up to 8 rows x 32 outputs: 16 accumulators, or 2 chains of up to 8 where rows are few, since a product takes 4 cycles.
+// 128 bytes of nibbles are 6 operations on pipes that the products leave free, so every 8 rows expand them anew.
+// Roofline: a row needs 2 VPDPBUSD for 64 bytes of nibbles, one a cycle.
 #include "kernels/linear_w4/linear_w4_vec.h"
-#include "kernels/linear_w4/w4_expand_avx512.h"
+#include "kernels/linear_w4/w4_round_avx512.h"
 
 namespace otr {
 namespace {
 
-constexpr int kRowBlock = 6;
-constexpr int kFusedRows = 16;     // up to here rows expand on the way
-constexpr int kFusedRowBlock = 5;  // what fits the registers then
+constexpr int kRowBlock = 8;
 
-// Adds a group to rows [first, first + kRows). `expanded`: the group as bf16, or null: nibbles are expanded on the way.
-template <int kRows, bool kExpanded>
-__attribute__((noinline)) void add_rows(const W4Group& g, const W4Expanded* expanded, int first, W4Sums* sums) {
-  const __m512i table = w4_table();
-  const __m512i offsets[2] = {w4_offsets(g.words), w4_offsets(g.words + 64)};
-  const Element* x = g.x + first * g.x_stride;
+void round_group(const Element* x, int inputs, int row, const W4Rounded& to) {
+  const W4RoundedGroup rounded = w4_round_group(x, inputs, w4_input_order());
+  __m256i sum = _mm256_setzero_si256();
+#pragma GCC unroll 4
+  for (int i = 0; i < kW4GroupK / 32; ++i) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to.integers[row] + 32 * i), rounded.bytes[i]);
+    sum = _mm256_dpbusd_epi32(sum, _mm256_set1_epi8(1), rounded.bytes[i]);
+  }
+  to.units[row] = rounded.unit;
+  to.sums[row] = static_cast<float>(_mm512_reduce_add_epi32(_mm512_zextsi256_si512(sum)));
+}
+
+OTR_INLINE __m512i broadcast_four(const int8_t* x) {
+  int four;
+  __builtin_memcpy(&four, x, sizeof four);
+  return _mm512_set1_epi32(four);
+}
+
+// Adds a group to rows [first, first + kRows).
+template <int kRows>
+__attribute__((noinline)) void add_rows(const W4Group& g, int first, W4Sums* sums) {
+  constexpr int kChains = kRows <= 4 ? 2 : 1;
+  __m512i mask = _mm512_set1_epi8(15);
+  __asm__("" : "+v"(mask));  // in a register: left to itself the compiler reads it from memory each time
+  const int8_t* x = g.x.integers[first];
   const uint8_t* nibbles = g.nibbles;
-  __m512 partial[kRows][2][2];
-#pragma GCC unroll 6
+  __m512i partial[kRows][2][kChains];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    partial[r][0][0] = partial[r][0][1] = partial[r][1][0] = partial[r][1][1] = _mm512_setzero_ps();
+#pragma GCC unroll 2
+    for (int chain = 0; chain < kChains; ++chain) partial[r][0][chain] = partial[r][1][chain] = _mm512_setzero_si512();
   }
   for (int piece = 0; piece < g.pieces; ++piece, x += kW4PieceK, nibbles += kW4PieceBytes) {
-    const W4Piece q[2] = {kExpanded ? W4Piece{} : w4_load(nibbles, offsets[0]),
-                          kExpanded ? W4Piece{} : w4_load(nibbles + kW4TileBytes, offsets[1])};
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      __m512bh w[2];
+    __m512i q[2][2];  // [tile][lower, upper nibbles]
 #pragma GCC unroll 2
-      for (int tile = 0; tile < 2; ++tile) {
-        w[tile] =
-            reinterpret_cast<__m512bh>(kExpanded ? _mm512_load_si512(expanded->step[piece / 4].pair[tile][piece % 4 * 4 + i])
-                                                 : w4_pair(q[tile], i, table));
-      }
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        const __m512bh pair = broadcast_bf16_pair(x + r * g.x_stride + 2 * i);
-        partial[r][0][i % 2] = _mm512_dpbf16_ps(partial[r][0][i % 2], w[0], pair);
-        partial[r][1][i % 2] = _mm512_dpbf16_ps(partial[r][1][i % 2], w[1], pair);
+    for (int tile = 0; tile < 2; ++tile) {
+      __builtin_prefetch(nibbles + tile * kW4TileBytes + kW4PrefetchBytes);
+      const __m512i both = _mm512_load_si512(nibbles + tile * kW4TileBytes);
+      q[tile][0] = _mm512_and_si512(both, mask);
+      q[tile][1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const __m512i four = broadcast_four(x + r * kW4GroupK + 4 * half);
+#pragma GCC unroll 2
+        for (int tile = 0; tile < 2; ++tile) {
+          __m512i& sum = partial[r][tile][half % kChains];
+          sum = _mm512_dpbusd_epi32(sum, q[tile][half], four);
+        }
       }
     }
   }
-#pragma GCC unroll 6
+  const __m512 scale[2] = {_mm512_load_ps(g.words), _mm512_load_ps(g.words + 64)};
+  __m512 zero[2];
+#pragma GCC unroll 2
+  for (int tile = 0; tile < 2; ++tile) {
+    const __m512i word = _mm512_castps_si512(scale[tile]);
+    zero[tile] = _mm512_cvtepi32_ps(_mm512_and_si512(word, _mm512_set1_epi32(kW4ZeroPointMask)));
+  }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+    const __m512 unit = _mm512_set1_ps(g.x.units[first + r]), sum_of_x = _mm512_set1_ps(g.x.sums[first + r]);
 #pragma GCC unroll 2
     for (int tile = 0; tile < 2; ++tile) {
       float* sum = sums->row[first + r] + tile * kLinearTileN;
-      const __m512 scale = _mm512_load_ps(g.words + tile * 64), both = _mm512_add_ps(partial[r][tile][0], partial[r][tile][1]);
-      _mm512_store_ps(sum, _mm512_fmadd_ps(scale, both, _mm512_load_ps(sum)));
+      const __m512i products =
+          kChains == 2 ? _mm512_add_epi32(partial[r][tile][0], partial[r][tile][kChains - 1]) : partial[r][tile][0];
+      const __m512 exact = _mm512_fnmadd_ps(zero[tile], sum_of_x, _mm512_cvtepi32_ps(products));
+      _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_mul_ps(scale[tile], unit), exact, _mm512_load_ps(sum)));
     }
   }
 }
 
-using AddRows = void (*)(const W4Group&, const W4Expanded*, int, W4Sums*);
-constexpr AddRows kAddRows[2][kRowBlock + 1] = {{nullptr, add_rows<1, false>, add_rows<2, false>, add_rows<3, false>,
-                                                 add_rows<4, false>, add_rows<5, false>, add_rows<6, false>},
-                                                {nullptr, add_rows<1, true>, add_rows<2, true>, add_rows<3, true>,
-                                                 add_rows<4, true>, add_rows<5, true>, add_rows<6, true>}};
+using AddRows = void (*)(const W4Group&, int, W4Sums*);
+constexpr AddRows kAddRows[kRowBlock + 1] = {nullptr,     add_rows<1>, add_rows<2>, add_rows<3>, add_rows<4>,
+                                             add_rows<5>, add_rows<6>, add_rows<7>, add_rows<8>};
 
 }  // namespace
 
 void linear_w4_avx512(const LinearW4Params& p, ThreadPool& pool) {
-  linear_w4_tasks<VecAvx512>(p, pool, [](const W4Group& g, W4Sums* sums) {
-    const bool fused = g.num_rows <= kFusedRows;
-    const int most = fused ? kFusedRowBlock : kRowBlock;
-    const int pieces = (g.num_rows + most - 1) / most;
-    W4Expanded expanded;
-    if (!fused) w4_expand_group(g.words, g.nibbles, g.pieces, &expanded);
-    for (int i = 0; i < pieces; ++i) {  // of equal size
-      const int begin = g.num_rows * i / pieces, end = g.num_rows * (i + 1) / pieces;
-      kAddRows[!fused][end - begin](g, &expanded, begin, sums);
+  linear_w4_tasks<VecAvx512>(p, pool, round_group, [](const W4Group& g, W4Sums* sums) {
+    const int parts = (g.num_rows + kRowBlock - 1) / kRowBlock;
+    for (int i = 0; i < parts; ++i) {  // of equal size
+      const int begin = g.num_rows * i / parts, end = g.num_rows * (i + 1) / parts;
+      kAddRows[end - begin](g, begin, sums);
     }
   });
 }

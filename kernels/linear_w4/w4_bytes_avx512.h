@@ -1,15 +1,11 @@
 // Operands of linear_w4 for TDPBSSD, products of bytes: what cpu-amx makes of weights and of x.
 //
-// Weights: 64 bytes of the packed weight, 8 inputs of 16 outputs, become two rows of a right operand by 5 operations: the lower
-// nibbles are inputs 0, 4, 1, 5 of each output, the upper ones 2, 6, 3, 7; the zero point is taken off bytewise.
-//
-// x: a row's 128 inputs of a group are integers times a power of two, unit = 2^(e - 6), where 2^e <= the greatest |x| < 2^(e +
-// 1): i = x / unit, rounded to nearest even, -128 … 127, in the weight's order of inputs.
+// 64 bytes of the packed weight, 8 inputs of 16 outputs, become two rows of a right operand by 5 operations: the lower nibbles
+// and the upper ones; the zero point is taken off bytewise.
 #pragma once
 
 #include "kernels/amx/tile.h"
-#include "kernels/linear_w4/linear_w4_vec.h"
-#include "kernels/simd/vec_avx512.h"
+#include "kernels/linear_w4/w4_round_avx512.h"
 
 namespace otr {
 
@@ -65,41 +61,12 @@ struct W4BytesLayout {
   }
 };
 
-// Of the 32-bit lanes of two vectors, packed to words in pairs of 4: each 8 inputs in the order 0, 4, 1, 5, 2, 6, 3, 7.
-OTR_INLINE __m512i w4_input_order() {
-  constexpr int kOrder[kW4PieceK] = {0, 4, 1, 5, 2, 6, 3, 7};
-  alignas(64) uint16_t at[32];
-  for (int i = 0; i < 32; ++i) {
-    const int input = i / kW4PieceK * kW4PieceK + kOrder[i % kW4PieceK], lane = input % 16;
-    at[i] = static_cast<uint16_t>(lane / 4 * 8 + input / 16 * 4 + lane % 4);
-  }
-  return _mm512_load_si512(at);
-}
-
-// One row's group of x, `inputs` (32, 64, 96 or 128) of it and zeros: as row `row` of the layout.
-OTR_INLINE void w4_round_group(const Element* x, int inputs, __m512i order, W4BytesLayout layout, int row, char* group) {
-  __m512i v[kW4GroupK / 32], greatest = _mm512_setzero_si512();
+// One row's group of x, as row `row` of the layout.
+OTR_INLINE void w4_store_group(const W4RoundedGroup& rounded, W4BytesLayout layout, int row, char* group) {
+  layout.units(group)[row] = rounded.unit;
 #pragma GCC unroll 4
   for (int i = 0; i < kW4GroupK / 32; ++i) {
-    v[i] = 32 * i < inputs ? _mm512_loadu_si512(x + 32 * i) : _mm512_setzero_si512();
-    greatest = _mm512_max_epu16(greatest, _mm512_and_si512(v[i], _mm512_set1_epi16(0x7fff)));
-  }
-  const __m512i wide = _mm512_max_epu32(_mm512_and_si512(greatest, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(greatest, 16));
-  // The exponent that bf16 and float32 have in common. Units of 2^-100 and more keep their products with scales (of 2^-26 and
-  // more) from being denormal: where all of a group is 0 that made the whole product four times as slow.
-  constexpr uint32_t kBits = 6, kLeast = kBits + 27, kNotFinite = 255;
-  const uint32_t most = _mm512_reduce_max_epu32(wide) >> 7, e = most < kLeast ? kLeast : most;
-  const bool finite = most != kNotFinite;
-  layout.units(group)[row] = finite ? float_from_bits((e - kBits) << 23) : __builtin_nanf("");
-  const __m512 inverse = _mm512_set1_ps(finite ? float_from_bits((254 - (e - kBits)) << 23) : 0.0f);
-#pragma GCC unroll 4
-  for (int i = 0; i < kW4GroupK / 32; ++i) {
-    const __m512i a = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(v[i])), 16);
-    const __m512i b = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(v[i], 1)), 16);
-    const __m512i words = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(a), inverse)),
-                                             _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(b), inverse)));
-    const __m256i bytes = _mm512_cvtsepi16_epi8(_mm512_permutexvar_epi16(order, words));  // 127.5: 127
-    _mm256_store_si256(reinterpret_cast<__m256i*>(layout.half(group, i / 2) + row * kW4ByteDepth + i % 2 * 32), bytes);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(layout.half(group, i / 2) + row * kW4ByteDepth + i % 2 * 32), rounded.bytes[i]);
   }
 }
 

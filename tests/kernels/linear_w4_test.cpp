@@ -59,7 +59,7 @@ struct Problem {
     return out;
   }
 
-  // Of row r and the group that begins at input `first`: the power of two of which cpu-amx takes x as a multiple.
+  // Of row r and the group that begins at input `first`: the power of two of which a CPU takes x as a multiple.
   double unit(int64_t r, int64_t first) const {
     float greatest = 0.0f;
     for (int64_t i = first; i < k && i < first + kW4GroupK; ++i) {
@@ -72,10 +72,10 @@ struct Problem {
     return std::clamp(std::nearbyint(multiple), -128.0, 127.0);
   }
 
-  // Float64 values of the dequantised product (`in_units`: of x as cpu-amx takes it), and what float32 sums of k terms may be
+  // Float64 values of the dequantised product, of x as the path takes it, and what float32 sums of k terms may be
   // off: rounding errors of a sum of k independent terms of root mean square q grow as k q eps / sqrt(12); 8 times that, and a
   // few ulp of what is added at the end.
-  void reference(bool extras, bool in_units, std::vector<double>* value, std::vector<double>* tolerance) const {
+  void reference(bool extras, std::vector<double>* value, std::vector<double>* tolerance) const {
     value->assign(static_cast<size_t>(rows * out_stride), static_cast<double>(7e33f));
     tolerance->assign(value->size(), 0x1p-100);
     std::vector<double> w(static_cast<size_t>(k)), inputs(static_cast<size_t>(rows) * k);
@@ -83,7 +83,7 @@ struct Problem {
       for (int64_t i = 0; i < k; ++i) {
         const double u = unit(r, i / kW4GroupK * kW4GroupK);
         inputs[static_cast<size_t>(r * k + i)] =
-            in_units ? u * multiple(r, i, u) : static_cast<double>(to_float(x[static_cast<size_t>(r * x_stride + i)]));
+            kOnSm90 ? static_cast<double>(to_float(x[static_cast<size_t>(r * x_stride + i)])) : u * multiple(r, i, u);
       }
     }
     for (int64_t o = 0; o < n; ++o) {
@@ -109,8 +109,6 @@ struct Problem {
   }
 };
 
-bool in_units(const KernelTable& kernels) { return std::string(kernels.path) == "cpu-amx"; }
-
 class LinearW4 : public PathTest {};
 OTR_TEST_ALL_PATHS(LinearW4);
 
@@ -130,7 +128,7 @@ TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
     const Problem problem(s.rows, s.k, s.n);
     for (const bool extras : {false, true}) {
       std::vector<double> value, tolerance;
-      problem.reference(extras, in_units(*kernels), &value, &tolerance);
+      problem.reference(extras, &value, &tolerance);
       EXPECT_TRUE(within(problem.run(*kernels, 0, s.rows, extras), value, tolerance))
           << s.rows << " x " << s.k << " x " << s.n << (extras ? " with" : " without") << " bias and residual";
     }
@@ -140,7 +138,7 @@ TEST_P(LinearW4, IsNearTheFloat64ProductOfTheDequantisedWeight) {
 TEST_P(LinearW4, TheToleranceSeesOneStepOfOneWeight) {
   Problem problem(2, 3584, 33);
   std::vector<double> value, tolerance;
-  problem.reference(true, in_units(*kernels), &value, &tolerance);
+  problem.reference(true, &value, &tolerance);
   EXPECT_TRUE(within(problem.run(*kernels, 0, 2, true), value, tolerance));
   const int q = w4_nibble(problem.packed.data(), 32, 3583, 3584);
   set_w4_nibble(problem.packed.data(), 32, 3583, 3584, q < 15 ? q + 1 : 14);
@@ -299,12 +297,7 @@ TEST_P(LinearW4, ANaNStaysInItsRowAndASpoiltGroupInItsOutput) {
   }
 }
 
-TEST(LinearW4Paths, Avx2IsTheScalarDefinition) {
-  const KernelTable* avx2 = find_path("cpu-avx2");
-  if (avx2 == nullptr) GTEST_SKIP() << "needs cpu-avx2";
-  const Problem problem(9, 700, 50);
-  EXPECT_TRUE(same_bits(problem.run(*avx2, 0, 9, true), problem.run(*find_path("cpu-scalar"), 0, 9, true)));
-}
+#if !defined(OUTRIDER_TEST_SM90)
 
 // Magnitudes from the smallest to the largest: in odd rows one for all groups, in others in turns with ordinary ones; what is
 // tiny beside a group's greatest, too. Row 0: denormals and zeros.
@@ -323,15 +316,11 @@ std::vector<Element> of_all_magnitudes(int rows, int k) {
   return x;
 }
 
-// On cpu-amx x is a multiple of its group's unit, and the sum of a group one of integers: any x gives the formula's bits.
-class LinearW4OnAmx : public ::testing::Test {
+// On a CPU x is a multiple of its group's unit, and the sum of a group one of integers: any x gives the formula's bits.
+class LinearW4OnCpu : public PathTest {
  protected:
-  void SetUp() override {
-    if (amx == nullptr) GTEST_SKIP() << "needs cpu-amx";
-  }
-
   void expect_formula(const Problem& p, int threads) const {
-    const std::vector<float> out = p.run(*amx, 0, p.rows, false, threads);
+    const std::vector<float> out = p.run(*kernels, 0, p.rows, false, threads);
     std::vector<int64_t> multiples(static_cast<size_t>(p.rows * p.k)), differences(static_cast<size_t>(p.k));
     std::vector<float> units(multiples.size());
     for (int64_t r = 0; r < p.rows; ++r) {
@@ -360,18 +349,17 @@ class LinearW4OnAmx : public ::testing::Test {
       }
     }
   }
-
-  const KernelTable* amx = find_path("cpu-amx");
 };
+OTR_TEST_ALL_PATHS(LinearW4OnCpu);
 
-TEST_F(LinearW4OnAmx, EveryXGivesTheBitsOfTheFormula) {
+TEST_P(LinearW4OnCpu, EveryXGivesTheBitsOfTheFormula) {
   int threads = 0;
   for (const Shape& s : {Shape{19, 128, 50}, {7, 100, 33}, {80, 90, 33}, {19, 700, 50}, {7, 352, 33}, {80, 700, 33}}) {
     expect_formula(Problem(s.rows, s.k, s.n, of_all_magnitudes(s.rows, s.k)), 1 + threads++ % 3);
   }
 }
 
-TEST_F(LinearW4OnAmx, HoweverBlocksAreSplitIntoTasksAndInputsIntoPanels) {
+TEST_P(LinearW4OnCpu, HoweverBlocksAreSplitIntoTasksAndInputsIntoPanels) {
   struct Case {
     Shape shape;
     int threads;
@@ -394,7 +382,7 @@ TEST_F(LinearW4OnAmx, HoweverBlocksAreSplitIntoTasksAndInputsIntoPanels) {
 }
 
 // +-127.5 units: x saturates at one end alone. Differences are 15 and -15.
-TEST_F(LinearW4OnAmx, TheGreatestProductsAreExact) {
+TEST_P(LinearW4OnCpu, TheGreatestProductsAreExact) {
   std::mt19937 bits(5);
   std::vector<Element> x(17 * 128);
   for (Element& e : x) e = to_element(bits() % 8 == 0 ? 1.9921875f : -1.9921875f);
@@ -408,16 +396,18 @@ TEST_F(LinearW4OnAmx, TheGreatestProductsAreExact) {
   expect_formula(problem, 1);
 }
 
-TEST_F(LinearW4OnAmx, AnInfinityMakesItsRowNaN) {
+TEST_P(LinearW4OnCpu, AnInfinityMakesItsRowNaN) {
   Problem problem(9, 200, 70);
   problem.x[static_cast<size_t>(4 * problem.x_stride + 190)] = to_element(-std::numeric_limits<float>::infinity());
-  const std::vector<float> out = problem.run(*amx, 0, 9, false);
+  const std::vector<float> out = problem.run(*kernels, 0, 9, false);
   for (int64_t r = 0; r < 9; ++r) {
     for (int64_t i = 0; i < 70; ++i) {
       EXPECT_EQ(is_nan(out[static_cast<size_t>(r * problem.out_stride + i)]), r == 4) << r << " " << i;
     }
   }
 }
+
+#endif
 
 // Scale words and nibbles tile the weight: no byte is shared, none is left over.
 TEST(LinearW4Layout, CoversEveryNibbleOnce) {
