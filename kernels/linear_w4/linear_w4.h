@@ -9,12 +9,12 @@
 //
 // On the CPU x is rounded to 8 bits, so that partial sums are sums of integers and all paths have the same bits: a row's
 // x[128 g …] is i * unit(g), unit = 2^(e - 6), 2^e <= the greatest |x| of the group < 2^(e + 1), and i rounded to nearest even,
-// -128 … 127; a greatest below 2^-94 counts as that. The sum of i * (q - zero) is exact and goes to float32, which loses nothing;
-// groups ascending from 0, one float32 fma each takes it times (scale * unit).
-// What that costs: x of a normal distribution is off by 0.9 % of its size (root mean square), weights of 4 bits by some 10 %; the
-// more one input stands out of its group, the more the others lose. An infinity in x makes its row's outputs NaN, as a NaN does.
-// sm_90a takes x as it is: products with q - zero are exact in float32, in an order that its files say.
-// Zero padding takes part; bias, then residual, are added last.
+// -128 … 127; a greatest below 2^-94 counts as that. The sum of i * (q - zero) is exact and goes to float32, which loses
+// nothing; groups ascending from 0, one float32 fma each takes it times (scale * unit). What that costs: x of a normal
+// distribution is off by 0.9 % of its size (root mean square), weights of 4 bits by some 10 %; the more one input stands out of
+// its group, the more the others lose. An infinity in x makes its row's outputs NaN, as a NaN does. sm_90a takes x as it is:
+// products with q - zero are exact in float32, in an order that its files say. Zero padding takes part; bias, then residual,
+// are added last.
 //
 // Weight layout (all CPU paths; other backends have their own): blocks of 32 outputs; inside a block, groups of 128 inputs, of
 // which the last may be short; a group is a scale word for each of the 32 outputs (128 bytes), then pieces of 8 inputs; a piece
@@ -74,8 +74,8 @@ OTR_HOST_DEVICE constexpr int64_t w4_cpu_nibble_index(int64_t n, int64_t k, int6
 inline constexpr uint32_t kW4ZeroPointMask = 0xf;  // of a scale word
 
 // What a group of x is rounded to multiples of; NaN, and 0, where an input is not finite. `exponent`: the greatest |x|'s, as
-// float32 has it. Units of 2^-100 and more keep their products with scales (of 2^-26 and more) from being denormal: where all of
-// a group is 0 that made the whole product four times as slow.
+// float32 has it. Units of 2^-100 and more keep their products with scales (of 2^-26 and more) from being denormal: where all
+// of a group is 0 that made the whole product four times as slow.
 struct W4Unit {
   float unit, inverse;
 };

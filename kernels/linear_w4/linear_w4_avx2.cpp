@@ -1,8 +1,8 @@
 // cpu-avx2: out = x Wq^T (+ bias) (+ residual) with VPMADDUBSW, products of bytes summed as integers.
 //
 // Nibbles are the unsigned operand, x the signed one; the zero point times the sum of x comes off afterwards, exactly, since
-// both are integers below 2^24. A product of 2 inputs is at most 15 * 128 * 2: words hold 8 of them, the sum of 2 pieces of
-// lower and upper nibbles each and twice that, which then are widened.
+// both are integers below 2^24. A product of 2 inputs is at most 15 * 128 * 2, so words hold 8 of them, those of 4 pieces, and
+// then are widened.
 //
 // Tile: up to 2 rows x 16 outputs: 4 accumulators of words and 4 of sums.
 // Roofline: a row needs 4 VPMADDUBSW and 4 additions for 64 bytes of nibbles.
@@ -13,7 +13,7 @@ namespace otr {
 namespace {
 
 constexpr int kRowBlock = 2;
-constexpr int kWordPieces = 4;  // that a word holds
+constexpr int kWordPieces = 4;  // of which a word holds the products, two of 2 inputs each
 static_assert(kWordPieces * 2 * 2 * 15 * 128 < 1 << 15 && kLinearStepK / kW4PieceK % kWordPieces == 0);
 
 OTR_INLINE __m256i load_lanes(const void* p) { return _mm256_load_si256(static_cast<const __m256i*>(p)); }

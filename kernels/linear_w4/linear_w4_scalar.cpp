@@ -34,8 +34,8 @@ RoundedGroup round_group(const Element* x, int inputs) {
   return rounded;
 }
 
-// acc[lane] += scale * unit * partial, for the 16 outputs of a tile. `words`: their scale words; `nibbles`: their tile of the first
-// piece.
+// acc[lane] += scale * unit * partial, for the 16 outputs of a tile. `words`: their scale words; `nibbles`: their tile of the
+// first piece.
 void add_group(const uint8_t* words, const uint8_t* nibbles, int pieces, const RoundedGroup& x, float* acc) {
   for (int lane = 0; lane < kLinearTileN; ++lane) {
     uint32_t word;

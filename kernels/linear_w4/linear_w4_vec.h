@@ -2,9 +2,9 @@
 // and products are each path's own.
 //
 // Up to 64 rows at a time: all threads round x, group after group, into the first thread's scratch (64 rows of 4864 inputs: 331
-// KB, which stay in L2). Then a task is some blocks of 32 outputs by all these rows. It goes through a block's groups once: each
-// path adds a group to the rows' sums, which wait on the stack (64 x 128 bytes = 8 KB). Where not one row fits the scratch every
-// task rounds for itself.
+// KB, which stay in L2). Then a task is some blocks of 32 outputs by all these rows. It goes through a block's groups once:
+// each path adds a group to the rows' sums, which wait on the stack (64 x 128 bytes = 8 KB). Where not one row fits the scratch
+// every task rounds for itself.
 #pragma once
 
 #include "kernels/base/thread_pool.h"
@@ -46,8 +46,8 @@ struct W4Group {
   int num_rows;
 };
 
-// Blocks of a task: as few tasks as the threads share evenly, of at most kW4TaskBytes of the weight each; more would begin and
-// end with lines that nobody fetched ahead.
+// As few tasks as the threads share evenly, of at most kW4TaskBytes of the weight each where that is a block or more: a task
+// begins with lines that nobody has fetched, and fetches behind its end what may be another thread's.
 inline constexpr int64_t kW4TaskBytes = 64 << 10;
 OTR_INLINE int w4_tasks(int blocks, int64_t block_bytes, int threads) {
   const int most = static_cast<int>(kW4TaskBytes / block_bytes > 1 ? kW4TaskBytes / block_bytes : 1);
@@ -55,8 +55,8 @@ OTR_INLINE int w4_tasks(int blocks, int64_t block_bytes, int threads) {
   return tasks < blocks ? tasks : blocks;
 }
 
-// V: a float type of kernels/simd. `round(x, inputs, row, rounded)` rounds `inputs` of a row's group, and zeros; `add_group(group,
-// &sums)` adds scale * unit * partial to the first num_rows rows of sums.
+// V: a float type of kernels/simd. `round(x, inputs, row, rounded)` rounds `inputs` of a row's group, and zeros;
+// `add_group(group, &sums)` adds scale * unit * partial to the first num_rows rows of sums.
 template <typename V, typename Round, typename AddGroup>
 OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const Round& round, const AddGroup& add_group) {
   const LinearParams shape = linear_shape(p);
@@ -90,7 +90,8 @@ OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const
     pool.parallel_for(tasks, [&](int task, int) {
       alignas(64) char own[kW4TaskRows * (kW4GroupK + 2 * sizeof(float))];
       W4Sums sums;
-      for (int block = static_cast<int>(int64_t{blocks} * task / tasks); block < int64_t{blocks} * (task + 1) / tasks; ++block) {
+      for (int block = static_cast<int>(int64_t{blocks} * task / tasks); block < int64_t{blocks} * (task + 1) / tasks;
+           ++block) {
         const uint8_t* packed = p.weight.packed + block * block_bytes;
         for (int r = 0; r < rows; ++r) {
           for (int tile = 0; tile < 2; ++tile) store(sums.row[r] + tile * kLinearTileN, V::zero());

@@ -66,7 +66,8 @@ OTR_INLINE void w4_store_group(const W4RoundedGroup& rounded, W4BytesLayout layo
   layout.units(group)[row] = rounded.unit;
 #pragma GCC unroll 4
   for (int i = 0; i < kW4GroupK / 32; ++i) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(layout.half(group, i / 2) + row * kW4ByteDepth + i % 2 * 32), rounded.bytes[i]);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(layout.half(group, i / 2) + row * kW4ByteDepth + i % 2 * 32),
+                       rounded.bytes[i]);
   }
 }
 

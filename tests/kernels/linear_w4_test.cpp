@@ -376,7 +376,8 @@ TEST_P(LinearW4OnCpu, HoweverBlocksAreSplitIntoTasksAndInputsIntoPanels) {
                         {{66, 18944, 70}, 3},     // the last task's rows are few
                         {{85, 12000, 33}, 1},     // 21 of them
                         {{66, 130, 1020}, 1},     // as many blocks in a column as there can be
-                        {{70, 130, 1100}, 1}}) {  // more
+                        {{70, 130, 1100}, 1},     // more
+                        {{2, 680000, 1}, 2}}) {   // no row fits the scratch
     expect_formula(Problem(c.shape.rows, c.shape.k, c.shape.n), c.threads);
   }
 }
