@@ -33,7 +33,7 @@ class AttentionOperands {
   AttentionOperands(Suite& suite, const ModelShape& m, const AttentionShape& s)
       : model_(m), shape_(s), group_(m.num_heads / m.num_kv_heads), num_rows_(s.sequences * s.rows) {
     const int64_t pages = int64_t{s.sequences} * ((s.context + kPageTokens - 1) / kPageTokens);
-    layout_ = {1, m.num_kv_heads, m.head_dim};
+    layout_ = {1, m.num_kv_heads, m.head_dim, suite.kernels().kv_packing};
     const int64_t layer_bytes = pages * layout_.page_bytes();
     layout_.num_layers = static_cast<int32_t>(std::clamp<int64_t>(kMaxPageBytes / layer_bytes, 1, m.num_layers));
     const int64_t sets = copies_in_rotation(layer_bytes * layout_.num_layers);
@@ -110,11 +110,11 @@ class AttentionOperands {
     std::vector<double> p(static_cast<size_t>(position) + 1), sums(static_cast<size_t>(d)), sizes(static_cast<size_t>(d));
     double largest = -1e300, largest_terms = 0, total = 0;
     for (int j = 0; j <= position; ++j) {
-      const Element* k = page_of(table, j) + layout_.k_offset(0, kv_head) + j % kPageTokens * d;
+      const Element* k = page_of(table, j) + layout_.k_offset(0, kv_head);
       double dot = 0, terms = 0;
       for (int i = 0; i < d; ++i) {
-        const double term =
-            static_cast<double>(to_float(q_[static_cast<size_t>(first_q + i)])) * static_cast<double>(to_float(k[i]));
+        const double term = static_cast<double>(to_float(q_[static_cast<size_t>(first_q + i)])) *
+                            static_cast<double>(to_float(k[layout_.k_index(j % kPageTokens, i)]));
         dot += term;
         terms += std::fabs(term);
       }
@@ -124,9 +124,9 @@ class AttentionOperands {
     }
     for (double& x : p) total += x = std::exp(x - largest);
     for (int j = 0; j <= position; ++j) {
-      const Element* v = page_of(table, j) + layout_.v_offset(0, kv_head) + j % kPageTokens;
+      const Element* v = page_of(table, j) + layout_.v_offset(0, kv_head);
       for (int i = 0; i < d; ++i) {
-        const double term = p[static_cast<size_t>(j)] * static_cast<double>(to_float(v[int64_t{i} * kPageTokens]));
+        const double term = p[static_cast<size_t>(j)] * static_cast<double>(to_float(v[layout_.v_index(j % kPageTokens, i)]));
         sums[static_cast<size_t>(i)] += term;
         sizes[static_cast<size_t>(i)] += std::fabs(term);
       }

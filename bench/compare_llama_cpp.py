@@ -9,9 +9,10 @@ tinymath inflated to the same shape for our program. Needs cmake, ninja, a C++ c
 
 A workload is B prompts of 4 tokens and 64 new tokens each, or one prompt of 512 or 2,048 tokens and one new token; every token is drawn at
 temperature 1 from all 151,936. Ours is outrider_bench's engine case, which also returns two log-probs of every token. bf16 is
-compared by the seconds of the whole workload. W4: a draft of `self` (a pass through the 4-bit weights, lm_head included, and the choice
-of a candidate; the drafts of a rollout of 128 new tokens) against a step of decoding in Q4_0; `self` fills no cache of its own, so it
-has no prefill.
+compared by the seconds of the whole workload. W4 decode: a draft of `self` (a pass through the 4-bit weights, lm_head included, and the
+choice of a candidate; the drafts of a rollout of 128 new tokens) against a step of decoding in Q4_0. `self` fills no cache of its own, so
+W4 prefill is that of a drafter which is the same model in 4 bits with a cache of its own (`--drafter NAME=w4:DIR`): its first draft after
+the prompt, for which it computes all of the prompt, against llama.cpp's prompt and one token in Q4_0.
 """
 import argparse
 import json
@@ -159,18 +160,32 @@ def ours_bf16(model, threads, case, tokens):
     return tokens / seconds
 
 
-def ours_w4(model, threads, batch):
-    """Drafted tokens a second of `self` at this batch."""
+def rollout_stats(model, threads, batch, prompt_tokens, new_tokens, *flags):
+    """--stats of a rollout of `batch` prompts."""
     with tempfile.TemporaryDirectory() as folder:
         prompts, out, stats = (os.path.join(folder, name) for name in ("prompts.jsonl", "out.jsonl", "stats.json"))
         with open(prompts, "w", encoding="utf-8") as f:
             for i in range(batch):
-                f.write(json.dumps({"id": str(i), "prompt_token_ids": [(37 * i + 11 * t) % 500 for t in range(PROMPT)], "ignore_eos": True}) + "\n")
+                tokens = [(37 * i + 11 * t) % 500 for t in range(prompt_tokens)]
+                f.write(json.dumps({"id": str(i), "prompt_token_ids": tokens, "ignore_eos": True}) + "\n")
         run(os.path.join(ROOT, "build/release/bin/outrider"), "rollout", "--model", model, "--prompts", prompts, "--out", out, "--stats", stats,
-            "--policy", f"fixed:self:{DEPTH}", "--max-new-tokens", 2 * NEW, "--max-batch", batch, "--threads", threads)
+            "--max-new-tokens", new_tokens, "--max-batch", batch, "--threads", threads, *flags)
         with open(stats, encoding="utf-8") as f:
-            s = json.load(f)
-    return s["speculation"]["drafters"]["self"]["drafted"] / s["draft_seconds"]
+            return json.load(f)
+
+
+def ours_w4_decode(model, threads, batch):
+    """Drafted tokens a second of `self` at this batch."""
+    stats = rollout_stats(model, threads, batch, PROMPT, 2 * NEW, "--policy", f"fixed:self:{DEPTH}")
+    return stats["speculation"]["drafters"]["self"]["drafted"] / stats["draft_seconds"]
+
+
+def ours_w4_prefill(model, threads, tokens):
+    """Prompt tokens a second of a 4-bit drafter with a cache of its own, the draft of a token included."""
+    stats = rollout_stats(model, threads, 1, tokens, 3, "--drafter", f"small=w4:{model}", "--policy", "fixed:small:1")
+    if stats["speculation"]["drafters"]["small"]["drafted"] != 1:
+        sys.exit("the drafter was to draft one token behind the prompt")
+    return tokens / stats["draft_seconds"]
 
 
 def measure(args, driver, model):
@@ -183,11 +198,13 @@ def measure(args, driver, model):
         cases.append(("bf16", f"decode, batch {batch}",
                       lambda b=batch, t=tokens: ours_bf16(model, args.threads, f"engine/decode/batch:{b}", t),
                       lambda b=batch, t=tokens: t / bf16.measure(b, PROMPT, NEW)[0]))
-        cases.append(("W4", f"decode, batch {batch}", lambda b=batch: ours_w4(model, args.threads, b),
+        cases.append(("W4", f"decode, batch {batch}", lambda b=batch: ours_w4_decode(model, args.threads, b),
                       lambda b=batch: b / q4.measure(b, PROMPT, NEW)[1]))
     for tokens in PREFILL:
         cases.append(("bf16", f"prefill, {tokens} tokens", lambda t=tokens: ours_bf16(model, args.threads, f"engine/prefill/tokens:{t}", t),
                       lambda t=tokens: t / bf16.measure(1, t, 1)[0]))
+        cases.append(("W4", f"prefill, {tokens} tokens", lambda t=tokens: ours_w4_prefill(model, args.threads, t),
+                      lambda t=tokens: t / q4.measure(1, t, 1)[0]))
     for _ in range(args.rounds):
         for weights, workload, ours, theirs in cases:
             if re.search(args.filter, f"{weights} {workload}"):

@@ -135,7 +135,7 @@ class RopeAppendOperands {
   RopeAppendOperands(Suite& suite, const ModelShape& m, int rows)
       : model_(m),
         rows_(rows),
-        layout_{m.num_layers, m.num_kv_heads, m.head_dim},
+        layout_{m.num_layers, m.num_kv_heads, m.head_dim, suite.kernels().kv_packing},
         row_features_(m.qkv_features()),
         q_features_(int64_t{m.num_heads} * m.head_dim),
         copies_(copies_in_rotation(rows * (row_features_ * 4 + row_features_ * 2))),
@@ -208,10 +208,10 @@ class RopeAppendOperands {
         if (head < heads) {
           actual = real(q_[r * q_features_ + head * d + i]);
         } else if (head < heads + kv_heads) {
-          actual = real(page[layout_.k_offset(0, static_cast<int>(head) - heads) + position % kPageTokens * d + i]);
+          actual = real(page[layout_.k_offset(0, static_cast<int>(head) - heads) + layout_.k_index(position % kPageTokens, i)]);
         } else {
-          actual = real(
-              page[layout_.v_offset(0, static_cast<int>(head) - heads - kv_heads) + i * kPageTokens + position % kPageTokens]);
+          actual = real(page[layout_.v_offset(0, static_cast<int>(head) - heads - kv_heads) +
+                             layout_.v_index(position % kPageTokens, i)]);
           expected = x[i];
         }
         comparison.expect(r * row_features_ + head * d + i, actual, expected, kBf16Rounding * std::fabs(expected) + 1e-5);

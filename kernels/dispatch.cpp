@@ -57,6 +57,7 @@ constexpr KernelTable kAvx2 = {
     .clear = clear,
     .attention_tile_rows = attention_tile_rows,
     .w4_packed_bytes = w4_cpu_packed_bytes,
+    .kv_packing = KvPacking::kPairs,
 };
 
 constexpr KernelTable kAvx512 = {
@@ -78,6 +79,7 @@ constexpr KernelTable kAvx512 = {
     .clear = clear,
     .attention_tile_rows = attention_tile_rows,
     .w4_packed_bytes = w4_cpu_packed_bytes,
+    .kv_packing = KvPacking::kPairs,
 };
 
 // Every AMX machine has AVX-512: only the three matrix ops differ. With OUTRIDER_SOFT_TILES the path is software tiles: the

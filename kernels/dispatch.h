@@ -57,6 +57,7 @@ struct KernelTable {
   // What the path wants of its operands.
   int (*attention_tile_rows)(int num_heads, int num_kv_heads);            // rows of a RowTile
   int64_t (*w4_packed_bytes)(int64_t out_features, int64_t in_features);  // of linear_w4's weight
+  KvPacking kv_packing = KvPacking::kRows;                                // of KvLayout
   // Of a device's path alone; null on the CPU's.
   const DeviceLayouts* device = nullptr;
 };

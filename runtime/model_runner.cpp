@@ -44,7 +44,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelOptions& opt
   std::unique_ptr<ModelRunner> r(new ModelRunner(kernels, pool, std::move(accelerator), programs));
   OTR_RETURN_IF_ERROR(r->load_weights(options));
   const ModelConfig& config = r->config();
-  r->layout_ = {.num_layers = config.num_layers, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
+  r->layout_ = {.num_layers = config.num_layers,
+                .num_kv_heads = config.num_kv_heads,
+                .head_dim = config.head_dim,
+                .packing = kernels.kv_packing};
   OTR_RETURN_IF_ERROR(r->create_pages(options));
   const ModelRunner* other = options.share_logits;
   if (r->accelerator_ != nullptr) OTR_RETURN_IF_ERROR(r->create_device_parts(other == nullptr));

@@ -6,12 +6,11 @@
 // and the splits are merged in ascending order:
 //   m' = max(m, m_i);  l = l * exp(m - m') + l_i * exp(m_i - m');  o likewise;  finally out = o / l.
 // s_j = (q . k_j) * scale, float32. cpu-scalar: every sum is one chain, ascending. The vector paths keep the splits and fix
-// their own order inside one (attention_tile.h, common to them); they hold query rows in lanes, and a lane never sees its
-// neighbours. Inside a split, with j counted from its first key:
-//               q . k_j                            l_i                                   o_i
-//   cpu-avx2    one fma chain                      four chains, j % 4, (0 + 1) + (2 + 3)  one fma chain over j
-//   cpu-avx512  one chain of VDPBF16PS over pairs  likewise                              one chain of VDPBF16PS over pairs of j
-//   cpu-amx     TDPBF16PS over steps of 32         TDPBF16PS over steps of 32 keys        TDPBF16PS over steps of 32 keys
+// their own order inside one (attention_tile.h, common to two of them). Inside a split, with j counted from its first key:
+//               q . k_j                            l_i                              o_i
+//   cpu-avx2    one fma chain                      16 chains, j % 16, then halves   one fma chain over j
+//   cpu-avx512  one chain of VDPBF16PS over pairs  likewise                         one chain of VDPBF16PS over pairs of j
+//   cpu-amx     TDPBF16PS over steps of 32         TDPBF16PS over steps of 32 keys  TDPBF16PS over steps of 32 keys
 // cpu-amx keeps running sums instead of merging: with m_i the maximum of split i's dots, m stays where it is unless
 // (m_i - m) * scale * log2(e) > 8, when it becomes m_i and l and o are scaled by exp((m - m_i) * scale); then the split's
 // Element(exp((dot - m) * scale)), rounded from attention_amx_softmax.h's own exp, are added to l as to o, in the sums
@@ -32,18 +31,18 @@ class ThreadPool;
 
 inline constexpr int kAttentionSplit = 256;  // keys; a multiple of kPageTokens
 inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
-inline constexpr int kAttentionLanes = 16;      // query rows x group heads that a vector task holds
+inline constexpr int kAttentionLanes = 16;      // query rows x group heads that a task of a vector path holds
 inline constexpr int kAttentionAmxLanes = 128;  // likewise, of cpu-amx
 inline constexpr int kAttentionMaxHeadDim = 256;
 
-// Query tokens of one RowTile: as many as share a vector of lanes with all heads of their group.
+// Query tokens of one RowTile: as many as share a task with all heads of their group.
 OTR_HOST_DEVICE constexpr int attention_tile_rows(int num_heads, int num_kv_heads) {
   const int group = num_heads / num_kv_heads;
   return group >= kAttentionLanes ? 1 : kAttentionLanes / group;
 }
 
-// REQUIRES: head_dim even and at most kAttentionMaxHeadDim; tiles, and bundles, of at most attention_tile_rows rows (cpu-amx:
-// attention_amx_tile_rows).
+// REQUIRES: head_dim even (cpu-avx2, cpu-avx512: a multiple of 16) and at most kAttentionMaxHeadDim; pages packed as the path's
+// table says; tiles, and bundles, of at most attention_tile_rows rows (cpu-amx: attention_amx_tile_rows).
 struct AttentionParams {
   const RowBatch* rows;
   int32_t layer;
@@ -51,7 +50,7 @@ struct AttentionParams {
   KvLayout layout;
   float scale;                 // 1 / sqrt(head_dim)
   const Element* q;            // [num_rows][num_heads][head_dim]
-  const Element* pages;        // [num_pages][page_elements]
+  const Element* pages;        // [num_pages][page_elements], packed as layout.packing says
   Element* out;                // [num_rows][out_stride]; num_heads * head_dim values, the rest is left alone
   int64_t out_stride;          // a multiple of 32
   int32_t max_keys = 0;        // on a device: bounds every row's position + 1

@@ -69,23 +69,6 @@ constexpr OnesTile ones_tile() {
 }
 constexpr OnesTile kOnes = ones_tile();
 
-// Keys of a split: where they are, and what to fetch meanwhile.
-struct SplitPages {
-  const Element* k[kAttentionSplitPages];
-  const Element* v[kAttentionSplitPages];
-  int keys;  // a multiple of 32
-
-  SplitPages(const AttentionParams& p, int kv_head, const PageId* table, int begin, int num_keys) {
-    const int left = (num_keys - begin + kAttentionKeyStep - 1) / kAttentionKeyStep * kAttentionKeyStep;
-    keys = left < kAttentionSplit ? left : kAttentionSplit;
-    for (int i = 0; i * kPageTokens < keys; ++i) {
-      const Element* page = p.pages + table[begin / kPageTokens + i] * p.layout.page_elements();
-      k[i] = page + p.layout.k_offset(p.layer, kv_head);
-      v[i] = page + p.layout.v_offset(p.layer, kv_head);
-    }
-  }
-};
-
 // Brings the next split to L2, a few lines at a time: a burst of prefetches would stall like loads.
 struct Ahead {
   const char* pieces[2 * kAttentionSplitPages];
@@ -99,7 +82,7 @@ struct Ahead {
     per_exp = groups == kBlock ? 2 : 0;
   }
 
-  void start(const SplitPages& next, int head_dim) {
+  void start(const AttentionSplit& next, int head_dim) {
     const int pages = (next.keys + kPageTokens - 1) / kPageTokens;
     for (int i = 0; i < pages; ++i) {
       pieces[i] = reinterpret_cast<const char*>(next.k[i]);
@@ -223,11 +206,12 @@ __attribute__((noinline)) void values(const Element* const* v, int keys, int hea
 }
 
 template <int kCount>
-void block_split(const AttentionParams& p, const SplitPages& pages, bool first, Group* groups, Scratch& scratch, Ahead& ahead) {
+void block_split(const AttentionParams& p, const AttentionSplit& pages, bool first, Group* groups, Scratch& scratch,
+                 Ahead& ahead) {
   const int head_dim = p.layout.head_dim;
   int keys = 0;
   for (int g = 0; g < kCount; ++g) keys = groups[g].max_visible > keys ? groups[g].max_visible : keys;
-  keys = (keys + kAttentionKeyStep - 1) / kAttentionKeyStep * kAttentionKeyStep;
+  keys = (keys + kTileDepth - 1) / kTileDepth * kTileDepth;
   __m512 m[kCount];
   for (int g = 0; g < kCount; ++g) m[g] = _mm512_set1_ps(-__builtin_inff());
   for (int key = 0; key < keys; key += kPageTokens) {
@@ -260,14 +244,16 @@ struct KeyRange {
   int begin, end;
   int64_t first_row, end_row;
 
-  SplitPages split(const AttentionParams& p, int kv_head, int at) const { return {p, kv_head, table, at, end}; }
+  AttentionSplit split(const AttentionParams& p, int kv_head, int at) const {
+    return attention_split(p, kv_head, table, at, end);
+  }
 };
 
 // Adds a range's keys to the sums of its rows; brings near what `next`, if there is one, begins with.
 void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRange& range, const KeyRange* next,
               Scratch& scratch) {
   for (int begin = range.begin; begin < range.end; begin += kAttentionSplit) {
-    const SplitPages pages = range.split(p, kv_head, begin);
+    const AttentionSplit pages = range.split(p, kv_head, begin);
     Ahead ahead;
     if (begin + kAttentionSplit < range.end) {
       ahead.start(range.split(p, kv_head, begin + kAttentionSplit), p.layout.head_dim);
@@ -309,7 +295,7 @@ void run_task(const AttentionParams& p, const AttentionLanes& t, const TileBundl
     const AttentionLanes lanes = group_lanes(g);
     attention_amx_pack_q(p, lanes, group.q);
     for (int lane = 0; lane < kAttentionLanes; ++lane) {
-      const int64_t row = lanes.row(lane < lanes.count ? lane : lanes.count - 1);
+      const int64_t row = AttentionLanes::row(lanes, lane < lanes.count ? lane : lanes.count - 1);
       group.rows[lane] = static_cast<int32_t>(row);
       group.ends[lane] = rows.positions[row] + 1;
     }

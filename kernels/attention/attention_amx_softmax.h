@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/attention/attention_lanes.h"
+#include "kernels/base/elementary.h"
 #include "kernels/simd/vec_avx512.h"
 
 namespace otr {

@@ -1,17 +1,18 @@
 // cpu-avx2: attention_tile.h with float32 fma.
 //
-// Product tile: 4 rows (keys, or rows of V^T) x 16 lanes: 8 accumulators; q or P is widened from bf16 by a shift and a mask
-// once for the 4 rows, and each row's pair is broadcast from the page and widened: 14 of 16 registers. Reduction order: dot,
-// one float32 fma chain over head_dim ascending; O, one chain a split over keys ascending. The rest as in attention_tile.h.
-// Roofline: 16 fma (of 8) per 4 broadcasts and 12 widening operations: bound by fma (one Zen 4 core, 128 rows at 4k: 84 GFLOP/s
-// over the 14 lanes in use of 16, of 116).
+// Product tile: up to 8 lanes of q or P, widened beforehand, by 8 keys, or channels of V, whose pairs are widened from bf16 by
+// a shift and a mask: 8 accumulators, or 10 of twice as many keys for up to 5 lanes. Reduction order: dot, one float32 fma
+// chain over head_dim ascending; O, one chain a split over keys ascending. The rest as in attention_tile.h. Roofline: a group
+// of 7 heads makes 14 fma of 32 bytes of K or V: bound by them, and by as many broadcasts.
 #include "kernels/attention/attention_tile.h"
 #include "kernels/simd/vec_avx2.h"
 
 namespace otr {
 namespace {
 
-constexpr int kRowBlock = 4;
+using Product = AttentionProduct<float>;
+
+constexpr int kHalf = 8;  // keys or channels of a register
 
 // The even and the odd bf16 of 8 pairs, as float32.
 OTR_INLINE __m256 even_floats(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
@@ -19,41 +20,79 @@ OTR_INLINE __m256 odd_floats(__m256i pairs) {
   return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-OTR_INLINE __m256i load_pairs(const Element* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-
-template <int kRows>
-__attribute__((noinline)) void product_rows(const AttentionProduct& t, int first_row) {
-  VecAvx2 acc[kRows];
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) acc[r] = VecAvx2::zero();
-  const Element* b = t.b;
-  for (int done = 0, piece = 0; done < t.depth; done += t.piece_depth, ++piece) {
-    const Element* a = t.pieces[piece] + t.offset + first_row * t.stride;
-    const int pairs = (t.depth - done < t.piece_depth ? t.depth - done : t.piece_depth) / 2;
-    for (int pair = 0; pair < pairs; ++pair, a += 2, b += 32) {
-      const __m256i lo = load_pairs(b), hi = load_pairs(b + 16);
-      const VecAvx2 even{even_floats(lo), even_floats(hi)}, odd{odd_floats(lo), odd_floats(hi)};
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const __m256i row = broadcast_bf16_pair(a + r * t.stride);
-        const __m256 a0 = even_floats(row), a1 = odd_floats(row);
-        acc[r] = fma_(VecAvx2{a0, a0}, even, acc[r]);
-        acc[r] = fma_(VecAvx2{a1, a1}, odd, acc[r]);
+// kHalves of a block of 16, from number `half` on.
+template <int kLanes, int kHalves>
+OTR_INLINE void product_halves(const Product& t, int lane, int block, int half) {
+  __m256 acc[kLanes][kHalves];
+#pragma GCC unroll 8
+  for (int r = 0; r < kLanes; ++r) {
+#pragma GCC unroll 2
+    for (int i = 0; i < kHalves; ++i) acc[r][i] = _mm256_setzero_ps();
+  }
+  const float* a = t.a + lane * kAttentionStride;
+  for (int done = 0, piece = 0; done < t.pairs; done += t.piece_pairs, ++piece) {
+    const int64_t at = block * t.block_elements + half * 2 * kHalf;
+    const Element *b = t.pieces[piece] + at, *ahead = t.ahead[piece] + at;
+    const int pairs = t.pairs - done < t.piece_pairs ? t.pairs - done : t.piece_pairs;
+    for (int pair = 0; pair < pairs; ++pair, a += 2, b += 2 * kKvLanes, ahead += 2 * kKvLanes) {
+      __m256 even[kHalves], odd[kHalves];
+      _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+#pragma GCC unroll 2
+      for (int i = 0; i < kHalves; ++i) {
+        const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + i * 2 * kHalf));
+        even[i] = even_floats(w);
+        odd[i] = odd_floats(w);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kLanes; ++r) {
+        const __m256 first = _mm256_broadcast_ss(a + r * kAttentionStride);
+        const __m256 second = _mm256_broadcast_ss(a + r * kAttentionStride + 1);
+#pragma GCC unroll 2
+        for (int i = 0; i < kHalves; ++i) {
+          acc[r][i] = _mm256_fmadd_ps(first, even[i], acc[r][i]);
+          acc[r][i] = _mm256_fmadd_ps(second, odd[i], acc[r][i]);
+        }
       }
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) store(t.c + (first_row + r) * kAttentionLanes, acc[r]);
+#pragma GCC unroll 8
+  for (int r = 0; r < kLanes; ++r) {
+#pragma GCC unroll 2
+    for (int i = 0; i < kHalves; ++i) {
+      _mm256_storeu_ps(t.c + (lane + r) * kAttentionStride + block * kKvLanes + (half + i) * kHalf, acc[r][i]);
+    }
+  }
 }
+
+template <int kLanes>
+__attribute__((noinline)) void product_lanes(const Product& t, int lane) {
+  constexpr int kHalves = kLanes <= 5 ? 2 : 1;
+  for (int block = 0; block < t.blocks; ++block) {
+    for (int half = 0; half < 2; half += kHalves) product_halves<kLanes, kHalves>(t, lane, block, half);
+  }
+}
+
+using ProductLanes = void (*)(const Product&, int);
+constexpr int kMostLanes = 8;
+constexpr ProductLanes kProductLanes[kMostLanes + 1] = {nullptr,          product_lanes<1>, product_lanes<2>,
+                                                        product_lanes<3>, product_lanes<4>, product_lanes<5>,
+                                                        product_lanes<6>, product_lanes<7>, product_lanes<8>};
 
 struct Isa {
   using Vec = VecAvx2;
-  OTR_INLINE void begin() {}
-  OTR_INLINE void end() {}
-  OTR_INLINE void product(const AttentionProduct& t) {
-    int row = 0;
-    for (; row + kRowBlock <= t.rows; row += kRowBlock) product_rows<kRowBlock>(t, row);
-    for (; row < t.rows; row += 2) product_rows<2>(t, row);
+  using Operand = float;
+  OTR_INLINE float widen(Element x) { return to_float(x); }
+  OTR_INLINE void store_weights(float* p, VecAvx2 weights) {
+    Element rounded[kKvLanes];
+    store(rounded, weights);
+    store(p, VecAvx2::load(rounded));
+  }
+  OTR_INLINE void product(const Product& t) {
+    const int parts = (t.lanes + kMostLanes - 1) / kMostLanes;
+    for (int i = 0; i < parts; ++i) {  // of equal size
+      const int begin = t.lanes * i / parts, end = t.lanes * (i + 1) / parts;
+      kProductLanes[end - begin](t, begin);
+    }
   }
 };
 

@@ -18,9 +18,9 @@ void attend_split(const AttentionParams& p, const Element* q, int kv_head, const
   part->m = -__builtin_inff();
   for (int j = begin; j < end; ++j) {
     const Element* page = p.pages + table[j / kPageTokens] * p.layout.page_elements();
-    const Element* k = page + p.layout.k_offset(p.layer, kv_head) + int64_t{j % kPageTokens} * hd;
+    const Element* k = page + p.layout.k_offset(p.layer, kv_head);
     float dot = 0.0f;
-    for (int d = 0; d < hd; ++d) dot += to_float(q[d]) * to_float(k[d]);
+    for (int d = 0; d < hd; ++d) dot += to_float(q[d]) * to_float(k[p.layout.k_index(j % kPageTokens, d)]);
     s[j - begin] = dot * p.scale;
     part->m = s[j - begin] > part->m ? s[j - begin] : part->m;
   }
@@ -28,11 +28,11 @@ void attend_split(const AttentionParams& p, const Element* q, int kv_head, const
   for (int d = 0; d < hd; ++d) part->o[d] = 0.0f;
   for (int j = begin; j < end; ++j) {
     const Element* page = p.pages + table[j / kPageTokens] * p.layout.page_elements();
-    const Element* v = page + p.layout.v_offset(p.layer, kv_head) + j % kPageTokens;
+    const Element* v = page + p.layout.v_offset(p.layer, kv_head);
     const float w = exp32(s[j - begin] - part->m);
     const float w_element = to_float(to_element(w));
     part->l += w;
-    for (int d = 0; d < hd; ++d) part->o[d] += w_element * to_float(v[int64_t{d} * kPageTokens]);
+    for (int d = 0; d < hd; ++d) part->o[d] += w_element * to_float(v[p.layout.v_index(j % kPageTokens, d)]);
   }
 }
 

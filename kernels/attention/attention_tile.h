@@ -1,101 +1,140 @@
-// The one attention algorithm of the vector paths: a task is up to 16 query rows (tokens of a TileBundle x heads of one group)
-// in the 16 lanes of a vector, against one KV head. Softmax runs down a lane, so no sum ever crosses lanes, and a row's bits
-// depend neither on its lane nor on its neighbours.
+// The one attention algorithm of the vector paths: a task is up to 16 lanes (query rows of a TileBundle x heads of one group)
+// against one KV head. Pages are packed in pairs (page.h), so that a vector holds 16 keys where scores are made and weighed,
+// and 16 channels where values are added up.
 //
 //   for each split of kAttentionSplit keys, ascending                    (see attention.h)
-//     S^T [keys][16]      = K [keys][head_dim] q^T                       product: left operand straight from the page
-//     m, P = exp32(S - m), l                                            masked keys: P = 0 exactly
-//     O^T [head_dim][16]  = V^T [head_dim][keys] P^T                     product: left operand straight from the page
+//     S [lanes][keys]     = q K^T                                        product
+//     m, P = exp(S - m), l                                               masked keys: P = 0 exactly
+//     O [lanes][head_dim] = P V                                          product
 //     merge (m, l, O) into the running sums
 //   out = O / l
 //
-// First come the splits that all rows of the bundle share; then, tile by tile, those of its own pages, with the other tiles'
-// lanes masked.
+// First come the splits that all rows of the bundle share; then, tile by tile, those of its own pages, for its lanes alone.
 //
-// Reduction order, common to the paths: s = dot * scale, dot in the product's order over head_dim; l = (l0 + l1) + (l2 + l3)
-// where l_c sums the keys j with j % 4 = c, ascending; O is the product's order over keys from the split's first key on, and a
-// -0 is made +0. How far a tile's longest row makes it run past a shorter row's end cannot show: those keys add exact zeros,
-// which change nothing but the sign of a zero, and a lane takes no part in the merge of a split it has no key in.
+// Reduction order, common to the paths: s = dot * scale, dot in the product's order over head_dim; l, sixteen chains of the
+// keys j with the same j % 16, then by halves (0 + 8, …; + 4; + 2; + 1); O is the product's order over keys from the split's
+// first one on, and a -0 is made +0. How far a task's longest row makes it run past a shorter row's end cannot show: those keys
+// add exact zeros, which change nothing but the sign of a zero, and a lane takes no part in the merge of a split it has no key
+// in.
 //
-// An Isa offers: Vec (a float type of kernels/simd), begin() and end() around a task, and product(AttentionProduct).
-// Scratch: 52 KB of stack.
+// An Isa offers: Vec (a float type of kernels/simd); Operand, of q and P in a product; widen(Element) and
+// store_weights(Operand*, Vec); and product(AttentionProduct).
+// Scratch: 52 (Operand: bf16) or 70 KB (float) of stack.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/attention/attention_lanes.h"
+#include "kernels/base/elementary.h"
 #include "kernels/base/thread_pool.h"
 
 namespace otr {
 
-// c[r][lane] = sum over i < depth of a[r][i] * b[i][lane], for r < rows; rows and depth are even.
+// Lanes are so many values apart: an odd number of cache lines and a half, so that they do not compete for the same places of
+// L1.
+inline constexpr int kAttentionStride = 272;
+static_assert(kAttentionStride >= kAttentionSplit && kAttentionStride >= kAttentionMaxHeadDim);
+
+// c[lane][16 block + i] = sum over pairs, ascending, of a[lane][2 pair …] b[block][pair][i][…]
+template <typename Operand>
 struct AttentionProduct {
-  const Element* const* pieces;  // row r of piece n holds a[r][n * piece_depth …] at pieces[n] + offset + r * stride
-  int64_t offset, stride;        // elements
-  int rows;                      // <= 64
-  int depth, piece_depth;
-  const Element* b;     // [depth rounded up to 32, / 2][16 lanes][2], zero from depth on
-  float* c;             // [rows rounded up to 16][16 lanes]
-  const Element* next;  // what is read after this product; a hint, and never null
+  const Element* const* pieces;  // piece n holds b's pairs from n * piece_pairs on: [blocks][block_elements]
+  const Element* const* ahead;   // likewise, what is read after this product: hints
+  int64_t block_elements;
+  int blocks, pairs, piece_pairs;
+  const Operand* a;  // [lanes][kAttentionStride]
+  float* c;          // [lanes][kAttentionStride]
+  int lanes;
 };
 
-// The running sums of a task's lanes.
-template <typename V>
-struct AttentionSums {
-  V m = V::zero(), l = V::zero();  // o: scratch.o
+template <typename Operand>
+struct alignas(64) AttentionScratch {
+  Operand q[kAttentionLanes][kAttentionStride];
+  float s[kAttentionLanes][kAttentionStride];  // scores; then a split's O
+  Operand p[kAttentionLanes][kAttentionStride];
+  float o[kAttentionLanes][kAttentionStride];
+  float m[kAttentionLanes], l[kAttentionLanes];
 };
 
-// Adds keys [begin, num_keys) of `table` to the sums of rows [first_row, end_row); the other lanes take no part.
-template <typename Isa, typename V = typename Isa::Vec>
-OTR_INLINE void attention_splits(const AttentionParams& p, const AttentionLanes& t, int64_t first_row, int64_t end_row,
-                                 const PageId* table, int begin, int num_keys, AttentionScratch& scratch,
-                                 AttentionSums<V>* sums) {
-  const int head_dim = p.layout.head_dim;
-  const V zero = V::zero();
-  for (; begin < num_keys; begin += kAttentionSplit) {
-    const int left = (num_keys - begin + kAttentionKeyStep - 1) / kAttentionKeyStep * kAttentionKeyStep;
-    const int keys = left < kAttentionSplit ? left : kAttentionSplit;
-    const Element* k_pages[kAttentionSplitPages];
-    const Element* v_pages[kAttentionSplitPages];
-    for (int i = 0; i * kPageTokens < keys; ++i) {
-      const Element* page = p.pages + table[begin / kPageTokens + i] * p.layout.page_elements();
-      k_pages[i] = page + p.layout.k_offset(p.layer, t.kv_head);
-      v_pages[i] = page + p.layout.v_offset(p.layer, t.kv_head);
-    }
-    const int next_key = begin + keys < num_keys ? begin + keys : begin;
-    const Element* next_k =
-        p.pages + table[next_key / kPageTokens] * p.layout.page_elements() + p.layout.k_offset(p.layer, t.kv_head);
-    alignas(64) float limits[kAttentionLanes] = {};  // small integers: exact as float32
-    for (int lane = 0; lane < t.count; ++lane) {
-      const int64_t row = t.row(lane);
-      const int visible = row >= first_row && row < end_row ? p.rows->positions[row] + 1 - begin : 0;
-      limits[lane] = static_cast<float>(visible < 0 ? 0 : visible < kAttentionSplit ? visible : kAttentionSplit);
-    }
-    const V limit = V::load(limits);
+// Lanes [first, end) of a task see keys [begin_key, end_key) of `table`, as far as their positions go.
+struct AttentionRange {
+  int first, end;
+  const PageId* table;
+  int begin_key, end_key;
+};
 
-    for (int i = 0; i * kPageTokens < keys; ++i) {
-      const int rows = keys - i * kPageTokens < kPageTokens ? keys - i * kPageTokens : kPageTokens;
-      const Element* next = (i + 1) * kPageTokens < keys ? k_pages[i + 1] : v_pages[0];
-      Isa::product({k_pages + i, 0, head_dim, rows, head_dim, head_dim, scratch.q[0][0], scratch.s[i * kPageTokens], next});
-    }
-    V m_split, l_split;
-    attention_softmax(scratch, keys, limit, p.scale, &m_split, &l_split);
+// Softmax of one lane's `visible` scores; P is zero from there to `padded`, a multiple of 16.
+template <typename Isa>
+OTR_INLINE void attention_softmax(float* s, int visible, int padded, float scale, typename Isa::Operand* p, float* m_out,
+                                  float* l_out) {
+  using V = typename Isa::Vec;
+  const V minus_inf = V::broadcast(-__builtin_inff()), zero = V::zero();
+  V m = minus_inf, l = zero;
+  const int tail = visible / kKvLanes * kKvLanes;
+  alignas(64) float lane_numbers[kKvLanes];
+  for (int i = 0; i < kKvLanes; ++i) lane_numbers[i] = static_cast<float>(i);
+  const V number = V::load(lane_numbers), left = V::broadcast(static_cast<float>(visible - tail));
+  for (int j = 0; j < visible; j += kKvLanes) {
+    const V scaled = V::load(s + j) * V::broadcast(scale);
+    const V score = j < tail ? scaled : select_less(number, left, scaled, minus_inf);
+    store(s + j, score);
+    m = max_(score, m);  // a NaN score leaves m alone, and makes P, and so the output, NaN
+  }
+  *m_out = reduce_max(m);
+  m = V::broadcast(*m_out);
+  for (int j = 0; j < visible; j += kKvLanes) {
+    const V exp = exp32_not_positive(V::load(s + j) - m);
+    const V weight = j < tail ? exp : select_less(number, left, exp, zero);  // selected: -inf less -inf is NaN
+    l = l + weight;
+    Isa::store_weights(p + j, weight);
+  }
+  for (int j = (visible + kKvLanes - 1) / kKvLanes * kKvLanes; j < padded; j += kKvLanes) Isa::store_weights(p + j, zero);
+  *l_out = reduce_add(l);
+}
 
-    // The first split is taken as it is, not merged with nothing.
-    const V m_next = begin == 0 ? m_split : max_(m_split, sums->m);
-    const V keep = exp32(sums->m - m_next), add = exp32(m_split - m_next);
-    for (int d0 = 0; d0 < head_dim; d0 += kAttentionValueRows) {
-      const int rows = head_dim - d0 < kAttentionValueRows ? head_dim - d0 : kAttentionValueRows;
-      const Element* next = d0 + rows < head_dim ? v_pages[0] + (d0 + rows) * kPageTokens : next_k;
-      Isa::product({v_pages, int64_t{d0} * kPageTokens, kPageTokens, rows, keys, kPageTokens, scratch.p[0][0],
-                    scratch.o_split[0], next});
-      for (int d = 0; d < rows; ++d) {
-        const V o = V::load(scratch.o_split[d]) + zero, before = V::load(scratch.o[d0 + d]);
-        store(scratch.o[d0 + d], select_less(zero, limit, begin == 0 ? o : before * keep + o * add, before));
+template <typename Isa>
+OTR_INLINE void attention_range(const AttentionParams& p, const AttentionLanes& t, const AttentionRange& range,
+                                AttentionScratch<typename Isa::Operand>& scratch) {
+  using V = typename Isa::Vec;
+  using Product = AttentionProduct<typename Isa::Operand>;
+  const int head_dim = p.layout.head_dim, first = range.first, lanes = range.end - range.first;
+  for (int begin = range.begin_key; begin < range.end_key; begin += kAttentionSplit) {
+    const AttentionSplit split = attention_split(p, t.kv_head, range.table, begin, range.end_key);
+    const int next_begin = begin + kAttentionSplit < range.end_key ? begin + kAttentionSplit : begin;
+    AttentionSplit next = attention_split(p, t.kv_head, range.table, next_begin, range.end_key);
+    const int padded = (split.keys + kKvLanes - 1) / kKvLanes * kKvLanes;
+    for (int i = 0; i * kPageTokens < split.keys; ++i) {
+      if (i * kPageTokens >= next.keys) next.k[i] = split.k[i];
+      const int left = padded - i * kPageTokens, keys = left < kPageTokens ? left : kPageTokens;
+      Isa::product(Product{split.k + i, split.v + i, int64_t{head_dim} * kKvLanes, keys / kKvLanes, head_dim / 2, head_dim / 2,
+                           scratch.q[first], scratch.s[first] + i * kPageTokens, lanes});
+    }
+    alignas(64) float m_split[kAttentionLanes], l_split[kAttentionLanes], keep[kAttentionLanes], add[kAttentionLanes];
+    int visible[kAttentionLanes] = {};
+    for (int lane = 0; lane < kAttentionLanes; ++lane) m_split[lane] = -__builtin_inff(), l_split[lane] = 0;
+    for (int lane = first; lane < range.end; ++lane) {
+      const int sees = p.rows->positions[AttentionLanes::row(t, lane)] + 1 - begin;
+      visible[lane] = sees < 0 ? 0 : sees < split.keys ? sees : split.keys;
+      attention_softmax<Isa>(scratch.s[lane], visible[lane], padded, p.scale, scratch.p[lane], &m_split[lane], &l_split[lane]);
+    }
+    const V m_next = max_(V::load(m_split), V::load(scratch.m));
+    store(keep, exp32_not_positive(V::load(scratch.m) - m_next));
+    store(add, exp32_not_positive(V::load(m_split) - m_next));
+    store(m_split, m_next);
+
+    Isa::product(Product{split.v, next.k, int64_t{kPageTokens} * kKvLanes, head_dim / kKvLanes, (split.keys + 1) / 2,
+                         kPageTokens / 2, scratch.p[first], scratch.s[first], lanes});
+    for (int lane = first; lane < range.end; ++lane) {
+      if (visible[lane] == 0) continue;
+      const bool is_first = begin == 0;  // which is taken as it is, not merged with nothing
+      scratch.m[lane] = m_split[lane];
+      scratch.l[lane] = is_first ? l_split[lane] : scratch.l[lane] * keep[lane] + l_split[lane] * add[lane];
+      const V old = V::broadcast(keep[lane]), added = V::broadcast(add[lane]);
+      for (int d = 0; d < head_dim; d += kKvLanes) {
+        const V o = V::load(scratch.s[lane] + d) + V::zero();
+        store(scratch.o[lane] + d, is_first ? o : V::load(scratch.o[lane] + d) * old + o * added);
       }
     }
-    sums->l = select_less(zero, limit, begin == 0 ? l_split : sums->l * keep + l_split * add, sums->l);
-    sums->m = select_less(zero, limit, m_next, sums->m);
   }
 }
 
@@ -104,19 +143,32 @@ template <typename Isa>
 OTR_INLINE void attention_task(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle) {
   using V = typename Isa::Vec;
   const RowBatch& rows = *p.rows;
-  AttentionScratch scratch;
-  attention_pack_q(p, t, scratch);
-  for (int d = 0; d < p.layout.head_dim; ++d) store(scratch.o[d], V::zero());
-  AttentionSums<V> sums;
+  const int head_dim = p.layout.head_dim;
+  AttentionScratch<typename Isa::Operand> scratch;
+  for (int lane = 0; lane < t.count; ++lane) {
+    const Element* q = p.q + AttentionLanes::offset(t, lane, int64_t{p.num_heads} * head_dim, head_dim);
+    for (int i = 0; i < head_dim; ++i) scratch.q[lane][i] = Isa::widen(q[i]);
+  }
+  for (int lane = 0; lane < kAttentionLanes; ++lane) scratch.m[lane] = scratch.l[lane] = 0;
   const RowTile* tiles = rows.tiles + bundle.first_tile;
   const auto table = [&](const RowTile& tile) { return rows.page_tables + rows.segments[tile.segment].first_page; };
-  attention_splits<Isa>(p, t, 0, rows.num_rows, table(tiles[0]), 0, bundle.shared_keys, scratch, &sums);
-  for (int i = 0; i < bundle.num_tiles; ++i) {
-    const int end_row = tiles[i].first_row + tiles[i].num_rows;
-    attention_splits<Isa>(p, t, tiles[i].first_row, end_row, table(tiles[i]), bundle.shared_keys,
-                          rows.positions[end_row - 1] + 1, scratch, &sums);
+  const auto lane_of = [&](int64_t row) {  // the first one of a row
+    const int64_t lane = (row - t.first_row) * t.group - t.first_lane;
+    return static_cast<int>(lane < 0 ? 0 : lane < t.count ? lane : t.count);
+  };
+  for (int i = -1; i < bundle.num_tiles; ++i) {
+    AttentionRange range = {0, t.count, table(tiles[0]), 0, bundle.shared_keys};
+    if (i >= 0) {
+      const int64_t first_row = tiles[i].first_row, end_row = first_row + tiles[i].num_rows;
+      range = {lane_of(first_row), lane_of(end_row), table(tiles[i]), bundle.shared_keys, rows.positions[end_row - 1] + 1};
+    }
+    attention_range<Isa>(p, t, range, scratch);
   }
-  attention_write(p, t, scratch, sums.l);
+  for (int lane = 0; lane < t.count; ++lane) {
+    Element* out = p.out + AttentionLanes::offset(t, lane, p.out_stride, head_dim);
+    const V l = V::broadcast(scratch.l[lane]);
+    for (int d = 0; d < head_dim; d += kKvLanes) store(out + d, V::load(scratch.o[lane] + d) / l);
+  }
 }
 
 template <typename Isa>
@@ -131,9 +183,7 @@ OTR_INLINE void attention_tiles(const AttentionParams& p, ThreadPool& pool) {
     const RowTile &first = rows.tiles[bundle.first_tile], &last = rows.tiles[bundle.first_tile + bundle.num_tiles - 1];
     const int left = (last.first_row + last.num_rows - first.first_row) * group - chunk * kAttentionLanes;
     const int count = left < kAttentionLanes ? left : kAttentionLanes;
-    Isa::begin();
     attention_task<Isa>(p, {first.first_row, chunk * kAttentionLanes, count, kv_head, group}, bundle);
-    Isa::end();
   });
 }
 

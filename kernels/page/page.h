@@ -1,8 +1,12 @@
 // The KV page: 64 tokens of K and V of every layer, the unit of allocation, sharing and transfer.
 //
-// One page is contiguous: [num_layers][num_kv_heads]{ K [64][head_dim], V [head_dim][64] }, Element.
-// K is row-major and V transposed, so that in attention both products read pages as the left operand of a small matrix product
-// whose 16 columns are query rows: S^T = K q^T and O^T = V^T P^T. Softmax then runs down a column: no sum crosses lanes.
+// One page is contiguous: [num_layers][num_kv_heads]{ K, V }, Element; K and V are packed as the path's attention reads them:
+//
+//   kRows    K [64][head_dim], V [head_dim][64]: both are the left operand of a small matrix product whose 16 columns are query
+//            rows: S^T = K q^T and O^T = V^T P^T
+//   kPairs   K [64 / 16][head_dim / 2][16 keys][2], V [head_dim / 16][64 / 2][16][2 keys]: both are the right operand, in the
+//            order in which vectors of 16 pairs are read: S = q K^T and O = P V. REQUIRES: head_dim is a multiple of 16
+//
 // (Attention asks that slots never written hold finite values: pages are zeroed when they are handed out.)
 #pragma once
 
@@ -17,11 +21,15 @@ namespace otr {
 class ThreadPool;
 
 inline constexpr int kPageTokens = 64;
+inline constexpr int kKvLanes = 16;  // keys, or channels of values, of a vector of kPairs
+
+enum class KvPacking : uint8_t { kRows, kPairs };
 
 struct KvLayout {
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  KvPacking packing = KvPacking::kRows;
 
   OTR_HOST_DEVICE constexpr int64_t head_elements() const { return int64_t{kPageTokens} * head_dim; }  // of K or of V
   OTR_HOST_DEVICE constexpr int64_t layer_elements() const {
@@ -35,6 +43,15 @@ struct KvLayout {
   }
   OTR_HOST_DEVICE constexpr int64_t v_offset(int layer, int kv_head) const {
     return k_offset(layer, kv_head) + head_elements();
+  }
+  // From there to channel d of the key or value in `slot`.
+  OTR_HOST_DEVICE constexpr int64_t k_index(int64_t slot, int64_t d) const {
+    if (packing == KvPacking::kRows) return slot * head_dim + d;
+    return ((slot / kKvLanes * head_dim + d / 2 * 2) * kKvLanes) + slot % kKvLanes * 2 + d % 2;
+  }
+  OTR_HOST_DEVICE constexpr int64_t v_index(int64_t slot, int64_t d) const {
+    if (packing == KvPacking::kRows) return d * kPageTokens + slot;
+    return ((d / kKvLanes * kPageTokens + slot / 2 * 2) * kKvLanes) + d % kKvLanes * 2 + slot % 2;
   }
 };
 

@@ -1,5 +1,5 @@
 // What every path does after its own part: rows whose key and value stand on further pages too (KvCopy). Copies bits.
-#include <cstring>
+#include <initializer_list>
 
 #include "kernels/base/thread_pool.h"
 #include "kernels/rope_append/rope_append.h"
@@ -14,11 +14,14 @@ void rope_append_copies(const RopeAppendParams& p, ThreadPool& pool) {
     const KvCopy& copy = rows.copies[i];
     const int64_t slot = rows.positions[copy.row] % kPageTokens;
     for (int h = 0; h < p.layout.num_kv_heads; ++h) {
-      const int64_t k = p.layout.k_offset(p.layer, h) + slot * head_dim, v = p.layout.v_offset(p.layer, h) + slot;
       const Element* from = p.pages + copy.from * page_elements;
       Element* to = p.pages + copy.to * page_elements;
-      std::memcpy(to + k, from + k, static_cast<size_t>(head_dim) * sizeof(Element));
-      for (int64_t d = 0; d < head_dim; ++d) to[v + d * kPageTokens] = from[v + d * kPageTokens];
+      for (int64_t d = 0; d < head_dim; ++d) {
+        for (const int64_t at : {p.layout.k_offset(p.layer, h) + p.layout.k_index(slot, d),
+                                 p.layout.v_offset(p.layer, h) + p.layout.v_index(slot, d)}) {
+          to[at] = from[at];
+        }
+      }
     }
   });
 }

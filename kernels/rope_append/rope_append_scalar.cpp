@@ -53,11 +53,11 @@ void rope_append_scalar(const RopeAppendParams& p, ThreadPool& pool) {
       }
       for (int h = 0; h < kv_heads; ++h) {
         const float* v = qkv + int64_t{p.num_heads + kv_heads + h} * hd;
-        Element* k_slot = page + p.layout.k_offset(p.layer, h) + int64_t{slot} * hd;
-        Element* v_slot = page + p.layout.v_offset(p.layer, h) + slot;
+        Element* k_page = page + p.layout.k_offset(p.layer, h);
+        Element* v_page = page + p.layout.v_offset(p.layer, h);
         rotate_head(qkv + int64_t{p.num_heads + h} * hd, p.k_norm, p.norm_eps, cos, sin, hd, rotated);
-        for (int i = 0; i < hd; ++i) k_slot[i] = finite_or_zero(rotated[i], &p.fault[row]);
-        for (int i = 0; i < hd; ++i) v_slot[int64_t{i} * kPageTokens] = finite_or_zero(v[i], &p.fault[row]);
+        for (int i = 0; i < hd; ++i) k_page[p.layout.k_index(slot, i)] = finite_or_zero(rotated[i], &p.fault[row]);
+        for (int i = 0; i < hd; ++i) v_page[p.layout.v_index(slot, i)] = finite_or_zero(v[i], &p.fault[row]);
       }
     }
   });

@@ -1,8 +1,9 @@
 // The vector form of rope_append: 16 pairs at a time. Without a per-head norm its bits are the definition's; the norm's sum
 // runs in 16 float32 lanes (rmsnorm_vec.h). V is a float type of kernels/simd. REQUIRES: head_dim is a multiple of 32.
 //
-// V is stored transposed, so a row's head_dim values go to as many cache lines; rows of one tile are neighbours in those lines
-// (a head's V block is 64 * head_dim * 2 bytes = 16 KB at 128), which therefore stay in L1 while a prefill tile is written.
+// What a page keeps apart (V in kRows; K, by pairs, and V in kPairs) is written element by element, since another thread may
+// write the next slot. Rows of one tile are neighbours in those cache lines (a head's K or V is 64 * head_dim * 2 bytes = 16 KB
+// at 128), which therefore stay in L1 while a prefill tile is written.
 #pragma once
 
 #include "kernels/base/thread_pool.h"
@@ -10,6 +11,8 @@
 #include "kernels/rope_append/rope_append.h"
 
 namespace otr {
+
+inline constexpr int kAppendMaxHeadDim = 256;
 
 // The smallest magnitude that rounds to a bf16 infinity: half a unit above the largest finite value.
 inline constexpr uint32_t kBf16OverflowBits = 0x7f7f8000u;
@@ -46,6 +49,26 @@ OTR_INLINE void rotate_head_vec(const float* x, const float* norm, float eps, co
   }
 }
 
+// A rotated key into its slot; head_dim values that may not be finite into theirs.
+OTR_INLINE void append_key(const KvLayout& layout, const Element* key, int slot, Element* page) {
+  if (layout.packing == KvPacking::kRows) {
+    __builtin_memcpy(page + layout.k_index(slot, 0), key, sizeof(Element) * static_cast<unsigned>(layout.head_dim));
+    return;
+  }
+  Element* to = page + layout.k_index(slot, 0);
+  for (int i = 0; i < layout.head_dim; i += 2, to += 2 * kKvLanes) __builtin_memcpy(to, key + i, 2 * sizeof(Element));
+}
+template <typename V>
+OTR_INLINE void append_value(const KvLayout& layout, const float* value, int slot, Element* page, uint8_t* fault) {
+  const int64_t stride = layout.v_index(0, 1);
+  for (int i = 0; i < layout.head_dim; i += kKvLanes) {
+    Element lanes[kKvLanes];
+    store(lanes, finite_or_zero_vec(V::load(value + i), fault));
+    Element* to = page + layout.v_index(slot, i);
+    for (int j = 0; j < kKvLanes; ++j) to[j * stride] = lanes[j];
+  }
+}
+
 template <typename V>
 OTR_INLINE void rope_append_vec(const RopeAppendParams& p, ThreadPool& pool) {
   const RowBatch& rows = *p.rows;
@@ -66,14 +89,10 @@ OTR_INLINE void rope_append_vec(const RopeAppendParams& p, ThreadPool& pool) {
         rotate_head_vec<V>(q + h * hd, p.q_norm, p.norm_eps, cos, sin, hd, out, nullptr);
       }
       for (int h = 0; h < kv_heads; ++h) {
-        Element* k_slot = page + p.layout.k_offset(p.layer, h) + int64_t{slot} * hd;
-        Element* v_slot = page + p.layout.v_offset(p.layer, h) + slot;
-        rotate_head_vec<V>(k + int64_t{h} * hd, p.k_norm, p.norm_eps, cos, sin, hd, k_slot, &p.fault[row]);
-        for (int i = 0; i < hd; i += 16) {
-          Element lanes[16];
-          store(lanes, finite_or_zero_vec(V::load(v + int64_t{h} * hd + i), &p.fault[row]));
-          for (int j = 0; j < 16; ++j) v_slot[int64_t{i + j} * kPageTokens] = lanes[j];
-        }
+        Element key[kAppendMaxHeadDim];
+        rotate_head_vec<V>(k + int64_t{h} * hd, p.k_norm, p.norm_eps, cos, sin, hd, key, &p.fault[row]);
+        append_key(p.layout, key, slot, page + p.layout.k_offset(p.layer, h));
+        append_value<V>(p.layout, v + int64_t{h} * hd, slot, page + p.layout.v_offset(p.layer, h), &p.fault[row]);
       }
     }
   });

@@ -54,6 +54,7 @@ class Program {
     weights_ = std::move(weights.value());
     pages_ = std::move(Buffer<Element>::create(kNumPages * layout_.page_elements(), "pages").value());
     kernels_ = select_kernels(isa).value();
+    layout_.packing = kernels_->kv_packing;
     Result<ForwardProgram> program = another({kMaxRows, kMaxRows}, {});
     if (!program.ok()) throw std::runtime_error(program.status().message());
     program_ = std::make_unique<ForwardProgram>(std::move(program.value()));

@@ -19,8 +19,6 @@ struct Heads {
 constexpr Heads kHeads[] = {{2, 1, 32},  {7, 1, 32},  {14, 2, 64}, {28, 4, 128}, {6, 6, 16},  {4, 2, 48}, {3, 1, 80},
                             {20, 1, 32}, {64, 1, 16}, {2, 2, 256}, {34, 2, 64},  {16, 1, 96}, {5, 1, 2},  {3, 1, 18}};
 
-bool supported(const Heads& h) { return !kOnSm90 || h.head_dim == 32 || h.head_dim == 64 || h.head_dim == 128; }
-
 // Consecutive positions of one sequence, processed in one segment.
 struct Span {
   int sequence, first, count;
@@ -39,9 +37,9 @@ class Problem {
   std::vector<std::vector<Element>> q;  // [sequence][position][num_heads][head_dim]
   std::vector<Element> pages;
 
-  Problem(Heads h, std::vector<int> sequence_lengths, uint32_t seed = 1)
+  Problem(const KernelTable& kernels, Heads h, std::vector<int> sequence_lengths, uint32_t seed = 1)
       : heads(h),
-        layout{kLayers, h.num_kv_heads, h.head_dim},
+        layout{kLayers, h.num_kv_heads, h.head_dim, kernels.kv_packing},
         scale(1.0f / std::sqrt(static_cast<float>(h.head_dim))),
         lengths(std::move(sequence_lengths)) {
     std::vector<PageId> ids;
@@ -69,10 +67,10 @@ class Problem {
 
   size_t page_size() const { return static_cast<size_t>(layout.page_elements()); }
   Element* k_at(int sequence, int kv_head, int position, int d) {
-    return head_of(sequence, position) + layout.k_offset(kLayer, kv_head) + position % kPageTokens * layout.head_dim + d;
+    return head_of(sequence, position) + layout.k_offset(kLayer, kv_head) + layout.k_index(position % kPageTokens, d);
   }
   Element* v_at(int sequence, int kv_head, int position, int d) {
-    return head_of(sequence, position) + layout.v_offset(kLayer, kv_head) + int64_t{d} * kPageTokens + position % kPageTokens;
+    return head_of(sequence, position) + layout.v_offset(kLayer, kv_head) + layout.v_index(position % kPageTokens, d);
   }
 
   // visit(sequence, kv_head, position, d, k, v) for every written key.
@@ -182,10 +180,10 @@ class Problem {
       std::vector<double> s(static_cast<size_t>(position) + 1);
       double m = -1e300, l = 0.0, absolute = 0.0;
       for (int j = 0; j <= position; ++j) {
-        const Element* k = k_at(sequence, head / group, j, 0);
         double dot = 0.0, sizes = 0.0;
         for (int d = 0; d < hd; ++d) {
-          const double term = static_cast<double>(to_float(query[d])) * static_cast<double>(to_float(k[d]));
+          const double term =
+              static_cast<double>(to_float(query[d])) * static_cast<double>(to_float(*k_at(sequence, head / group, j, d)));
           dot += term;
           sizes += std::fabs(term);
         }
@@ -216,7 +214,13 @@ class Problem {
   }
 };
 
-class Attention : public PathTest {};
+class Attention : public PathTest {
+ protected:
+  bool supported(const Heads& h) const {
+    if (kOnSm90) return h.head_dim == 32 || h.head_dim == 64 || h.head_dim == 128;
+    return kernels->kv_packing == KvPacking::kRows || h.head_dim % kKvLanes == 0;
+  }
+};
 OTR_TEST_ALL_PATHS(Attention);
 
 constexpr int kBorders[] = {0,   1,   2,   30,  31,  32,  33,  62,  63,  64,  65,  127,
@@ -232,7 +236,7 @@ std::vector<Span> border_rows() {
 TEST_P(Attention, IsNearTheFloat64Softmax) {
   for (const Heads& h : kHeads) {
     if (!supported(h)) continue;
-    Problem problem(h, {601});
+    Problem problem(*kernels, h, {601});
     std::vector<double> value, tolerance;
     for (const int position : kBorders) problem.reference(0, position, &value, &tolerance);
     EXPECT_TRUE(within(problem.run(*kernels, border_rows()), value, tolerance))
@@ -245,7 +249,7 @@ TEST_P(Attention, IsNearTheFloat64Softmax) {
 TEST_P(Attention, EqualScoresAverageTheValuesExactly) {
   for (const Heads& h : kHeads) {
     if (!supported(h)) continue;
-    Problem problem(h, {601});
+    Problem problem(*kernels, h, {601});
     std::fill(problem.q[0].begin(), problem.q[0].end(), Element{});
     problem.for_each_slot([](int, int head, int j, int d, Element*, Element* v) {
       *v = to_element(static_cast<float>((j * 37 + d * 11 + head * 5) % 128));
@@ -269,7 +273,7 @@ TEST_P(Attention, AQueryThatPointsToAKeyGetsItsValue) {
   for (const Heads& h : kHeads) {
     if (!supported(h)) continue;
     if (h.head_dim < 32) continue;  // too few bits for distinct keys
-    Problem problem(h, {601});
+    Problem problem(*kernels, h, {601});
     problem.scale = 1.0f;
     std::mt19937 bits(3);
     problem.for_each_slot([&](int, int, int, int, Element* k, Element*) { *k = to_element(bits() % 2 != 0 ? 1.0f : -1.0f); });
@@ -294,7 +298,7 @@ TEST_P(Attention, AQueryThatPointsToAKeyGetsItsValue) {
 TEST_P(Attention, TwoKeysShareAsTheExpOfTheirScoresSays) {
   constexpr Heads kOneGroup = {64, 1, 32};
   if (!supported(kOneGroup)) GTEST_SKIP();
-  Problem problem(kOneGroup, {2});
+  Problem problem(*kernels, kOneGroup, {2});
   problem.for_each_slot([](int, int, int j, int d, Element* k, Element* v) {
     *k = to_element(j == 1 && d == 0 ? 1.0f : 0.0f);
     *v = to_element(static_cast<float>(j));
@@ -341,7 +345,7 @@ TEST_P(Attention, ATokenIsTheSameAloneAndInEveryChunk) {
   for (const Heads& h : {Heads{7, 1, 32}, Heads{2, 1, 80}, Heads{4, 2, 64}, Heads{16, 1, 16}, Heads{20, 1, 32}}) {
     if (!supported(h)) continue;
     if (kSanitized && h.head_dim == 64) break;
-    const Problem problem(h, {540});
+    const Problem problem(*kernels, h, {540});
     for (const auto& [first, count] : {std::pair{0, 70}, std::pair{246, 24}, std::pair{500, 24}}) {
       const std::vector<Element> alone = one_by_one(*kernels, problem, first, count);
       int threads = 0;
@@ -360,7 +364,7 @@ TEST_P(Attention, ATokenIsTheSameAloneAndInEveryChunk) {
 
 TEST_P(Attention, SequencesOfABatchDoNotSeeEachOther) {
   const std::vector<int> lengths = {1, 64, 65, 256, 257, 300, 513};
-  const Problem problem({14, 2, 64}, lengths);
+  const Problem problem(*kernels, {14, 2, 64}, lengths);
   std::vector<Span> spans;
   std::vector<Element> apart;
   for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
@@ -381,7 +385,8 @@ TEST_P(Attention, ABundleOfSequencesThatShareABeginning) {
     if (!supported(h)) continue;
     for (const int shared : {256, 512}) {
       Problem problem(
-          h, {shared + 1, shared + 64, shared + 65, shared + 255, shared + 256, shared + 257, shared + 600, shared + 3});
+          *kernels, h,
+          {shared + 1, shared + 64, shared + 65, shared + 255, shared + 256, shared + 257, shared + 600, shared + 3});
       problem.share(shared);
       std::vector<Span> spans;
       for (int s = 0; s < 8; ++s) {
@@ -407,7 +412,7 @@ TEST_P(Attention, WhatLiesPastTheEndCountsNothing) {
   for (const Heads& h : {Heads{7, 1, 32}, Heads{4, 2, 48}, Heads{3, 1, 80}}) {
     if (!supported(h)) continue;
     for (const int length : {1, 31, 33, 65, 200, 257, 300}) {
-      Problem problem(h, {length});
+      Problem problem(*kernels, h, {length});
       const Span last = {0, std::max(0, length - 5), std::min(length, 5)};
       problem.fill_beyond(0.0f);
       const std::vector<Element> zeros = problem.run(*kernels, {last});
@@ -420,8 +425,8 @@ TEST_P(Attention, WhatLiesPastTheEndCountsNothing) {
 }
 
 TEST_P(Attention, PagesMayLieAnywhere) {
-  const Problem a({7, 1, 32}, {330}, 1);
-  Problem b({7, 1, 32}, {330}, 1);
+  const Problem a(*kernels, {7, 1, 32}, {330}, 1);
+  Problem b(*kernels, {7, 1, 32}, {330}, 1);
   std::reverse(b.tables[0].begin(), b.tables[0].end());
   b.for_each_slot([&](int s, int head, int j, int d, Element* k, Element* v) {
     *k = *const_cast<Problem&>(a).k_at(s, head, j, d);
@@ -437,8 +442,8 @@ TEST_P(Attention, NothingOutsideTheOperandsIsTouched) {
   for (const Guard guard : {Guard::kAtStart, Guard::kAtEnd}) {
     for (const Heads& h : kHeads) {
       if (!supported(h)) continue;
-      Problem problem(h, {64});
-      const KvLayout layout = {1, h.num_kv_heads, h.head_dim};
+      Problem problem(*kernels, h, {64});
+      const KvLayout layout = {1, h.num_kv_heads, h.head_dim, kernels->kv_packing};
       const size_t size = static_cast<size_t>(layout.page_elements());
       const GuardedBuffer<Element> page(random_elements(size, 1.0f, 6), guard);
       const GuardedBuffer<Element> q(random_elements(static_cast<size_t>(h.num_heads) * h.head_dim, 1.0f, 7), guard);
@@ -472,7 +477,7 @@ TEST_P(Attention, NothingOutsideTheOperandsIsTouched) {
 TEST_P(Attention, ANaNKeyReachesTheRowsFromItsPositionOn) {
   for (const Heads& h : {Heads{7, 1, 32}, Heads{4, 2, 48}}) {
     if (!supported(h)) continue;
-    Problem problem(h, {300, 40});
+    Problem problem(*kernels, h, {300, 40});
     const std::vector<Span> spans = {{0, 270, 20}, {1, 20, 20}};
     const std::vector<Element> clean = problem.run(*kernels, spans);
     *problem.k_at(0, h.num_kv_heads - 1, 281, 7) = nan_element();
@@ -492,7 +497,7 @@ TEST_P(Attention, ANaNKeyReachesTheRowsFromItsPositionOn) {
 }
 
 TEST_P(Attention, TheToleranceSeesOneMovedKey) {
-  Problem problem({7, 1, 32}, {100});
+  Problem problem(*kernels, {7, 1, 32}, {100});
   std::vector<double> value, tolerance;
   problem.reference(0, 99, &value, &tolerance);
   ASSERT_TRUE(within(problem.run(*kernels, {{0, 99, 1}}), value, tolerance));

@@ -32,6 +32,24 @@ TEST(KvLayout, IsWhatThePageHeaderSays) {
   EXPECT_EQ(kLayout.v_offset(2, 1) + 64 * 32, kLayout.page_elements());
 }
 
+TEST(KvLayout, PacksAsThePageHeaderSays) {
+  constexpr KvLayout kRows{.num_layers = 1, .num_kv_heads = 1, .head_dim = 48};
+  constexpr KvLayout kPairs{.num_layers = 1, .num_kv_heads = 1, .head_dim = 48, .packing = KvPacking::kPairs};
+  std::vector<int> k_pairs(64 * 48), v_pairs(k_pairs);
+  for (int slot = 0; slot < 64; ++slot) {
+    for (int d = 0; d < 48; ++d) {
+      EXPECT_EQ(kRows.k_index(slot, d), slot * 48 + d);
+      EXPECT_EQ(kRows.v_index(slot, d), d * 64 + slot);
+      EXPECT_EQ(kPairs.k_index(slot, d), ((slot / 16 * 24 + d / 2) * 16 + slot % 16) * 2 + d % 2);
+      EXPECT_EQ(kPairs.v_index(slot, d), ((d / 16 * 32 + slot / 2) * 16 + d % 16) * 2 + slot % 2);
+      ++k_pairs.at(static_cast<size_t>(kPairs.k_index(slot, d)));
+      ++v_pairs.at(static_cast<size_t>(kPairs.v_index(slot, d)));
+    }
+  }
+  EXPECT_EQ(k_pairs, std::vector<int>(64 * 48, 1));  // each place once
+  EXPECT_EQ(v_pairs, std::vector<int>(64 * 48, 1));
+}
+
 class Page : public PathTest {};
 OTR_TEST_ALL_PATHS(Page);
 

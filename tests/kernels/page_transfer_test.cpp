@@ -10,6 +10,17 @@ using namespace testing_util;
 constexpr KvLayout kLayout{.num_layers = 3, .num_kv_heads = 2, .head_dim = 32};
 constexpr int kPages = 5;
 
+class PageTransfer : public ::testing::TestWithParam<KvPacking> {
+ protected:
+  KvLayout layout = [] {
+    KvLayout packed = kLayout;
+    packed.packing = GetParam();
+    return packed;
+  }();
+};
+INSTANTIATE_TEST_SUITE_P(Packing, PageTransfer, ::testing::Values(KvPacking::kRows, KvPacking::kPairs),
+                         [](const auto& test) { return test.param == KvPacking::kRows ? "rows" : "pairs"; });
+
 std::vector<Element> random_pages(uint32_t seed) {
   std::vector<Element> pages;
   for (const float x : random_normal(static_cast<size_t>(kPages * kLayout.page_elements()), 1.0f, seed))
@@ -17,13 +28,13 @@ std::vector<Element> random_pages(uint32_t seed) {
   return pages;
 }
 
-TEST(PageTransfer, GathersKeysAndValuesAsRows) {
+TEST_P(PageTransfer, GathersKeysAndValuesAsRows) {
   const std::vector<Element> pages = random_pages(1);
   const std::vector<PageId> ids = {4, 0, 4};
   for (int threads = 1; threads <= 3; ++threads) {
     std::vector<Element> transfer(ids.size() * static_cast<size_t>(kLayout.page_elements()));
     ThreadPool pool(threads);
-    page_gather({kLayout, pages.data(), ids.data(), static_cast<int32_t>(ids.size()), transfer.data()}, pool);
+    page_gather({layout, pages.data(), ids.data(), static_cast<int32_t>(ids.size()), transfer.data()}, pool);
     size_t at = 0;
     for (const PageId id : ids) {
       const Element* page = pages.data() + id * kLayout.page_elements();
@@ -32,8 +43,8 @@ TEST(PageTransfer, GathersKeysAndValuesAsRows) {
           for (const bool values : {false, true}) {
             for (int token = 0; token < kPageTokens; ++token) {
               for (int d = 0; d < 32; ++d, ++at) {
-                const Element* from = values ? page + kLayout.v_offset(layer, head) + d * kPageTokens + token
-                                             : page + kLayout.k_offset(layer, head) + token * 32 + d;
+                const Element* from = values ? page + layout.v_offset(layer, head) + layout.v_index(token, d)
+                                             : page + layout.k_offset(layer, head) + layout.k_index(token, d);
                 ASSERT_EQ(bits_of(transfer[at]), bits_of(*from)) << layer << " " << head << " " << token << " " << d;
               }
             }
@@ -44,13 +55,13 @@ TEST(PageTransfer, GathersKeysAndValuesAsRows) {
   }
 }
 
-TEST(PageTransfer, ScatteringPutsPagesBackAndTouchesNoOther) {
+TEST_P(PageTransfer, ScatteringPutsPagesBackAndTouchesNoOther) {
   const std::vector<Element> pages = random_pages(1), others = random_pages(2);
   const std::vector<PageId> from = {3, 1}, to = {0, 4};
   std::vector<Element> transfer(2 * static_cast<size_t>(kLayout.page_elements())), after = others;
   ThreadPool pool(2);
-  page_gather({kLayout, pages.data(), from.data(), 2, transfer.data()}, pool);
-  page_scatter({kLayout, after.data(), to.data(), 2, transfer.data()}, pool);
+  page_gather({layout, pages.data(), from.data(), 2, transfer.data()}, pool);
+  page_scatter({layout, after.data(), to.data(), 2, transfer.data()}, pool);
   const auto page_of = [](const std::vector<Element>& all, int id) {
     const auto begin = all.begin() + id * kLayout.page_elements();
     return std::vector<Element>(begin, begin + kLayout.page_elements());
@@ -62,16 +73,16 @@ TEST(PageTransfer, ScatteringPutsPagesBackAndTouchesNoOther) {
         << id;
 }
 
-TEST(PageTransfer, LayersPutBackOneByOneAreThePages) {
+TEST_P(PageTransfer, LayersPutBackOneByOneAreThePages) {
   const std::vector<Element> pages = random_pages(1);
   const std::vector<PageId> from = {3, 1}, to = {0, 4};
   std::vector<Element> transfer(2 * static_cast<size_t>(kLayout.page_elements())), whole = random_pages(2), by_layers = whole;
   ThreadPool pool(2);
-  page_gather({kLayout, pages.data(), from.data(), 2, transfer.data()}, pool);
-  page_scatter({kLayout, whole.data(), to.data(), 2, transfer.data()}, pool);
+  page_gather({layout, pages.data(), from.data(), 2, transfer.data()}, pool);
+  page_scatter({layout, whole.data(), to.data(), 2, transfer.data()}, pool);
   for (int32_t layer = 0; layer < kLayout.num_layers; ++layer) {
     EXPECT_FALSE(same_bits(by_layers, whole)) << layer;
-    page_scatter_layer({kLayout, by_layers.data(), to.data(), 2, transfer.data()}, layer, pool);
+    page_scatter_layer({layout, by_layers.data(), to.data(), 2, transfer.data()}, layer, pool);
   }
   EXPECT_TRUE(same_bits(by_layers, whole));
 }

@@ -29,7 +29,7 @@ struct Problem {
   std::vector<Element> q, pages;
   std::vector<uint8_t> fault;
 
-  explicit Problem(int dim) : head_dim(dim), layout{kLayers, kKvHeads, dim} {
+  Problem(const KernelTable& kernels, int dim) : head_dim(dim), layout{kLayers, kKvHeads, dim, kernels.kv_packing} {
     qkv = random_normal(num_rows() * row_width(), 2.0f, 1);
     q_norm = random_normal(static_cast<size_t>(dim), 1.0f, 2);
     k_norm = random_normal(static_cast<size_t>(dim), 1.0f, 3);
@@ -48,11 +48,12 @@ struct Problem {
   float& at(size_t r, int h, int i) { return qkv[r * row_width() + static_cast<size_t>(h * head_dim + i)]; }
   PageId page_of(size_t r) const { return r < 5 ? page_tables[static_cast<size_t>(positions[r] / 64)] : page_tables[2]; }
   size_t k_index(size_t r, int h, int i) const {
-    return static_cast<size_t>(page_of(r) * layout.page_elements() + layout.k_offset(kLayer, h) + positions[r] % 64 * head_dim +
-                               i);
+    return static_cast<size_t>(page_of(r) * layout.page_elements() + layout.k_offset(kLayer, h) +
+                               layout.k_index(positions[r] % 64, i));
   }
   size_t v_index(size_t r, int h, int i) const {
-    return static_cast<size_t>(page_of(r) * layout.page_elements() + layout.v_offset(kLayer, h) + i * 64 + positions[r] % 64);
+    return static_cast<size_t>(page_of(r) * layout.page_elements() + layout.v_offset(kLayer, h) +
+                               layout.v_index(positions[r] % 64, i));
   }
 
   void run(const KernelTable& kernels, int threads = 1) {
@@ -117,7 +118,7 @@ OTR_TEST_VECTOR_PATHS(RopeAppendVector);
 TEST_P(RopeAppend, WritesRotatedQueriesAndKeysAndTransposedValuesAndNothingElse) {
   for (const int dim : kHeadDims) {
     for (const bool normed : {false, true}) {
-      Problem problem(dim);
+      Problem problem(*kernels, dim);
       problem.normed = normed;
       problem.run(*kernels);
 
@@ -152,7 +153,7 @@ TEST_P(RopeAppend, WritesRotatedQueriesAndKeysAndTransposedValuesAndNothingElse)
 
 TEST_P(RopeAppendVector, WithoutNormsHasTheBitsOfTheDefinition) {
   for (const int dim : kHeadDims) {
-    Problem problem(dim), definition(dim);
+    Problem problem(*kernels, dim), definition(*kernels, dim);
     problem.run(*kernels);
     definition.run(*find_path("cpu-scalar"));
     EXPECT_TRUE(same_bits(problem.q, definition.q)) << dim;
@@ -163,7 +164,7 @@ TEST_P(RopeAppendVector, WithoutNormsHasTheBitsOfTheDefinition) {
 // A row with copies has the same bits in the same slot of the other pages, and nothing else there changes.
 TEST_P(RopeAppend, CopiesStandInTheSameSlotOfOtherPages) {
   for (const int dim : kHeadDims) {
-    Problem plain(dim), copied(dim);
+    Problem plain(*kernels, dim), copied(*kernels, dim);
     plain.run(*kernels);
     copied.copies = {{2, 7, 1}, {2, 7, 3}, {3, 2, 5}, {6, 4, 1}};
     for (const int threads : {1, 3}) {
@@ -188,7 +189,7 @@ TEST_P(RopeAppend, ValuesAreRoundedToNearestEven) {
   const uint32_t patterns[] = {0x3f808000u, 0x3f818000u, 0xbf808000u, 0xbf818000u, 0x3f808001u, 0x3f807fffu,
                                0x00008000u, 0x00018000u, 0x00000001u, 0x807fffffu, 0x80000000u, 0x7f7f7fffu,
                                0x3fffffffu, 0x40008000u, 0x00800000u, 0x33d70a3du};
-  Problem problem(32);
+  Problem problem(*kernels, 32);
   for (int i = 0; i < 32; ++i) problem.at(1, kHeads + kKvHeads, i) = float_from_bits(patterns[i % 16]);
   problem.run(*kernels);
   for (int i = 0; i < 32; ++i) {
@@ -197,11 +198,11 @@ TEST_P(RopeAppend, ValuesAreRoundedToNearestEven) {
 }
 
 TEST_P(RopeAppend, DependsOnNeitherTilesNorThreads) {
-  Problem one(64);
+  Problem one(*kernels, 64);
   one.normed = true;
   one.run(*kernels);
   for (int threads = 1; threads <= 4; ++threads) {
-    Problem split(64);
+    Problem split(*kernels, 64);
     split.normed = true;
     split.tiles = {{0, 0, 1}, {0, 1, 3}, {0, 4, 1}, {1, 5, 1}, {1, 6, 1}, {1, 7, 1}};
     split.run(*kernels, threads);
@@ -214,7 +215,7 @@ TEST_P(RopeAppend, ANonFiniteKeyOrValueIsStoredAsZeroAndFaultsItsRowOnly) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (const float bad :
        {kInf, -kInf, std::numeric_limits<float>::quiet_NaN(), 3.3962e38f, -3.4e38f}) {  // the last two overflow bf16
-    Problem clean(32), dirty(32);
+    Problem clean(*kernels, 32), dirty(*kernels, 32);
     clean.run(*kernels);
     dirty.at(2, kHeads + kKvHeads + 1, 17) = bad;  // v of row 2
     dirty.at(5, kHeads, 3) = bad;                  // k of row 5, at position 0: the rotation is the identity
@@ -237,7 +238,7 @@ TEST_P(RopeAppend, ANonFiniteKeyOrValueIsStoredAsZeroAndFaultsItsRowOnly) {
 }
 
 TEST_P(RopeAppend, TheLargestBf16IsNoFault) {
-  Problem problem(32);
+  Problem problem(*kernels, 32);
   problem.at(2, kHeads + kKvHeads, 4) = 3.3895e38f;
   problem.at(3, 1, 4) = std::numeric_limits<float>::quiet_NaN();  // a query reaches no other row
   problem.run(*kernels);
@@ -249,7 +250,7 @@ TEST(RopeAppendPaths, Avx2AndAvx512Agree) {
   const KernelTable *a = find_path("cpu-avx2"), *b = find_path("cpu-avx512");
   if (a == nullptr || b == nullptr) GTEST_SKIP() << "needs both vector paths";
   for (const int dim : kHeadDims) {
-    Problem x(dim), y(dim);
+    Problem x(*a, dim), y(*b, dim);
     x.normed = y.normed = true;
     x.run(*a);
     y.run(*b);
