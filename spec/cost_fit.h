@@ -8,8 +8,8 @@
 // error is taken. Deterministic; 0.1 s for 400 points.
 //
 // The target and its verification are one model and share all but context_ms. With overheads of their own, points at two depths
-// can hardly tell a verification's samples from its rows: fitted to depths 11 and 15 of the sweep that README.md names, R2 of
-// verifications at depths 3 and 7 was -1.0 instead of 0.97. The drafter shares nothing: it may be another checkpoint.
+// can hardly tell a verification's samples from its rows: fitted to depths 11 and 15 of the sweep that COST_MODEL.md names, R2
+// of verifications at depths 3 and 7 was -1.0 instead of 0.97. The drafter shares nothing: it may be another checkpoint.
 // Parameters that the points cannot tell apart (kv_ms and sample_ms if all contexts are equal, say) are split in some fixed
 // way: predictions like the points are right, others are not to be trusted.
 //

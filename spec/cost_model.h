@@ -18,10 +18,10 @@
 // the fit cannot see it, since every pass that is timed has all of its rows' logits, so logits_share is arithmetic on the
 // model's shape.
 //
-// Its parameters are cost_model_from()'s. What is wider here, the paper's own sweeps ask for (README.md): passes between 64 and
-// 512 rows are slower than either side of a sharp roof, and a verification of one sample takes 2.4 ms longer at 4096 tokens of
-// context than at 256, of which reading the cache explains 0.1. SpecActor's V(b) and D(b), affine in the batch, are weights_ms
-// + sample_ms * b.
+// Its parameters are cost_model_from()'s. What is wider here, the paper's own sweeps ask for (COST_MODEL.md): passes between 64
+// and 512 rows are slower than either side of a sharp roof, and a verification of one sample takes 2.4 ms longer at 4096 tokens
+// of context than at 256, of which reading the cache explains 0.1. SpecActor's V(b) and D(b), affine in the batch, are
+// weights_ms + sample_ms * b.
 //
 // Thread safety: values.
 #pragma once

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the profiles of a Qwen2.5-32B on Hopper GPUs (80 GB) that `outrider simulate` and `emulate` read in the README and in tests.
+"""Writes the profiles of a Qwen2.5-32B on Hopper GPUs (80 GB) that `outrider simulate` and `emulate` read in sched/README.md and in tests.
 
     tests/data/cluster/make.py
 
