@@ -149,7 +149,7 @@ OTR_INLINE void attention_task(const AttentionParams& p, const AttentionLanes& t
     const Element* q = p.q + AttentionLanes::offset(t, lane, int64_t{p.num_heads} * head_dim, head_dim);
     for (int i = 0; i < head_dim; ++i) scratch.q[lane][i] = Isa::widen(q[i]);
   }
-  for (int lane = 0; lane < kAttentionLanes; ++lane) scratch.m[lane] = scratch.l[lane] = 0;
+  for (int lane = 0; lane < kAttentionLanes; ++lane) scratch.m[lane] = -__builtin_inff();
   const RowTile* tiles = rows.tiles + bundle.first_tile;
   const auto table = [&](const RowTile& tile) { return rows.page_tables + rows.segments[tile.segment].first_page; };
   const auto lane_of = [&](int64_t row) {  // the first one of a row

@@ -244,6 +244,24 @@ TEST_P(Attention, IsNearTheFloat64Softmax) {
   }
 }
 
+// Scores of one sign: no maximum of a split, or of several, is taken for granted.
+TEST_P(Attention, IsNearTheFloat64SoftmaxWhereAllScoresAreFarBelowOrAboveZero) {
+  for (const Heads& h : {Heads{7, 1, 32}, Heads{2, 1, 64}}) {
+    for (const float shift : {-60.0f, -20.0f, 20.0f, 60.0f}) {
+      Problem problem(*kernels, h, {601});
+      problem.for_each_slot([](int, int, int, int d, Element* k, Element*) {
+        if (d == 0) *k = to_element(4.0f);
+      });
+      for (size_t i = 0; i < problem.q[0].size(); i += static_cast<size_t>(h.head_dim)) {
+        problem.q[0][i] = to_element(shift / (4.0f * problem.scale));
+      }
+      std::vector<double> value, tolerance;
+      for (const int position : kBorders) problem.reference(0, position, &value, &tolerance);
+      EXPECT_TRUE(within(problem.run(*kernels, border_rows()), value, tolerance)) << h.head_dim << ", " << shift;
+    }
+  }
+}
+
 // With q = 0 every weight is exactly 1 and all sums are of small integers: one key too many, too few or twice shows in the
 // bits.
 TEST_P(Attention, EqualScoresAverageTheValuesExactly) {
