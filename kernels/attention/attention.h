@@ -37,7 +37,7 @@ inline constexpr int kAttentionAmxLanes = 128;  // likewise, of cpu-amx
 inline constexpr int kAttentionMaxHeadDim = 256;
 
 // Query tokens of one RowTile: as many as share a task with all heads of their group.
-OTR_HOST_DEVICE constexpr int attention_tile_rows(int num_heads, int num_kv_heads) {
+OTR_INLINE constexpr int attention_tile_rows(int num_heads, int num_kv_heads) {
   const int group = num_heads / num_kv_heads;
   return group >= kAttentionLanes ? 1 : kAttentionLanes / group;
 }
