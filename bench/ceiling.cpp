@@ -19,8 +19,7 @@ constexpr int64_t kPieceBytes = 256 << 10;
 constexpr int64_t kPieces = kRotationBytes / kPieceBytes;
 constexpr int kRounds = 512;  // of a matrix task: 2 to 10 microseconds
 
-// ---- Reads: one piece, eight independent sums
-// ---------------------------------------------------------------------------------
+// ---- Reads: one piece, eight independent sums -------------------------------------------------------------------------
 
 __attribute__((target("avx512f"))) uint64_t read_avx512(const void* data) {
   const char* p = static_cast<const char*>(data);
@@ -58,7 +57,6 @@ uint64_t read_scalar(const void* data) {
 }
 
 // ---- Products on registers: enough independent chains to hide the latency, operands that the compiler cannot fold
-// -------------
 
 #if !defined(OUTRIDER_SOFT_TILES)
 double matrix_amx(const Element* data, int rounds) {

@@ -132,8 +132,7 @@ bool bench_linear(const Arena& arena, const ModelShape& model) {
   return right;
 }
 
-// ---- Attention
-// ------------------------------------------------------------------------------------------------------------------
+// ---- Attention --------------------------------------------------------------------------------------------------------
 
 // `batch` sequences of `context` keys, the last `rows` of each being queries; pages lie one after the other.
 struct AttentionCase {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/amx/tile.h"
+#include "kernels/base/integers.h"
 
 namespace otr {
 
@@ -33,6 +34,14 @@ OTR_INLINE void amx_configure_two_blocks(int rows) {
   TileConfig config = full_tiles();
   for (int tile = 0; tile <= 4; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
   tile_configure(config);
+}
+
+// Into how many columns of tasks `blocks` blocks of outputs are cut, where rows make `chunks` tasks of each: as many as are
+// needed, of at most `most` blocks, and so many more that all threads end together.
+OTR_INLINE int amx_task_columns(int blocks, int most, int chunks, int threads) {
+  int columns = divide_up(blocks, most);
+  while (columns < blocks && columns * chunks % threads != 0) ++columns;
+  return columns;
 }
 
 // A tile of the weight, which L1 need not keep where it comes from L2.

@@ -14,7 +14,8 @@
 // cpu-amx keeps running sums instead of merging: with m_i the maximum of split i's dots, m stays where it is unless
 // (m_i - m) * scale * log2(e) > 8, when it becomes m_i and l and o are scaled by exp((m - m_i) * scale); then the split's
 // Element(exp((dot - m) * scale)), rounded from attention_amx_softmax.h's own exp, are added to l as to o, in the sums
-// themselves.
+// themselves. The exponent is fma(dot, scale * log2(e), -m * scale * log2(e)), its last operand rounded, where that is smaller
+// than 4096, else (dot - m) * (scale * log2(e)).
 //
 // Keys after a row's position count exactly zero: exp gives 0 and every slot of a page holds finite values (page.h).
 #pragma once
@@ -36,7 +37,7 @@ inline constexpr int kAttentionAmxLanes = 128;  // likewise, of cpu-amx
 inline constexpr int kAttentionMaxHeadDim = 256;
 
 // Query tokens of one RowTile: as many as share a task with all heads of their group.
-OTR_HOST_DEVICE constexpr int attention_tile_rows(int num_heads, int num_kv_heads) {
+OTR_INLINE constexpr int attention_tile_rows(int num_heads, int num_kv_heads) {
   const int group = num_heads / num_kv_heads;
   return group >= kAttentionLanes ? 1 : kAttentionLanes / group;
 }

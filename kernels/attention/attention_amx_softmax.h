@@ -1,7 +1,9 @@
 // What attention_amx.cpp does down the 16 lanes of a group: masks, maxima, exp, and the ways in and out.
 //
-// P = bf16(2^y), y = s * scale * log2 e - m * scale * log2 e in one fma, all in float32 but for the one rounding to bf16. With
-// r = y - floor(y) and the polynomial 1 + r + r Q(r) of 2^r (Q of degree 3 with the least maximum of the relative error,
+// P = bf16(2^y), y = s * scale * log2 e - m * scale * log2 e in one fma, all in float32 but for the one rounding to bf16. What
+// is taken off is a rounded number, of which y inherits half an ulp: 2^-13 just below 4096. Lanes in which it is 4096 or more
+// take y = (s - m) * scale * log2 e instead, which is 0 at s = m whatever their size, and does not grow past what P can be.
+// With r = y - floor(y) and the polynomial 1 + r + r Q(r) of 2^r (Q of degree 3 with the least maximum of the relative error,
 // 3.3e-6: a six-hundredth of that rounding; exact at 0, and at 1, where the next power of two begins),
 //   z = r Q(r) + y = floor(y) + (2^r - 1)
 // is P's exponent and mantissa as one number, since bf16 counts in 128 steps from one power of two to the next: added to 2^16 +
@@ -60,7 +62,15 @@ OTR_INLINE __m512 attention_amx_max(const float (*s)[kAttentionLanes], int keys,
   return _mm512_max_ps(_mm512_max_ps(other[0], other[1]), _mm512_max_ps(other[2], other[3]));
 }
 
-// The number whose lower 16 bits are P. minus_m: -m * scale.
+// The lanes whose scores are too great for one fma: m is subtracted from them first. (An infinite m leaves NaN either way, or a
+// lane without keys.)
+OTR_INLINE __mmask16 attention_amx_great_lanes(__m512 m, __m512 minus_m) {
+  constexpr int kInfinite = 0x18;
+  const __mmask16 great = _mm512_cmp_ps_mask(_mm512_abs_ps(minus_m), _mm512_set1_ps(4096.0f), _CMP_GE_OQ);
+  return static_cast<__mmask16>(great & ~_mm512_fpclass_ps_mask(m, kInfinite));
+}
+
+// The number whose lower 16 bits are P. minus_m: -m * scale, or 0 where m is off s already.
 OTR_INLINE __m512 attention_amx_exp_bits(__m512 s, __m512 scale, __m512 minus_m) {
   constexpr int kFloorQuietly = 0x09;
   const __m512 y = _mm512_fmadd_ps(s, scale, minus_m);
@@ -78,7 +88,12 @@ OTR_INLINE __m512 attention_amx_exp_bits(__m512 s, __m512 scale, __m512 minus_m)
 template <typename Beside>
 OTR_INLINE uint32_t attention_amx_exp(float (*s)[kAttentionLanes], int keys, __m512 m, float scale_of_dot,
                                       const Beside& beside) {
-  const __m512 scale = _mm512_set1_ps(scale_of_dot), minus_m = _mm512_mul_ps(m, _mm512_set1_ps(-scale_of_dot));
+  const __m512 scale = _mm512_set1_ps(scale_of_dot);
+  __m512 minus_m = _mm512_mul_ps(m, _mm512_set1_ps(-scale_of_dot));
+  if (const __mmask16 great = attention_amx_great_lanes(m, minus_m); great != 0) {
+    for (int j = 0; j < keys; ++j) _mm512_mask_store_ps(s[j], great, _mm512_sub_ps(_mm512_load_ps(s[j]), m));
+    minus_m = _mm512_mask_mov_ps(minus_m, great, _mm512_setzero_ps());
+  }
   __m512i seen = _mm512_setzero_si512();  // bits of all sums: of one binade, unless there is a NaN
   for (int j = 0; j < keys; j += 4) {
     if (j % 16 == 0) beside();

@@ -31,6 +31,9 @@ char* make_scratch(size_t bytes) {
 
 void ThreadPool::Freed::operator()(char* p) const { std::free(p); }
 
+// Not in the header, which kernel files of one instruction set include: it is made of library templates.
+void* ThreadPool::scratch(int thread) const { return scratch_.get() + static_cast<size_t>(thread) * kScratchBytes; }
+
 int ThreadPool::affinity_count() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;

@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/macros.h"
+
 namespace otr {
 
 class ThreadPool {
@@ -30,7 +32,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int num_threads() const { return num_threads_; }
+  OTR_INLINE_MEMBER int num_threads() const { return num_threads_; }
   // Pins the calling thread, which is to be the one that calls run(), if the others are.
   void pin_caller() const { pin_thread(0); }
 
@@ -48,7 +50,7 @@ class ThreadPool {
   // kScratchBytes of a thread's own, 2 MB aligned, for what a task keeps in its core's cache; what is there means nothing to
   // the next task. Made with the pool, so no task allocates.
   static constexpr size_t kScratchBytes = size_t{1} << 20;
-  void* scratch(int thread) const { return scratch_.get() + static_cast<size_t>(thread) * kScratchBytes; }
+  void* scratch(int thread) const;
 
   // CPUs the calling thread may run on.
   static int affinity_count();

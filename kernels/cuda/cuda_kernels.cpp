@@ -74,8 +74,7 @@ Status candidates(const CandidateParams& p, cudaStream_t stream) {
   return candidates_sm90(p, {s.chunks, s.lists, s.spare}, stream);
 }
 
-// ---- What the path wants of its operands
-// ----------------------------------------------------------------------------------------
+// ---- What the path wants of its operands ------------------------------------------------------------------------------
 
 void clear(void* data, size_t bytes, const LaunchContext& on) { on.accelerator->clear(data, bytes); }
 

@@ -35,19 +35,19 @@ inline constexpr int kLinearTileN = 16;
 inline constexpr int kLinearBlockN = 32;  // outputs of a task's smallest piece
 inline constexpr int kLinearStepK = 32;   // inputs of a step: one AMX tile row of bf16
 
-OTR_HOST_DEVICE constexpr int64_t linear_padded(int64_t n) { return (n + 31) / 32 * 32; }
+OTR_INLINE constexpr int64_t linear_padded(int64_t n) { return (n + 31) / 32 * 32; }
 
 // What x_stride should be on a CPU: an odd number of cache lines, so that the same inputs of neighbouring rows lie in different
 // sets of the caches. (16 rows of 3584 inputs side by side use 4 of L1's 64 sets: with AMX at 16 rows 0.85 of the read
 // bandwidth, not 0.95.)
-OTR_HOST_DEVICE constexpr int64_t linear_row_stride(int64_t in_features) { return linear_padded(in_features) | 32; }
+OTR_INLINE constexpr int64_t linear_row_stride(int64_t in_features) { return linear_padded(in_features) | 32; }
 
-OTR_HOST_DEVICE constexpr int64_t linear_packed_elements(int64_t out_features, int64_t in_features) {
+OTR_INLINE constexpr int64_t linear_packed_elements(int64_t out_features, int64_t in_features) {
   return linear_padded(out_features) * linear_padded(in_features);
 }
 
 // Element index of w[n][k] in the packed weight.
-OTR_HOST_DEVICE constexpr int64_t linear_packed_index(int64_t n, int64_t k, int64_t in_features) {
+OTR_INLINE constexpr int64_t linear_packed_index(int64_t n, int64_t k, int64_t in_features) {
   const int64_t block = n / kLinearBlockN, tile = n % kLinearBlockN / kLinearTileN, lane = n % kLinearTileN;
   const int64_t step = k / kLinearStepK, pair = k % kLinearStepK / 2, half = k % 2;
   const int64_t steps = linear_padded(in_features) / kLinearStepK;

@@ -13,10 +13,10 @@
 // rows are bound by memory, of whose bandwidth 32 rows reach 0.8 and 64 rows 0.72: fetches and the loads of x and of sums share
 // the lines on their way to L1. Many rows: a product per tile load. With all operands in cache 0.65 of the products alone were
 // measured, 0.8 of which is the clock: it falls where operands change with every product.
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/amx/row_block.h"
+#include "kernels/base/integers.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/linear/linear_vec.h"
 #include "kernels/simd/vec_avx512.h"
@@ -29,9 +29,8 @@ static_assert(kAmxBlockColumns == kLinearBlockN && kTileDepth == kLinearStepK);
 constexpr int kPanelSteps = 16;  // of 32 inputs: the weight's 32 outputs of a panel take 32 KB
 constexpr int kStaySteps = 4;    // likewise, where 64 rows of x of a panel stay there: 16 KB
 constexpr int kMostRowBlocks = 16, kMostBlocks = 16;
+constexpr int kStepLines = kAmxStepElements * static_cast<int>(sizeof(Element)) / 64;  // of the weight
 static_assert(kMostRowBlocks * kMostBlocks * sizeof(AmxBlock) <= ThreadPool::kScratchBytes);
-
-int divide_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
 // The finished sums of up to 32 rows by 32 outputs.
 struct FinishedBlock {
@@ -82,14 +81,14 @@ void multiply_few(const LinearParams& p, ThreadPool& pool) {
   const int64_t block_bytes = linear_padded(p.weight.in_features) * kLinearBlockN * 2;
   // Two blocks a thread stay single, so that all threads end together.
   const bool in_pairs = p.num_rows <= kTileRows && block_bytes <= kPairBytes;
-  const int pairs = in_pairs ? static_cast<int>(std::max<int64_t>(0, blocks / 2 - pool.num_threads())) : 0;
+  const int pairs = in_pairs ? static_cast<int>(greater_of<int64_t>(0, blocks / 2 - pool.num_threads())) : 0;
   const int64_t singles = blocks - 2 * pairs;
-  const int64_t most = std::max<int64_t>(1, kTaskBytes / block_bytes),
-                fair = std::max<int64_t>(1, singles / (4 * pool.num_threads()));
-  const int64_t size = std::min(most, fair);
+  const int64_t most = greater_of<int64_t>(1, kTaskBytes / block_bytes),
+                fair = greater_of<int64_t>(1, singles / (4 * pool.num_threads()));
+  const int64_t size = smaller_of(most, fair);
   pool.parallel_for(pairs + divide_up(singles, size), [&](int task, int) {
     if (task < pairs) return multiply_pair(p, 2 * int64_t{task});
-    const int64_t begin = 2 * int64_t{pairs} + (task - pairs) * size, end = std::min(blocks, begin + size);
+    const int64_t begin = 2 * int64_t{pairs} + (task - pairs) * size, end = smaller_of(blocks, begin + size);
     const bool both = p.num_rows > kTileRows;
     amx_configure_rows(both ? kTileRows : p.num_rows, both ? p.num_rows - kTileRows : kTileRows);
     if (both) multiply_blocks<true>(p, begin, end);
@@ -201,7 +200,7 @@ void multiply_many(const LinearParams& p, const ManyRows& task, AmxBlock* sums) 
       const char* next_weight = reinterpret_cast<const char*>(w + to_next * kAmxStepElements);
       for (int i = 0; i < row_blocks; ++i) {
         const int64_t row = task.first_row + i * kAmxBlockRows;
-        const int rows = std::min(task.rows - i * kAmxBlockRows, kAmxBlockRows);
+        const int rows = smaller_of(task.rows - i * kAmxBlockRows, kAmxBlockRows);
         const bool whole = rows == kAmxBlockRows;
         const Element* x = whole ? p.x + row * p.x_stride + begin * kTileDepth : last_rows.x;
         const int64_t x_stride = whole ? p.x_stride : LastRows::kStride;
@@ -231,9 +230,7 @@ void multiply_many(const LinearParams& p, const ManyRows& task, AmxBlock* sums) 
 void multiply_many(const LinearParams& p, ThreadPool& pool) {
   const int blocks = divide_up(p.weight.out_features, kLinearBlockN), row_blocks = divide_up(p.num_rows, kAmxBlockRows);
   const int chunks = divide_up(row_blocks, kMostRowBlocks), chunk = divide_up(row_blocks, chunks);
-  // As many columns of tasks as are needed, and so many more that all threads end together.
-  int columns = divide_up(blocks, kMostBlocks);
-  while (columns < blocks && columns * chunks % pool.num_threads() != 0) ++columns;
+  const int columns = amx_task_columns(blocks, kMostBlocks, chunks, pool.num_threads());
   pool.parallel_for(chunks * columns, [&](int task, int thread) {
     const int column = task % columns;
     const int64_t first_row = int64_t{task / columns} * chunk * kAmxBlockRows, first_block = int64_t{blocks} * column / columns;
@@ -241,8 +238,9 @@ void multiply_many(const LinearParams& p, ThreadPool& pool) {
     const ManyRows many = {first_row, first_block, static_cast<int>(rows),
                            static_cast<int>(int64_t{blocks} * (column + 1) / columns - first_block)};
     AmxBlock* sums = static_cast<AmxBlock*>(pool.scratch(thread));
-    switch (divide_up(kAmxBlockRows,
-                      divide_up(rows, kAmxBlockRows))) {  // lines of a step of the weight, by the products that share them
+    // What each product of a step fetches of the weight's next panel, which the task's row blocks share.
+    const int lines_per_step = divide_up(kStepLines, divide_up(rows, kAmxBlockRows));
+    switch (lines_per_step) {
       case 2: return multiply_many<2>(p, many, sums);
       case 3: return multiply_many<3>(p, many, sums);
       case 4: return multiply_many<4>(p, many, sums);
@@ -251,6 +249,8 @@ void multiply_many(const LinearParams& p, ThreadPool& pool) {
       case 7: return multiply_many<7>(p, many, sums);
       case 8: return multiply_many<8>(p, many, sums);
       case 11: return multiply_many<11>(p, many, sums);
+      // 16, of two row blocks: so few that x stays in L1 and the weight goes by. Or 32, of one, which the last chunk may be: it
+      // does the same and fetches half of the panel.
       default: return multiply_many<16, true>(p, many, sums);
     }
   });

@@ -43,29 +43,29 @@ inline constexpr int kW4PieceBytes = 2 * kW4TileBytes;
 inline constexpr int kW4WordsBytes = kLinearBlockN * 4;  // scale words of a group
 inline constexpr int kW4GroupBytes = kW4WordsBytes + kW4GroupK / kW4PieceK * kW4PieceBytes;
 
-OTR_HOST_DEVICE constexpr int64_t w4_cpu_groups(int64_t in_features) { return (in_features + kW4GroupK - 1) / kW4GroupK; }
+OTR_INLINE constexpr int64_t w4_cpu_groups(int64_t in_features) { return (in_features + kW4GroupK - 1) / kW4GroupK; }
 
 // Pieces of group g: 16, fewer in a short last group.
-OTR_HOST_DEVICE constexpr int w4_cpu_pieces(int64_t in_features, int64_t g) {
+OTR_INLINE constexpr int w4_cpu_pieces(int64_t in_features, int64_t g) {
   const int64_t left = linear_padded(in_features) - g * kW4GroupK;
   return static_cast<int>((left < kW4GroupK ? left : kW4GroupK) / kW4PieceK);
 }
 
-OTR_HOST_DEVICE constexpr int64_t w4_cpu_block_bytes(int64_t in_features) {
+OTR_INLINE constexpr int64_t w4_cpu_block_bytes(int64_t in_features) {
   return w4_cpu_groups(in_features) * kW4WordsBytes + linear_padded(in_features) / kW4PieceK * kW4PieceBytes;
 }
 
-OTR_HOST_DEVICE constexpr int64_t w4_cpu_packed_bytes(int64_t out_features, int64_t in_features) {
+OTR_INLINE constexpr int64_t w4_cpu_packed_bytes(int64_t out_features, int64_t in_features) {
   return linear_padded(out_features) / kLinearBlockN * w4_cpu_block_bytes(in_features);
 }
 
 // Byte offset of the scale word of output n and group g.
-OTR_HOST_DEVICE constexpr int64_t w4_cpu_word_offset(int64_t n, int64_t g, int64_t in_features) {
+OTR_INLINE constexpr int64_t w4_cpu_word_offset(int64_t n, int64_t g, int64_t in_features) {
   return n / kLinearBlockN * w4_cpu_block_bytes(in_features) + g * kW4GroupBytes + n % kLinearBlockN * 4;
 }
 
 // Index of q[n][k], in nibbles from the start of the weight, the lower nibble of a byte first.
-OTR_HOST_DEVICE constexpr int64_t w4_cpu_nibble_index(int64_t n, int64_t k, int64_t in_features) {
+OTR_INLINE constexpr int64_t w4_cpu_nibble_index(int64_t n, int64_t k, int64_t in_features) {
   const int64_t group = n / kLinearBlockN * w4_cpu_block_bytes(in_features) + k / kW4GroupK * kW4GroupBytes + kW4WordsBytes;
   const int64_t tile = k % kW4GroupK / kW4PieceK * 2 + n % kLinearBlockN / kLinearTileN;
   return (group + tile * kW4TileBytes + n % kLinearTileN * 4) * 2 + k % 2 * 4 + k % kW4PieceK / 2;

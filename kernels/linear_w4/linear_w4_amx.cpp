@@ -15,31 +15,16 @@
 // have left the store buffer; so it goes on from block to block. More rows, or inputs that do not fit: tasks of 64 rows by up
 // to 32 blocks whose sums wait in the thread's scratch while panels of x go by. Roofline: memory for few rows; then the
 // products, 8 a group for 32 rows, with their loads and stores.
-#include <algorithm>
-
 #include "kernels/amx/row_block.h"
+#include "kernels/base/integers.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/linear/linear_epilogue.h"
+#include "kernels/linear_w4/linear_w4_vec.h"
 #include "kernels/linear_w4/w4_bytes_avx512.h"
 
 namespace otr {
 namespace {
 
 static_assert(kAmxBlockColumns == kLinearBlockN && kW4GroupK == 2 * kW4ByteDepth);
-
-constexpr int kMostRows = 64;  // of a task
-
-int divide_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
-
-struct alignas(64) Sums {
-  float row[kMostRows][kLinearBlockN];
-};
-
-void clear(int rows, Sums* sums) {
-  for (int r = 0; r < rows; ++r) {
-    for (int tile = 0; tile < 2; ++tile) store(sums->row[r] + tile * kLinearTileN, VecAvx512::zero());
-  }
-}
 
 // x of some rows and consecutive groups, rounded: row block after row block, each group after group.
 struct RoundedX {
@@ -48,26 +33,25 @@ struct RoundedX {
   int rows, groups;
 
   int row_blocks() const { return divide_up(rows, kAmxBlockRows); }
-  int rows_of(int row_block) const { return std::min(rows - row_block * kAmxBlockRows, kAmxBlockRows); }
+  int rows_of(int row_block) const { return smaller_of(rows - row_block * kAmxBlockRows, kAmxBlockRows); }
   char* group(int row_block, int g) const { return data + (int64_t{row_block} * groups + g) * layout.group_bytes(); }
 };
 
 // Blocks of 32 rows, or one of as many as there are.
-W4BytesLayout layout_of(int rows) { return {std::min(rows, kAmxBlockRows)}; }
+W4BytesLayout layout_of(int rows) { return {smaller_of(rows, kAmxBlockRows)}; }
 int64_t rounded_bytes(int rows, int64_t groups) {
   return divide_up(rows, kAmxBlockRows) * groups * layout_of(rows).group_bytes();
 }
 
 // Groups [begin, end) of `to`; `x`: its first row, from its first group's inputs on, of which there are `inputs`.
 void round_groups(const Element* x, int64_t x_stride, int64_t inputs, int begin, int end, const RoundedX& to) {
-  const __m512i order = w4_input_order();
   for (int b = 0; b < to.row_blocks(); ++b) {
     for (int r = 0; r < to.rows_of(b); ++r) {
       const Element* row = x + (b * kAmxBlockRows + r) * x_stride;
       for (int g = begin; g < end; ++g) {
         const int64_t first = int64_t{g} * kW4GroupK;
-        const int here = static_cast<int>(std::min<int64_t>(inputs - first, kW4GroupK));
-        w4_store_group(w4_round_group(row + first, here, order), to.layout, r, to.group(b, g));
+        const int here = static_cast<int>(smaller_of<int64_t>(inputs - first, kW4GroupK));
+        w4_store_group(w4_round_group(row + first, here), to.layout, r, to.group(b, g));
       }
     }
   }
@@ -140,17 +124,21 @@ struct Blocks {
 
 // Adds what x's groups make of the blocks: block i's sums are begin(i, slot), and complete when end(i, slot) is called. Up to 4
 // blocks are begun and not ended at a time, each with a slot (0 … 3) of its own. REQUIRES: tiles configured to x.
+//
+// A step is a block of each stream. Its products, one for each group and row block, are scaled one product late, and groups are
+// expanded one group early, so the last scaling of a step falls beside the first product of the next one.
 template <int kHalves, typename Begin, typename End>
 void add_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, const End& end) {
   constexpr int64_t kStride = kLinearBlockN * static_cast<int64_t>(sizeof(int32_t));
   constexpr int kStreams = most_blocks(kHalves);
   const int row_blocks = x.row_blocks(), steps = divide_up(blocks.count, kStreams);
-  W4Half ring[2][2][kStreams] = {};  // [group][half][stream]; what is beyond a weight's end is multiplied by zeros
+  W4Half ring[2][2][kStreams] = {};  // [turn][half][stream]; what is beyond a weight's end is multiplied by zeros
+  int turn = 0;                      // of the ring: where the group lies that is multiplied; the next one goes to the other
   Products products[2];
-  Sums nobodys;
-  if (blocks.count % kStreams != 0) clear(x.rows, &nobodys);
-  Sums* sums[kStreams];
-  int done = -1, slot = 0;
+  int done = -1;  // which of them waits for its scaling; before the first product: none
+  W4Sums nobodys;
+  if (blocks.count % kStreams != 0) w4_clear<VecAvx512>(x.rows, &nobodys);
+  W4Sums* sums[kStreams];
   // An odd number of blocks leaves the second stream without a last one: it repeats the first stream's.
   const auto exists = [&](int stream, int step) { return stream * steps + step < blocks.count; };
   const auto start_of = [&](int stream, int step) {
@@ -161,16 +149,23 @@ void add_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, con
   const auto expand = [&](int pieces, int half, int to) {
     for (int i = 0; i < kStreams; ++i) expand_half(next[i], pieces, half, &ring[to][half][i]);
   };
+  // Two steps are begun and not ended at a time.
+  const auto sums_slot = [](int stream, int step) { return step % 2 * 2 + stream; };
   const auto end_step = [&](int step) {
     for (int i = 0; i < kStreams; ++i) {
-      if (exists(i, step)) end(i * steps + step, step % 2 * 2 + i);
+      if (exists(i, step)) end(i * steps + step, sums_slot(i, step));
     }
   };
+
+  // Expand the first group.
   for (int i = 0; i < kStreams; ++i) next[i] = start_of(i, 0);
   for (int half = 0; half < 2; ++half) expand(pieces_of(0), half, 0);
   for (int step = 0; step < steps; ++step) {
-    for (int i = 0; i < kStreams; ++i) sums[i] = exists(i, step) ? &begin(i * steps + step, step % 2 * 2 + i) : &nobodys;
-    for (int g = 0; g < x.groups; ++g, slot ^= 1) {
+    for (int i = 0; i < kStreams; ++i) {
+      sums[i] = exists(i, step) ? &begin(i * steps + step, sums_slot(i, step)) : &nobodys;
+    }
+    for (int g = 0; g < x.groups; ++g, turn ^= 1) {
+      // Which group comes next: of this block, of the stream's next one, or, after the last, this one again.
       const bool whole = pieces_of(g) > kW4HalfPieces, last = g + 1 == x.groups;
       for (int i = 0; i < kStreams; ++i) {
         now[i] = next[i];
@@ -178,6 +173,7 @@ void add_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, con
       }
       const int next_pieces = pieces_of(!last ? g + 1 : step + 1 < steps ? 0 : g);
       for (int b = 0; b < row_blocks; ++b) {
+        // Multiply; beside a group's first product, expand the next group.
         char* const group = x.group(b, g);
         tile_zero<0>();
         tile_zero<1>();
@@ -185,9 +181,10 @@ void add_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, con
         tile_zero<3>();
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-          if (b == 0) expand(next_pieces, half, slot ^ 1);
-          if (half == 0 || whole) multiply_half<kHalves>(x.layout.half(group, half), ring[slot][half]);
+          if (b == 0) expand(next_pieces, half, turn ^ 1);
+          if (half == 0 || whole) multiply_half<kHalves>(x.layout.half(group, half), ring[turn][half]);
         }
+        // Store the products, with what scales them.
         const int current = (done + 1) % 2;
         Products& p = products[current];
         tile_store<0>(p.row[0], kStride);
@@ -200,34 +197,32 @@ void add_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, con
         }
         p.units = x.layout.units(group);
         p.rows = x.rows_of(b);
+        // Scale the products before: after a step's first product that completes the step before.
         if (done >= 0) add_scaled<kHalves>(products[done]);
         done = current;
         if (step > 0 && g == 0 && b == 0) end_step(step - 1);
       }
     }
   }
+
+  // Scale the last products.
   add_scaled<kHalves>(products[done]);
   end_step(steps - 1);
 }
 
-void configure(const RoundedX& x) {
-  const int rows = x.layout.rows;
-  TileConfig config = full_tiles();  // where a row block has at most 16 rows all of its products have as many
-  config.rows[0] = config.rows[1] = config.rows[4] = static_cast<uint8_t>(std::min(rows, kTileRows));
-  config.rows[2] = config.rows[3] = static_cast<uint8_t>(rows > kTileRows ? rows - kTileRows : rows);
-  config.rows[5] = static_cast<uint8_t>(rows > kTileRows ? rows - kTileRows : kTileRows);
-  tile_configure(config);
-}
-
 template <typename Begin, typename End>
 void add_all_blocks(const RoundedX& x, const Blocks& blocks, const Begin& begin, const End& end) {
-  configure(x);
-  if (x.layout.rows > kTileRows) add_blocks<2>(x, blocks, begin, end);
-  else add_blocks<1>(x, blocks, begin, end);
+  if (x.layout.rows > kTileRows) {
+    amx_configure_rows(kTileRows, x.layout.rows - kTileRows);
+    add_blocks<2>(x, blocks, begin, end);
+  } else {
+    amx_configure_two_blocks(x.layout.rows);
+    add_blocks<1>(x, blocks, begin, end);
+  }
   tile_release();
 }
 
-void finish(const LinearParams& shape, int64_t first_row, int rows, int64_t block, const Sums& sums) {
+void finish(const LinearParams& shape, int64_t first_row, int rows, int64_t block, const W4Sums& sums) {
   for (int r = 0; r < rows; ++r) {
     linear_finish(shape, first_row + r, block, VecAvx512::load(sums.row[r]), VecAvx512::load(sums.row[r] + kLinearTileN));
   }
@@ -236,12 +231,11 @@ void finish(const LinearParams& shape, int64_t first_row, int rows, int64_t bloc
 // ---- Rows that all fit the scratch of one thread, where all read them
 
 constexpr int64_t kTaskBytes = 512 << 10;  // of the weight, side by side
-constexpr int kGroupsOfATask = 64;         // of rows: fewer are not worth another thread's start
 
 void multiply_few(const LinearW4Params& p, int groups, ThreadPool& pool) {
   const LinearParams shape = linear_shape(p);
   const RoundedX x = {layout_of(p.num_rows), static_cast<char*>(pool.scratch(0)), p.num_rows, groups};
-  const int parts = std::clamp(p.num_rows * groups / kGroupsOfATask, 1, std::min(groups, pool.num_threads()));
+  const int parts = w4_rounding_tasks(p.num_rows, groups, pool.num_threads());
   pool.parallel_for(parts, [&](int part, int) {
     round_groups(p.x, p.x_stride, linear_padded(p.weight.in_features), groups * part / parts, groups * (part + 1) / parts, x);
   });
@@ -250,18 +244,19 @@ void multiply_few(const LinearW4Params& p, int groups, ThreadPool& pool) {
   // Of pairs of blocks: long tasks, then for each thread one cut small, so that all end together; of few blocks one task a
   // thread.
   const int threads = pool.num_threads(), pairs = divide_up(blocks, 2);
-  const int size = static_cast<int>(std::max<int64_t>(kTaskBytes / (2 * block_bytes), 1));
+  const int size = static_cast<int>(greater_of<int64_t>(kTaskBytes / (2 * block_bytes), 1));
   const bool many = pairs > 2 * size * threads;
-  const int length = many ? size : divide_up(pairs, threads), piece = std::max(length / 4, 1);
-  const int num_long = many ? pairs / length - threads : divide_up(pairs, length), cut = std::max(pairs - num_long * length, 0);
+  const int length = many ? size : divide_up(pairs, threads), piece = greater_of(length / 4, 1);
+  const int num_long = many ? pairs / length - threads : divide_up(pairs, length),
+            cut = greater_of(pairs - num_long * length, 0);
   pool.parallel_for(num_long + divide_up(cut, piece), [&](int task, int) {
     const int first = 2 * (task < num_long ? task * length : num_long * length + (task - num_long) * piece);
-    const int here = std::min<int>(blocks - first, 2 * (task < num_long ? length : piece));
-    Sums sums[4];
+    const int here = smaller_of(blocks - first, 2 * (task < num_long ? length : piece));
+    W4Sums sums[4];
     add_all_blocks(
         x, {p.weight.packed + first * block_bytes, block_bytes, here, w4_cpu_pieces(p.weight.in_features, groups - 1)},
-        [&](int, int slot) -> Sums& {
-          clear(p.num_rows, &sums[slot]);
+        [&](int, int slot) -> W4Sums& {
+          w4_clear<VecAvx512>(p.num_rows, &sums[slot]);
           return sums[slot];
         },
         [&](int i, int slot) { finish(shape, 0, p.num_rows, first + i, sums[slot]); });
@@ -271,23 +266,21 @@ void multiply_few(const LinearW4Params& p, int groups, ThreadPool& pool) {
 // ---- More rows
 
 constexpr int kMostBlocks = 32;
-constexpr size_t kSumsBytes = kMostBlocks * sizeof(Sums);
+constexpr size_t kSumsBytes = kMostBlocks * sizeof(W4Sums);
 static_assert(kSumsBytes <= ThreadPool::kScratchBytes / 2);
 
 void multiply_many(const LinearW4Params& p, int groups, ThreadPool& pool) {
   const LinearParams shape = linear_shape(p);
   const int64_t k = p.weight.in_features, block_bytes = w4_cpu_block_bytes(k);
-  const int blocks = divide_up(p.weight.out_features, kLinearBlockN), chunks = divide_up(p.num_rows, kMostRows);
+  const int blocks = divide_up(p.weight.out_features, kLinearBlockN), chunks = divide_up(p.num_rows, kW4TaskRows);
   const int most_groups =
-      static_cast<int>(static_cast<int64_t>(ThreadPool::kScratchBytes - kSumsBytes) / rounded_bytes(kMostRows, 1));
+      static_cast<int>(static_cast<int64_t>(ThreadPool::kScratchBytes - kSumsBytes) / rounded_bytes(kW4TaskRows, 1));
   const int panels = divide_up(groups, most_groups);
-  // As many columns of tasks as are needed, and so many more that all threads end together.
-  int columns = divide_up(blocks, kMostBlocks);
-  while (columns < blocks && columns * chunks % pool.num_threads() != 0) ++columns;
+  const int columns = amx_task_columns(blocks, kMostBlocks, chunks, pool.num_threads());
   pool.parallel_for(chunks * columns, [&](int task, int thread) {
-    const int first_row = task / columns * kMostRows, rows = std::min(p.num_rows - first_row, kMostRows);
+    const int first_row = task / columns * kW4TaskRows, rows = smaller_of(p.num_rows - first_row, kW4TaskRows);
     const int column = task % columns, first_block = blocks * column / columns, end_block = blocks * (column + 1) / columns;
-    Sums* const sums = static_cast<Sums*>(pool.scratch(thread));
+    W4Sums* const sums = static_cast<W4Sums*>(pool.scratch(thread));
     char* const rounded = static_cast<char*>(pool.scratch(thread)) + kSumsBytes;
     for (int panel = 0; panel < panels; ++panel) {
       const int begin = groups * panel / panels, end = groups * (panel + 1) / panels;
@@ -298,8 +291,8 @@ void multiply_many(const LinearW4Params& p, int groups, ThreadPool& pool) {
           x,
           {p.weight.packed + first_block * block_bytes + begin * kW4GroupBytes, block_bytes, end_block - first_block,
            w4_cpu_pieces(k, end - 1)},
-          [&](int i, int) -> Sums& {
-            if (panel == 0) clear(rows, sums + i);
+          [&](int i, int) -> W4Sums& {
+            if (panel == 0) w4_clear<VecAvx512>(rows, sums + i);
             return sums[i];
           },
           [&](int i, int) {
@@ -315,7 +308,7 @@ void linear_w4_amx(const LinearW4Params& p, ThreadPool& pool) {
   if (p.num_rows == 0) return;
   const int groups = static_cast<int>(w4_cpu_groups(p.weight.in_features));
   const bool fits =
-      p.num_rows <= kMostRows && rounded_bytes(p.num_rows, groups) <= static_cast<int64_t>(ThreadPool::kScratchBytes);
+      p.num_rows <= kW4TaskRows && rounded_bytes(p.num_rows, groups) <= static_cast<int64_t>(ThreadPool::kScratchBytes);
   if (fits) multiply_few(p, groups, pool);
   else multiply_many(p, groups, pool);
 }

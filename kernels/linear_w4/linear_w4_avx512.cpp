@@ -16,7 +16,7 @@ namespace {
 constexpr int kRowBlock = 8;
 
 void round_group(const Element* x, int inputs, int row, const W4Rounded& to) {
-  const W4RoundedGroup rounded = w4_round_group(x, inputs, w4_input_order());
+  const W4RoundedGroup rounded = w4_round_group(x, inputs);
   __m256i sum = _mm256_setzero_si256();
 #pragma GCC unroll 4
   for (int i = 0; i < kW4GroupK / 32; ++i) {

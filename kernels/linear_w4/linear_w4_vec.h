@@ -1,5 +1,5 @@
 // What the vector paths of linear_w4 share: x rounded once for all outputs, the split into tasks, the order of groups. Rounding
-// and products are each path's own.
+// and products are each path's own. (cpu-amx, whose tasks are others, has the sums and the threads of the rounding from here.)
 //
 // Up to 64 rows at a time: all threads round x, group after group, into the first thread's scratch (64 rows of 4864 inputs: 331
 // KB, which stay in L2). Then a task is some blocks of 32 outputs by all these rows. It goes through a block's groups once:
@@ -22,6 +22,20 @@ inline constexpr int64_t kW4PrefetchBytes = 4096;
 struct alignas(64) W4Sums {
   float row[kW4TaskRows][kLinearBlockN];
 };
+template <typename V>
+OTR_INLINE void w4_clear(int rows, W4Sums* sums) {
+  for (int r = 0; r < rows; ++r) {
+    for (int tile = 0; tile < 2; ++tile) store(sums->row[r] + tile * kLinearTileN, V::zero());
+  }
+}
+
+// Into how many tasks the rounding of a task's rows is cut: fewer groups than these, of all rows, are not worth a thread's
+// start.
+inline constexpr int kW4GroupsOfAThread = 64;
+OTR_INLINE int w4_rounding_tasks(int rows, int groups, int threads) {
+  const int worth = rows * groups / kW4GroupsOfAThread;
+  return worth < 1 ? 1 : worth < threads ? worth : threads;
+}
 
 // A group of x of some rows: integers in the weight's order, their unit, and their sum (exact).
 struct W4Rounded {
@@ -81,8 +95,7 @@ OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const
     char* const scratch = static_cast<char*>(pool.scratch(0));
     const int64_t group_bytes = w4_rounded_bytes(rows);
     if (shared) {
-      constexpr int kGroupsOfAThread = 64;  // of rows: fewer are not worth its start
-      const int all = rows * groups / kGroupsOfAThread, parts = all < 1 ? 1 : all < threads ? all : threads;
+      const int parts = w4_rounding_tasks(rows, groups, threads);
       pool.parallel_for(parts, [&](int part, int) {
         for (int g = groups * part / parts; g < groups * (part + 1) / parts; ++g) round_group(g, scratch + g * group_bytes);
       });
@@ -93,9 +106,7 @@ OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const
       for (int block = static_cast<int>(int64_t{blocks} * task / tasks); block < int64_t{blocks} * (task + 1) / tasks;
            ++block) {
         const uint8_t* packed = p.weight.packed + block * block_bytes;
-        for (int r = 0; r < rows; ++r) {
-          for (int tile = 0; tile < 2; ++tile) store(sums.row[r] + tile * kLinearTileN, V::zero());
-        }
+        w4_clear<V>(rows, &sums);
         for (int g = 0; g < groups; ++g, packed += kW4GroupBytes) {
           const W4Rounded x = shared ? w4_rounded(scratch + g * group_bytes, rows) : round_group(g, own);
           add_group(W4Group{packed, packed + kW4WordsBytes, w4_cpu_pieces(k, g), x, rows}, &sums);

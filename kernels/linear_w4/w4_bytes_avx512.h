@@ -54,9 +54,9 @@ struct W4BytesLayout {
   int rows;
 
   static constexpr int64_t kUnitBytes = 2 * kTileRows * static_cast<int64_t>(sizeof(float));
-  int64_t group_bytes() const { return kUnitBytes + int64_t{rows} * kW4GroupK; }
-  float* units(char* group) const { return reinterpret_cast<float*>(group); }
-  int8_t* half(char* group, int half) const {
+  OTR_INLINE_MEMBER int64_t group_bytes() const { return kUnitBytes + int64_t{rows} * kW4GroupK; }
+  OTR_INLINE_MEMBER float* units(char* group) const { return reinterpret_cast<float*>(group); }
+  OTR_INLINE_MEMBER int8_t* half(char* group, int half) const {
     return reinterpret_cast<int8_t*>(group + kUnitBytes + half * int64_t{rows} * kW4ByteDepth);
   }
 };

@@ -31,25 +31,25 @@ struct KvLayout {
   int32_t head_dim = 0;
   KvPacking packing = KvPacking::kRows;
 
-  OTR_HOST_DEVICE constexpr int64_t head_elements() const { return int64_t{kPageTokens} * head_dim; }  // of K or of V
-  OTR_HOST_DEVICE constexpr int64_t layer_elements() const {
+  OTR_INLINE_MEMBER constexpr int64_t head_elements() const { return int64_t{kPageTokens} * head_dim; }  // of K or of V
+  OTR_INLINE_MEMBER constexpr int64_t layer_elements() const {
     return 2 * head_elements() * num_kv_heads;
   }  // of a page: in one piece
-  OTR_HOST_DEVICE constexpr int64_t page_elements() const { return layer_elements() * num_layers; }
-  OTR_HOST_DEVICE constexpr int64_t page_bytes() const { return page_elements() * static_cast<int64_t>(sizeof(Element)); }
+  OTR_INLINE_MEMBER constexpr int64_t page_elements() const { return layer_elements() * num_layers; }
+  OTR_INLINE_MEMBER constexpr int64_t page_bytes() const { return page_elements() * static_cast<int64_t>(sizeof(Element)); }
   // Element offsets inside a page.
-  OTR_HOST_DEVICE constexpr int64_t k_offset(int layer, int kv_head) const {
+  OTR_INLINE_MEMBER constexpr int64_t k_offset(int layer, int kv_head) const {
     return (int64_t{layer} * num_kv_heads + kv_head) * 2 * head_elements();
   }
-  OTR_HOST_DEVICE constexpr int64_t v_offset(int layer, int kv_head) const {
+  OTR_INLINE_MEMBER constexpr int64_t v_offset(int layer, int kv_head) const {
     return k_offset(layer, kv_head) + head_elements();
   }
   // From there to channel d of the key or value in `slot`.
-  OTR_HOST_DEVICE constexpr int64_t k_index(int64_t slot, int64_t d) const {
+  OTR_INLINE_MEMBER constexpr int64_t k_index(int64_t slot, int64_t d) const {
     if (packing == KvPacking::kRows) return slot * head_dim + d;
     return ((slot / kKvLanes * head_dim + d / 2 * 2) * kKvLanes) + slot % kKvLanes * 2 + d % 2;
   }
-  OTR_HOST_DEVICE constexpr int64_t v_index(int64_t slot, int64_t d) const {
+  OTR_INLINE_MEMBER constexpr int64_t v_index(int64_t slot, int64_t d) const {
     if (packing == KvPacking::kRows) return d * kPageTokens + slot;
     return ((d / kKvLanes * kPageTokens + slot / 2 * 2) * kKvLanes) + d % kKvLanes * 2 + slot % 2;
   }

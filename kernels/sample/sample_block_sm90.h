@@ -104,8 +104,7 @@ OTR_DEVICE RowMaxima row_maxima(const SampleChunk* chunks, int32_t num_chunks) {
   return m;
 }
 
-// ---- scan: a block for each 4,096 tokens of a draw
-// -------------------------------------------------------------------------------------------------------------------
+// ---- scan: a block for each 4,096 tokens of a draw --------------------------------------------------------------------
 
 // Maximum and finiteness of x over [begin, end): NaN and Inf make `finite` 0.
 OTR_DEVICE void chunk_max(const float* x, int32_t begin, int32_t end, float* shared, float* max, int32_t* finite) {
@@ -144,8 +143,7 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(const Params p, SampleCh
   if (threadIdx.x == 0) chunks[draw * gridDim.x + blockIdx.x] = chunk;
 }
 
-// ---- Sums
-// --------------------------------------------------------------------------------------------------------------------
+// ---- Sums -------------------------------------------------------------------------------------------------------------
 
 // sum of exp(x_v - max) over one block of the definition; thread 0 gets it.
 OTR_DEVICE double chunk_sum(const float* x, float max, int32_t begin, int32_t end, float* weights) {
@@ -164,8 +162,7 @@ OTR_DEVICE double chunk_sum(const float* x, float max, int32_t begin, int32_t en
   return static_cast<double>(lane);
 }
 
-// ---- Filters
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Filters ----------------------------------------------------------------------------------------------------------
 
 struct FilterShared {
   uint32_t counts[kDigits * kFinishThreads];  // also the histogram of keys

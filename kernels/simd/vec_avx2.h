@@ -175,8 +175,7 @@ OTR_INLINE void store_pairs(Bf16* p, VecAvx2 even, VecAvx2 odd) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), _mm256_or_si256(round_to_bf16_half(even.hi), hi));
 }
 
-// ---- Integer lanes
-// -----------------------------------------------------------------------------------------------------------
+// ---- Integer lanes ----------------------------------------------------------------------------------------------------
 
 OTR_INLINE UintAvx2 operator+(UintAvx2 a, UintAvx2 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 OTR_INLINE UintAvx2 operator^(UintAvx2 a, UintAvx2 b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }

@@ -140,8 +140,7 @@ OTR_INLINE void store_pairs(Bf16* p, VecAvx512 even, VecAvx512 odd) {
   _mm512_storeu_si512(p, _mm512_or_si512(round_to_bf16_lanes(even), _mm512_slli_epi32(round_to_bf16_lanes(odd), 16)));
 }
 
-// ---- Integer lanes
-// -----------------------------------------------------------------------------------------------------------
+// ---- Integer lanes ----------------------------------------------------------------------------------------------------
 
 OTR_INLINE UintAvx512 operator+(UintAvx512 a, UintAvx512 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 OTR_INLINE UintAvx512 operator^(UintAvx512 a, UintAvx512 b) { return {_mm512_xor_si512(a.v, b.v)}; }

@@ -311,6 +311,59 @@ TEST_P(Attention, AQueryThatPointsToAKeyGetsItsValue) {
   }
 }
 
+// Scores of 1e8 to 1e13, at which a unit in the last place is 8 to 2^20. Keys with the greatest one share it evenly, and the
+// others are as good as not there.
+TEST_P(Attention, TheGreatestScoresShareHoweverGreatTheyAre) {
+  for (const Heads& h : {Heads{7, 1, 32}, Heads{14, 2, 64}}) {
+    for (const float magnitude : {1e4f, 1e5f, 1e6f, -1e4f, -1e6f}) {
+      Problem problem(*kernels, h, {600});
+      std::mt19937 bits(11);
+      for (Element& q : problem.q[0]) q = to_element(std::fabs(magnitude) * (1.0f + static_cast<float>(bits() % 29) / 100.0f));
+      problem.for_each_slot([&](int, int, int j, int d, Element* k, Element* v) {
+        const bool best = j < 8 || j >= 300;  // of the splits: the first and the last two
+        *k = to_element(magnitude * (1.0f + static_cast<float>(d % 31) / 100.0f) * (best == (magnitude > 0.0f) ? 2.0f : 1.0f));
+        *v = to_element(j < 8 ? static_cast<float>(2 + j) : 5.5f);
+      });
+      std::vector<Element> expected(problem.q[0].size() / 600, to_element(2.0f));  // of one key
+      expected.resize(4 * expected.size(), to_element(5.5f));
+      EXPECT_TRUE(same_bits(problem.run(*kernels, {{0, 0, 1}, {0, 7, 1}, {0, 290, 1}, {0, 599, 1}}), expected))
+          << h.head_dim << ", " << magnitude;
+    }
+  }
+}
+
+// Every score is near 700, where the order of operations shows, but for those of one head.
+TEST_P(Attention, ALaneDoesNotSeeTheGreatScoresOfAnother) {
+  constexpr int kHead = 2, kFirst = 290, kRows = 10;
+  constexpr Heads kOneGroup = {7, 1, 32};
+  Problem problem(*kernels, kOneGroup, {kFirst + kRows});
+  problem.for_each_slot([](int, int, int, int d, Element* k, Element*) {
+    if (d == 0) *k = to_element(64.0f);
+  });
+  const auto set_queries = [&](float value, int first_head, int end_head) {
+    for (int position = kFirst; position < kFirst + kRows; ++position) {
+      for (int head = first_head; head < end_head; ++head) {
+        const int at = (position * kOneGroup.num_heads + head) * kOneGroup.head_dim;
+        problem.q[0][static_cast<size_t>(at)] = to_element(value);
+      }
+    }
+  };
+  set_queries(64.0f, 0, kOneGroup.num_heads);
+  const std::vector<Element> clean = problem.run(*kernels, {{0, kFirst, kRows}});
+  for (const float great : {1e3f, 1e9f, -1e9f}) {
+    set_queries(great, kHead, kHead + 1);
+    const std::vector<Element> beside = problem.run(*kernels, {{0, kFirst, kRows}});
+    for (size_t i = 0; i < clean.size(); ++i) {
+      const size_t row = i / static_cast<size_t>(kOneGroup.num_heads * kOneGroup.head_dim);
+      if (i / kOneGroup.head_dim % kOneGroup.num_heads == kHead) {
+        ASSERT_TRUE(is_finite_bits(to_float(beside[i]))) << great << ": row " << row;
+      } else {
+        ASSERT_EQ(bits_of(beside[i]), bits_of(clean[i])) << great << ": row " << row;
+      }
+    }
+  }
+}
+
 // Two keys, the second's score x <= 0 and value 1, the first's 0 and 0: the output is p / (1 + p) with p = exp(x). It
 // is the exact one's rounding but for a few, which are the next number.
 TEST_P(Attention, TwoKeysShareAsTheExpOfTheirScoresSays) {

@@ -236,6 +236,12 @@ TEST_P(LinearW4, ARowIsTheSameAloneAndInEveryBatchOnEveryThreadCount) {
   }
 }
 
+TEST_P(LinearW4, NoRowsAreNoWork) {
+  const Problem problem(1, 140, 45);
+  ThreadPool pool(2);
+  kernels->linear_w4({0, problem.weight(true), nullptr, problem.x_stride, nullptr, nullptr, problem.out_stride}, pool);
+}
+
 TEST_P(LinearW4, TheResidualMayBeTheOutput) {
   const Problem problem(37, 140, 45);
   const std::vector<float> apart = problem.run(*kernels, 0, 37, true);
