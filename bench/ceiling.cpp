@@ -59,6 +59,7 @@ uint64_t read_scalar(const void* data) {
 // ---- Products on registers: enough independent chains to hide the latency, operands that the compiler cannot fold
 
 #if !defined(OUTRIDER_SOFT_TILES)
+template <bool kBytes>
 double matrix_amx(const Element* data, int rounds) {
   tile_configure(full_tiles());
   tile_zero<0>();
@@ -70,13 +71,20 @@ double matrix_amx(const Element* data, int rounds) {
   tile_load<6>(data + 1024, kTileBytes);
   tile_load<7>(data + 1536, kTileBytes);
   for (int i = 0; i < rounds; ++i) {
-    tile_dot<0, 4, 6>();
-    tile_dot<1, 4, 7>();
-    tile_dot<2, 5, 6>();
-    tile_dot<3, 5, 7>();
+    if constexpr (kBytes) {
+      tile_dot_bytes<0, 4, 6>();
+      tile_dot_bytes<1, 4, 7>();
+      tile_dot_bytes<2, 5, 6>();
+      tile_dot_bytes<3, 5, 7>();
+    } else {
+      tile_dot<0, 4, 6>();
+      tile_dot<1, 4, 7>();
+      tile_dot<2, 5, 6>();
+      tile_dot<3, 5, 7>();
+    }
   }
   tile_release();
-  return rounds * 4.0 * 2 * kTileRows * kTileColumns * kTileDepth;
+  return rounds * 4.0 * 2 * kTileRows * kTileColumns * (kBytes ? kTileBytes : kTileDepth);
 }
 #endif
 
@@ -98,6 +106,22 @@ __attribute__((target("avx512f,avx512bf16"))) double matrix_avx512(const Element
   return rounds * kChains * 64.0;
 }
 
+__attribute__((target("avx512f,avx512vnni"))) double byte_matrix_avx512(const Element* data, int rounds) {
+  constexpr int kChains = 24;
+  __m512i sum[kChains];
+#pragma GCC unroll 24
+  for (int c = 0; c < kChains; ++c) sum[c] = _mm512_setzero_si512();
+  __m512i a = _mm512_load_si512(data), b = _mm512_load_si512(data + 32);
+  for (int i = 0; i < rounds; ++i) {
+    __asm__ volatile("" : "+v"(a), "+v"(b));
+#pragma GCC unroll 24
+    for (int c = 0; c < kChains; ++c) sum[c] = _mm512_dpbusd_epi32(sum[c], a, b);
+#pragma GCC unroll 24
+    for (int c = 0; c < kChains; ++c) __asm__ volatile("" : "+v"(sum[c]));
+  }
+  return rounds * kChains * 128.0;
+}
+
 __attribute__((target("avx2,fma"))) double matrix_avx2(const Element* data, int rounds) {
   constexpr int kChains = 12;
   __m256 sum[kChains];
@@ -113,6 +137,25 @@ __attribute__((target("avx2,fma"))) double matrix_avx2(const Element* data, int 
     for (int c = 0; c < kChains; ++c) __asm__ volatile("" : "+x"(sum[c]));
   }
   return rounds * kChains * 16.0;
+}
+
+__attribute__((target("avx2"))) double byte_matrix_avx2(const Element* data, int rounds) {
+  constexpr int kChains = 12;
+  __m256i sum[kChains];
+#pragma GCC unroll 12
+  for (int c = 0; c < kChains; ++c) sum[c] = _mm256_setzero_si256();
+  __m256i a = _mm256_load_si256(reinterpret_cast<const __m256i*>(data));
+  __m256i b = _mm256_load_si256(reinterpret_cast<const __m256i*>(data + 16));
+  for (int i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (int c = 0; c < kChains; ++c) {
+      __asm__ volatile("" : "+x"(a), "+x"(b));  // each product anew
+      sum[c] = _mm256_add_epi16(sum[c], _mm256_maddubs_epi16(a, b));
+    }
+#pragma GCC unroll 12
+    for (int c = 0; c < kChains; ++c) __asm__ volatile("" : "+x"(sum[c]));
+  }
+  return rounds * kChains * 64.0;
 }
 
 double matrix_scalar(const Element* data, int rounds) {
@@ -155,17 +198,22 @@ bool SliceClock::stop(double* seconds) {
 Ceiling::Ceiling(const KernelTable& kernels, ThreadPool& pool, RandomArena& arena) : pool_(pool), arena_(arena) {
   const std::string_view path = kernels.path;
   if (path == "cpu-scalar") {
-    matrix_ = matrix_scalar;
+    matrix_ = byte_matrix_ = matrix_scalar;
     read_ = read_scalar;
   } else if (path == "cpu-avx2") {
     matrix_ = matrix_avx2;
+    byte_matrix_ = byte_matrix_avx2;
     read_ = read_avx2;
   } else {
     matrix_ = matrix_avx512;
+    byte_matrix_ = byte_matrix_avx512;
     read_ = read_avx512;
   }
 #if !defined(OUTRIDER_SOFT_TILES)
-  if (path == "cpu-amx") matrix_ = matrix_amx;
+  if (path == "cpu-amx") {
+    matrix_ = matrix_amx<false>;
+    byte_matrix_ = matrix_amx<true>;
+  }
 #endif
 }
 
@@ -180,13 +228,15 @@ void Ceiling::run(Bound bound, int tasks) {
       case Bound::kRead: sink_.fetch_xor(read_(from + at), std::memory_order_relaxed); break;
       case Bound::kCopy: std::memcpy(to + at, from + at, kPieceBytes); break;
       case Bound::kWrite: std::memset(to + at, task & 1, kPieceBytes); break;
-      case Bound::kMatrix: matrix_(reinterpret_cast<const Element*>(from), kRounds);
+      case Bound::kMatrix:
+      case Bound::kByteMatrix: products(bound)(reinterpret_cast<const Element*>(from), kRounds);
     }
   });
 }
 
 bool Ceiling::measure(Bound bound, double seconds, double* rate) {
-  const double task = bound == Bound::kMatrix ? matrix_(arena_.elements(4096), 1) * kRounds
+  const bool multiplies = bound == Bound::kMatrix || bound == Bound::kByteMatrix;
+  const double task = multiplies              ? products(bound)(arena_.elements(4096), 1) * kRounds
                       : bound == Bound::kCopy ? 2.0 * kPieceBytes
                                               : 1.0 * kPieceBytes;
   double& last = rate_[static_cast<int>(bound)];

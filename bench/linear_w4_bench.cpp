@@ -22,7 +22,7 @@ double rounded_input(const Element* x, int64_t i) {
 Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
   const int64_t bytes = w4_cpu_packed_bytes(p.out_features, p.in_features), copies = copies_in_rotation(bytes);
   const uint8_t* weights = suite.arena().quantized(bytes * copies);
-  return projection_work<&KernelTable::linear_w4, LinearW4Params>(
+  Work work = projection_work<&KernelTable::linear_w4, LinearW4Params>(
       suite, p, rows, weights, bytes, copies,
       [weights, k = p.in_features](int64_t n, int64_t i) {
         uint32_t word;
@@ -32,6 +32,8 @@ Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
         return double{float_from_bits(word)} * (q - zero);
       },
       rounded_input);
+  work.products = Bound::kByteMatrix;
+  return work;
 }
 
 Work make_quantize_w4(Suite& suite, const Projection& p) {

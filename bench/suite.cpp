@@ -119,7 +119,7 @@ void Suite::time(Case& c, benchmark::State& state) {
     const double other = matrix.all.empty() ? 0 : matrix.all[0];
     if (memory.all.empty() || memory.all[0] > kNegligible * other) measure(work_.memory, work_.bytes, count, &memory);
     if (work_.flops > 0 && (matrix.all.empty() || matrix.all[0] > kNegligible * memory.all[0])) {
-      measure(Bound::kMatrix, work_.flops, count, &matrix);
+      measure(work_.products, work_.flops, count, &matrix);
     }
   };
   while (state.KeepRunningBatch(c.calls)) slice();
@@ -139,7 +139,7 @@ void Suite::time(Case& c, benchmark::State& state) {
   state.counters["ceiling"] = std::max(memory_bound, matrix_bound) / seconds;
   char label[64];
   std::snprintf(label, sizeof label, "hash=%016" PRIx64 " bound=%s", c.hash,
-                bound_name(matrix_bound > memory_bound ? Bound::kMatrix : work_.memory));
+                bound_name(matrix_bound > memory_bound ? work_.products : work_.memory));
   state.SetLabel(label);
 }
 

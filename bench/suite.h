@@ -7,7 +7,8 @@
 //   bytes_per_second  what a call must read and write at least, each byte once
 //   flops             its multiplications and additions, per second
 //   ceiling           the time that its bytes or its flops take at the rate measured next to it, whichever is longer, divided
-//                     by its own; both in the fastest tenth of their slices
+//                     by its own; both in the fastest tenth of their slices. Flops of bytes (linear_w4's) against products of
+//                     bytes, of which an instruction does twice as many
 //   label             "hash=…" of the output; "bound=…" which ceiling that was
 //
 // Single-threaded, but for the pool.
@@ -31,6 +32,7 @@ struct Work {
   double flops = 0;                       // of the path's matrix instructions in one call; 0: not bound by them
   double items = 0;                       // of one call, reported as items_per_second; 0: none
   Bound memory = Bound::kRead;            // what its bytes are compared with
+  Bound products = Bound::kMatrix;        // and what its flops are
   std::function<void(int64_t call)> run;  // call i uses copy i % copies of the operands
   std::function<std::string()> verify;    // after run(0): "", or what is wrong
   std::function<uint64_t()> hash;         // after run(0): of its whole output

@@ -12,37 +12,30 @@
 namespace otr {
 namespace {
 
-constexpr float kHoped = 0.97f;          // p of a draft that went as well as drafts do
-constexpr double kMargin = 1.03;         // what a drafter with a model must promise: plain decoding never disappoints
-constexpr int32_t kStillKnown = 8;       // tokens that a drafter may be behind with a sample and still count as drafting for it
-constexpr size_t kMostRows = 256;        // with more nothing is drafted: no row would get a node
-constexpr int32_t kLookupDepth = 4;      // of those that have found nothing of late
-constexpr double kPlainShare = 0.01;     // of the time may go to ticks without a draft, to know what these take
-constexpr int64_t kPlainAtLeast = 4;     // ticks between two of them
-constexpr double kLittle = 0.33;         // of a gain
-constexpr int64_t kPlainAtMost = 512;    // ticks, however much drafts seem to gain: what is believed of plain ticks may be old
-constexpr int32_t kIdleShare = 2;        // ticks that brought nothing for each that is rested
-constexpr int32_t kMostRest = 8;         // ticks
-constexpr double kLookingShare = 0.005;  // of a tick, for each of these
-constexpr int64_t kLongAgo = 8;          // ticks
-constexpr int64_t kExploreEvery = 8;     // ticks
-constexpr double kMostBelieved = 4;      // times the forecast: of what a tick has taken
-constexpr int32_t kProbeDepth = 3;       // of a draft that is to be seen, not to win
-constexpr size_t kProbeRows = 2;         // that have it: some four tokens that are foretold
-constexpr float kProbeLeast = 0.2f;      // A of a node whose children it sees
-constexpr double kKnown = 2;             // tokens foretold and verified: with fewer a drafter is looked at before it is used
-constexpr int32_t kMostLooks = 3;        // that may pass without any
-constexpr double kWellKnown = 4;         // such tokens: with fewer it is looked at while that costs little; later it may not
+constexpr float kHoped = 0.97f;        // p of a draft that went as well as drafts do
+constexpr double kMargin = 1.03;       // what a drafter with a model must promise: plain decoding never disappoints
+constexpr int32_t kStillKnown = 8;     // tokens that a drafter may be behind with a sample and still count as drafting for it
+constexpr size_t kMostRows = 256;      // with more nothing is drafted: no row would get a node
+constexpr int32_t kLookupDepth = 4;    // of those that have found nothing of late
+constexpr double kPlainShare = 0.01;   // of the time may go to ticks without a draft, to know what these take
+constexpr int64_t kPlainAtLeast = 4;   // ticks between two of them
+constexpr double kLittle = 0.33;       // of a gain
+constexpr int64_t kPlainAtMost = 512;  // ticks, however much drafts seem to gain: what is believed of plain ticks may be old
+constexpr int64_t kExploreEvery = 8;   // ticks
+constexpr int32_t kProbeDepth = 3;     // of a draft that is to be seen, not to win
+constexpr size_t kProbeRows = 2;       // that have it: some four tokens that are foretold
+constexpr float kProbeLeast = 0.2f;    // A of a node whose children it sees
+constexpr double kKnown = 2;           // tokens foretold and verified: with fewer a drafter is looked at before it is used
+constexpr int32_t kMostLooks = 3;      // that may pass without any
+constexpr double kWellKnown = 4;       // such tokens: with fewer it is looked at while that costs little; later it may not
 constexpr double kConvinced =
     16;  // such tokens: fewer may have failed by bad luck, and it is looked at again where that can be afforded
 constexpr double kCheapLook = 0.1;  // of a plain tick
 constexpr double kGoesWell = 0.5;   // trust in one that is not known yet, or has rested
 constexpr double kLookShare =
     0.02;  // of all time so far: as far behind plain decoding may a look at an unknown drafter leave the engine
-constexpr float kHope = 0.1f;      // more of a token is kept, it is hoped of a drafter that has rested
-constexpr int32_t kFirstWait = 2;  // ticks that it rests for at first
-constexpr int32_t kBriefWait = 8;  // after which it need not be asked what the try costs
-constexpr int32_t kMostWait = 64;
+constexpr float kHope = 0.1f;         // more of a token is kept, it is hoped of a drafter that has rested
+constexpr int32_t kBriefWait = 8;     // ticks of a drafter's rest, after which it need not be asked what the try costs
 constexpr double kWorthRacing = 0.5;  // of the best drafter's speed: what another one must promise to draft for a replica
 
 }  // namespace
@@ -54,7 +47,7 @@ AutoChooser::AutoChooser(const ChooserOptions& options)
       tuner_(!options.policy.untuned),
       draft_correction_(options.drafters.size()),
       looks_(options.drafters.size()),
-      turns_(options.drafters.size(), Turn{.wait = kFirstWait}) {
+      turns_(options.drafters.size()) {
   for (size_t d = 0; d < options.drafters.size(); ++d) {
     if (options.drafters[d].has_model) models_.push_back(static_cast<int>(d));
     else lookups_ |= 1u << d;
@@ -268,14 +261,6 @@ float AutoChooser::hope_of(const TickView& view, int drafter) const {
   for (const TickRow& row : view.rows) behind += row.behind[static_cast<size_t>(drafter)];
   const double catch_up_ms = behind * token_ms(times(view, drafter), static_cast<double>(view.rows.size()), behind);
   return turn.wait <= kBriefWait || can_afford(catch_up_ms) ? kHope : 0;
-}
-
-// It has drafted for all.
-void AutoChooser::note_turn() {
-  Turn& turn = turns_[static_cast<size_t>(drafter_)];
-  turn.last = ticks_;
-  const bool hoped = arm_ > 0 && candidates_[static_cast<size_t>(arm_) - 1].is_hope;
-  turn.wait = hoped ? std::min(2 * turn.wait, kMostWait) : std::max(turn.wait / 2, kFirstWait);
 }
 
 // Of what drafts have brought so far, or little.
@@ -508,62 +493,6 @@ void AutoChooser::select(const TickView& view, TickPlan* plan, std::span<Forest*
   for (const Forest* forest : forests) {
     for (const DraftNode& node : forest->nodes()) plan->expected_tokens += static_cast<double>(node.worth);
   }
-}
-
-void AutoChooser::note_use(const TickView& view, bool used) {
-  if (plain_) return;
-  if (used || !like_last(view)) idle_ = 0;
-  idle_ += !used;
-  rest_rows_ = view.rows.size();
-  // As long as looking takes next to nothing it need not rest.
-  const double looking =
-      std::max(0.0, times_.fixed_ms + others_ms_ - times_.plain_fixed_ms - plain_others_ms_) / times_.plain_ms();
-  rest_ = std::min({idle_ / kIdleShare, kMostRest, static_cast<int32_t>(looking / kLookingShare)});
-}
-
-void AutoChooser::observe(const TickView& view, const TickPlan& plan, const TickOutcome& outcome) {
-  if (plan.model_depth.empty()) return;  // memory ran out in choose()
-  all_ms_ += outcome.tick_ms;
-  double tokens = 0;
-  acceptance_.end_tick();
-  for (const RowOutcome& row : outcome.rows) {
-    tokens += row.num_new;
-    const TickRow& seen = view.rows[static_cast<size_t>(row.row)];
-    if (row.ended) hazard_.note_end(seen.generated + row.num_new);
-    const Forest& forest = *outcome.forests[static_cast<size_t>(row.row)];
-    if (!forest.empty() && !row.ended) acceptance_.note_verdict(forest, row.kept);
-  }
-  const double nodes = std::max(0.0, outcome.verify_rows - times_.rows);
-  const double modelled = times_.cost->verify_ms(times_.batch, times_.rows + nodes, times_.context, times_.silent);
-  (nodes > 0 ? verify_correction_ : plain_correction_).learn(times_.rows + nodes, modelled, outcome.verify_ms);
-  if (nodes == 0) {
-    last_plain_[bucket_of(view)] = ticks_;
-    // A machine that is slower or faster than it was is so for both kinds of pass.
-    verify_correction_.hint(times_.rows, modelled, outcome.verify_ms, ticks_ - last_verified_ > kLongAgo);
-  } else {
-    last_verified_ = ticks_;
-  }
-  note_use(view, nodes > 0 || outcome.work.passes > 0);
-  double model_ms = 0;
-  if (drafter_ != kNone && outcome.work.passes > 0) {
-    if (!probe_) note_turn();
-    const DraftWork& work = outcome.work;
-    const double rows = static_cast<double>(work.rows - work.silent) / work.passes,
-                 level_ms = times_.cost->draft_ms(rows, times_.context);
-    const double caught_up_ms = times_.cost->draft_ms(rows, times_.context, work.silent) - level_ms;
-    model_ms = work.passes * level_ms + caught_up_ms;
-    // The rows of the pass that took most of it.
-    draft_correction_[static_cast<size_t>(drafter_)].learn(2 * caught_up_ms > model_ms ? rows + work.silent : rows, model_ms,
-                                                           outcome.draft_ms);
-  }
-  const double rest = std::max(0.0, outcome.tick_ms - outcome.verify_ms - (model_ms > 0 ? outcome.draft_ms : 0));
-  (plain_ ? plain_fixed_ : fixed_)[bucket_of(view)].add(std::min(rest, modelled));
-  // A tick that the machine spent elsewhere says little.
-  const double own_ms =
-      std::min(outcome.tick_ms, kMostBelieved * plan.expected_ms) - (nodes > 0 ? others_ms_ : plain_others_ms_);
-  if (own_ms > 0) gain_[bucket_of(view)].add(tokens, own_ms * plain_value_);
-  if (own_ms > 0 && plain_value_ > 0 && (nodes > 0 || outcome.work.passes > 0)) ahead_ms_ += tokens / plain_value_ - own_ms;
-  tuner_.observe(static_cast<double>(view.rows.size()), arm_, plan.expected_tokens, plan.expected_ms, tokens, outcome.tick_ms);
 }
 
 }  // namespace otr

@@ -70,8 +70,9 @@ class AutoChooser final : public Chooser, private DraftGate {
   };
   // A drafter's last draft, and how many ticks without one it then waits.
   struct Turn {
+    static constexpr int32_t kFirstWait = 2;  // ticks
     int64_t last = 0;
-    int32_t wait = 0;
+    int32_t wait = kFirstWait;
   };
 
   float least_acceptance(int drafter, int32_t level, std::span<const float> acceptance) override;
@@ -118,8 +119,7 @@ class AutoChooser final : public Chooser, private DraftGate {
   std::array<Mean, 18> fixed_, plain_fixed_;
   std::array<Gain, 18> gain_;  // likewise
   int64_t ticks_ = 0, step_ticks_ = 0, last_verified_ = 0;
-  double all_ms_ = 0,
-         ahead_ms_ = 0;  // of all ticks; what their drafts have gained on plain decoding, which may be less than nothing
+  double all_ms_ = 0, ahead_ms_ = 0;  // of all ticks; what their drafts gained on plain decoding: it may be less than 0
   bool looked_ = false;
   int32_t idle_ = 0, rest_ = 0;              // ticks whose drafts were not worth verifying; ticks to go without looking
   size_t rest_rows_ = 0;                     // what they hold for

@@ -22,6 +22,14 @@ double RoleCost::time_ms(const PassShape& pass) const {
   return share.memory * memory + share.arithmetic * arithmetic + pass_ms + sample_ms * pass.batch + context_ms * pass.context;
 }
 
+// A sample catches up with c = caught_up / batch tokens, at context - c … context - 1: in the mean they see (c + 1) / 2 tokens
+// less than its own row does. From an empty cache that is half the context, and larger c, of samples that differ, skips no
+// more.
+double CostModel::draft_ms(double batch, double context, double caught_up) const {
+  const double unseen = caught_up > 0 ? std::min((caught_up / batch + 1) / 2, context / 2) : 0;
+  return time_ms(CostRole::kDraft, {batch, batch + caught_up, context, caught_up, caught_up * unseen});
+}
+
 double CostModel::speedup(double batch, double context, double depth, double tokens) const {
   return tokens * target_ms(batch, context) /
          (depth * draft_ms(batch, context) + verify_ms(batch, (depth + 1) * batch, context));

@@ -6,7 +6,7 @@
 //
 //   time = roof(memory, arithmetic) + pass_ms + sample_ms * batch + context_ms * context + comm_ms
 //   memory     = weights_ms + kv_ms * batch * context          the weights once, every sample's keys and values
-//   arithmetic = rows * (row_ms + attention_ms * context) - silent * logits_share * row_ms
+//   arithmetic = (rows - silent * logits_share) * row_ms + (rows * context - masked) * attention_ms
 //   roof(m, a) = (m^p + a^p)^(1/p), p = 1 / (1 - overlap)      overlap 1: max(m, a); 0: m + a
 //
 //   the paper, with its M and C                 here, with overlap 1 and context_ms 0
@@ -16,7 +16,7 @@
 //   c_comm, an all-reduce's cost                comm_ms
 // `silent` rows, of prompts and of what a drafter catches up with, want no logits, and lm_head is most of a small model's work:
 // the fit cannot see it, since every pass that is timed has all of its rows' logits, so logits_share is arithmetic on the
-// model's shape.
+// model's shape. `masked` is the context that comes after the tokens that a drafter catches up with.
 //
 // Its parameters are cost_model_from()'s. What is wider here, the paper's own sweeps ask for (COST_MODEL.md): passes between 64
 // and 512 rows are slower than either side of a sharp roof, and a verification of one sample takes 2.4 ms longer at 4096 tokens
@@ -41,6 +41,7 @@ struct PassShape {
   double rows = 1;     // tokens of all samples: the batch in plain decoding and a level of chains, more in a verification
   double context = 0;  // cached tokens of a sample; the mean where they differ
   double silent = 0;   // of `rows`, those whose logits nobody wants
+  double masked = 0;   // of rows * context, what attention skips: a sample's earlier rows do not see its later tokens
 };
 
 // Milliseconds, none negative: so time never falls when batch, rows or context grow.
@@ -57,7 +58,7 @@ struct RoleCost {
 
   double memory_ms(const PassShape& pass) const { return weights_ms + kv_ms * pass.batch * pass.context; }
   double arithmetic_ms(const PassShape& pass) const {
-    return (pass.rows - logits_share * pass.silent) * row_ms + pass.rows * attention_ms * pass.context;
+    return (pass.rows - logits_share * pass.silent) * row_ms + (pass.rows * pass.context - pass.masked) * attention_ms;
   }
   double time_ms(const PassShape& pass) const;
 };
@@ -77,11 +78,9 @@ struct CostModel {
   double time_ms(CostRole which, const PassShape& pass) const { return role(which).time_ms(pass) + comm_ms; }
 
   double target_ms(double batch, double context) const { return time_ms(CostRole::kTarget, {batch, batch, context}); }
-  // One level of chains. `caught_up`: tokens that it runs beside them, which come before and so have half the context.
-  double draft_ms(double batch, double context, double caught_up = 0) const {
-    const double rows = batch + caught_up, share = rows > 0 ? (batch + caught_up / 2) / rows : 1;
-    return time_ms(CostRole::kDraft, {batch, rows, share * context, caught_up});
-  }
+  // One level of chains. `caught_up`: tokens of all samples that it runs beside them and that come before; more of them never
+  // take less.
+  double draft_ms(double batch, double context, double caught_up = 0) const;
   // `rows`: of all samples, with the one that each has without a draft; `silent` of them without logits.
   double verify_ms(double batch, double rows, double context, double silent = 0) const {
     return time_ms(CostRole::kVerify, {batch, rows, context, silent});
