@@ -14,12 +14,6 @@ using Product = AttentionProduct<float>;
 
 constexpr int kHalf = 8;  // keys or channels of a register
 
-// The even and the odd bf16 of 8 pairs, as float32.
-OTR_INLINE __m256 even_floats(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
-OTR_INLINE __m256 odd_floats(__m256i pairs) {
-  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
-}
-
 // kHalves of a block of 16, from number `half` on.
 template <int kLanes, int kHalves>
 OTR_INLINE void product_halves(const Product& t, int lane, int block, int half) {

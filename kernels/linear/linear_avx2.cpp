@@ -15,12 +15,6 @@ namespace {
 
 constexpr int kRowBlock = 4;
 
-// The even and the odd bf16 of 8 pairs, as float32.
-OTR_INLINE __m256 even_floats(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
-OTR_INLINE __m256 odd_floats(__m256i pairs) {
-  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
-}
-
 OTR_INLINE __m256i load_pairs(const Element* p) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(p)); }
 
 template <int kRows>

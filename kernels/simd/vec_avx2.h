@@ -169,11 +169,6 @@ OTR_INLINE void store_first(Bf16* p, int n, VecAvx2 a) {
   store(lanes, a);
   __builtin_memcpy(p, lanes, sizeof(Bf16) * static_cast<unsigned>(n < 16 ? n : 16));
 }
-OTR_INLINE void store_pairs(Bf16* p, VecAvx2 even, VecAvx2 odd) {
-  const __m256i lo = _mm256_slli_epi32(round_to_bf16_half(odd.lo), 16), hi = _mm256_slli_epi32(round_to_bf16_half(odd.hi), 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(round_to_bf16_half(even.lo), lo));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), _mm256_or_si256(round_to_bf16_half(even.hi), hi));
-}
 
 // ---- Integer lanes ----------------------------------------------------------------------------------------------------
 
@@ -231,6 +226,12 @@ OTR_INLINE void transpose_fours_half(__m256i* w0, __m256i* w1, __m256i* w2, __m2
 OTR_INLINE void transpose_fours(UintAvx2 words[4]) {
   transpose_fours_half(&words[0].lo, &words[1].lo, &words[2].lo, &words[3].lo);
   transpose_fours_half(&words[0].hi, &words[1].hi, &words[2].hi, &words[3].hi);
+}
+
+// The even and the odd bf16 of 8 pairs, as float32.
+OTR_INLINE __m256 even_floats(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+OTR_INLINE __m256 odd_floats(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
 // Two bf16 in every lane of 32 bits.

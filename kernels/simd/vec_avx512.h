@@ -135,10 +135,6 @@ OTR_INLINE __m512i round_to_bf16_lanes(VecAvx512 a) {
 OTR_INLINE __m256i round_to_bf16(VecAvx512 a) { return _mm512_cvtepi32_epi16(round_to_bf16_lanes(a)); }
 OTR_INLINE void store(Bf16* p, VecAvx512 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_to_bf16(a)); }
 OTR_INLINE void store_first(Bf16* p, int n, VecAvx512 a) { _mm256_mask_storeu_epi16(p, VecAvx512::first(n), round_to_bf16(a)); }
-// p[2 i] = lane i of even, p[2 i + 1] = lane i of odd.
-OTR_INLINE void store_pairs(Bf16* p, VecAvx512 even, VecAvx512 odd) {
-  _mm512_storeu_si512(p, _mm512_or_si512(round_to_bf16_lanes(even), _mm512_slli_epi32(round_to_bf16_lanes(odd), 16)));
-}
 
 // ---- Integer lanes ----------------------------------------------------------------------------------------------------
 
