@@ -23,7 +23,7 @@ Result<ForwardProgram> ForwardProgram::create(const KernelTable& kernels, const 
     return unsupported("head_dim " + std::to_string(layout.head_dim) + " is not a multiple of " + std::to_string(kHeadDimStep));
   }
   if (layout.packing != kernels.kv_packing) {
-    return invalid_argument("pages are packed otherwise than " + std::string(kernels.path) + " reads them");
+    return Status(StatusCode::kInternal, "pages are packed otherwise than " + std::string(kernels.path) + " reads them");
   }
   ForwardProgram program;
   program.bucket_ = bucket;

@@ -72,27 +72,27 @@ extern "C" {
 #endif
 
 #define OTR_VERSION_MAJOR 0
-#define OTR_VERSION_MINOR 1
+#define OTR_VERSION_MINOR 2
 #define OTR_VERSION_PATCH 0
 
 /* ---- Status ------------------------------------------------------------------------------------------------------------ */
 
 /* X(name, value, text). The values are pinned for ever; new ones are added at the end. No function returns OTR_FAULT: see
  * OTR_FINISH_ERROR. */
-#define OTR_STATUS_LIST(X)                                                              \
-  X(OTR_OK, 0, "ok")                                                                    \
-  X(OTR_INVALID_ARGUMENT, 1, "an argument is wrong")                                    \
-  X(OTR_INVALID_HANDLE, 2, "the handle was never created or is already destroyed")      \
-  X(OTR_BAD_INPUT, 3, "a file or its contents are wrong")                               \
-  X(OTR_UNSUPPORTED, 4, "valid, but not supported by this build or machine")            \
-  X(OTR_NEVER_FITS, 5, "larger than the engine's memory will ever allow")               \
-  X(OTR_OUT_OF_MEMORY, 6, "memory or a thread was refused")                             \
-  X(OTR_TIMEOUT, 7, "nothing happened within the given time")                           \
-  X(OTR_IO_ERROR, 8, "the operating system refused a read or write")                    \
-  X(OTR_FAULT, 9, "a request's own numbers are NaN or Inf")                             \
-  X(OTR_INTERNAL, 10, "an internal error: please report it")                            \
-  X(OTR_IDLE, 11, "nothing is outstanding")                                             \
-  X(OTR_BUSY, 12, "not while what is under way goes on")                                \
+#define OTR_STATUS_LIST(X)                                                         \
+  X(OTR_OK, 0, "ok")                                                               \
+  X(OTR_INVALID_ARGUMENT, 1, "an argument is wrong")                               \
+  X(OTR_INVALID_HANDLE, 2, "the handle was never created or is already destroyed") \
+  X(OTR_BAD_INPUT, 3, "a file or its contents are wrong")                          \
+  X(OTR_UNSUPPORTED, 4, "valid, but not supported by this build or machine")       \
+  X(OTR_NEVER_FITS, 5, "larger than the engine's memory will ever allow")          \
+  X(OTR_OUT_OF_MEMORY, 6, "memory or a thread was refused")                        \
+  X(OTR_TIMEOUT, 7, "nothing happened within the given time")                      \
+  X(OTR_IO_ERROR, 8, "the operating system refused a read or write")               \
+  X(OTR_FAULT, 9, "a request's own numbers are NaN or Inf")                        \
+  X(OTR_INTERNAL, 10, "an internal error: please report it")                       \
+  X(OTR_IDLE, 11, "nothing is outstanding")                                        \
+  X(OTR_BUSY, 12, "not while what is under way goes on")                           \
   X(OTR_LOST, 13, "the processes that would have done it are lost")
 
 typedef enum otr_status {
@@ -104,7 +104,7 @@ typedef enum otr_status {
 /* The text of a status; a constant string, never NULL. */
 OTR_API const char* otr_status_text(otr_status status);
 
-/* "0.1.0"; a constant string. */
+/* "0.2.0"; a constant string. */
 OTR_API const char* otr_version(void);
 
 /* ---- Engine ------------------------------------------------------------------------------------------------------------ */
@@ -114,48 +114,48 @@ typedef struct otr_engine otr_engine;
 /* Strings that are NULL or "" have the default. */
 typedef struct otr_engine_options {
   size_t struct_size;
-  const char* model_path;  /* a Hugging Face folder (config.json, safetensors) or an .otr file; required */
-  const char* device;      /* "cpu"; "cuda" (GPU 0), "cuda:2", "cuda:0,1,3" (workers go round them, at least one each; every GPU
-                              has the weights once); "auto" (default): what isa names, "cpu" if that is "auto" too */
-  const char* isa;         /* "auto" (default): the best of the device; "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar",
-                              "cuda-sm90a"; a forced path that is missing is OTR_UNSUPPORTED, never replaced */
-  const char* policy;      /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps
-                              those that it would have drawn itself. Samples are the same under every policy; only their speed
-                              differs. "auto" (default): every tick what should pay most, of all drafters that are there;
-                              without a profile (see below) what passes cost is measured at create, by some 40 of them. "off":
-                              nothing; no memory for drafters. "specactor", "rhymerl", "tlt", "efficientrollout": as the papers
-                              of these names choose. "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]":
-                              always the same; with "q", drafters do without the noise that samples are drawn with: for
-                              comparison. "fixed:…:<window>:decoupled": see num_draft_workers */
-  int32_t max_batch;       /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
-  int32_t prefill_chunk;   /* prompt tokens a tick, 1 … 1048576; default 512 */
-  int32_t num_threads;     /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
-  uint64_t kv_bytes;       /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is
-                              free; 0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights
-                              leave, and a copy of them in 4 bits would */
+  const char* model_path; /* a Hugging Face folder (config.json, safetensors) or an .otr file; required */
+  const char* device;     /* "cpu"; "cuda" (GPU 0), "cuda:2", "cuda:0,1,3" (workers go round them, at least one each; every GPU
+                             has the weights once); "auto" (default): what isa names, "cpu" if that is "auto" too */
+  const char* isa;        /* "auto" (default): the best of the device; "cpu-amx", "cpu-avx512", "cpu-avx2", "cpu-scalar",
+                             "cuda-sm90a"; a forced path that is missing is OTR_UNSUPPORTED, never replaced */
+  const char* policy;     /* what is speculated: drafters propose tokens after each sample's last one, and the model keeps
+                             those that it would have drawn itself. Samples are the same under every policy; only their speed
+                             differs. "auto" (default): every tick what should pay most, of all drafters that are there;
+                             without a profile (see below) what passes cost is measured at create, by some 40 of them. "off":
+                             nothing; no memory for drafters. "specactor", "rhymerl", "tlt", "efficientrollout": as the papers
+                             of these names choose. "fixed:<drafter>[+<drafter>…]:<depth>[:<top_k>[:<verify_tokens>[:q]]]":
+                             always the same; with "q", drafters do without the noise that samples are drawn with: for
+                             comparison. "fixed:…:<window>:decoupled": see num_draft_workers */
+  int32_t max_batch;      /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
+  int32_t prefill_chunk;  /* prompt tokens a tick, 1 … 1048576; default 512 */
+  int32_t num_threads;    /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
+  uint64_t kv_bytes;      /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is
+                             free; 0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights
+                             leave, and a copy of them in 4 bits would */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the
                               policy may name; "NAME=w4:PATH": in 4 bits, which drafts faster while samples are few, and is
                               right a little less often. Always there: "self", the model itself in 4 bits; "ngram", which
                               repeats what followed the last few tokens before in the group; and "history", which repeats what
                               the prompt's samples said in the last epoch (see History) */
   size_t num_drafters;
-  int32_t history;         /* what is kept of finished samples for the drafter "history": 0 (default): nothing, unless the
-                              policy names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead
-                              of 8) */
-  int32_t pin_threads;     /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is
-                              steadier where nothing else runs; default 0 */
+  int32_t history;          /* what is kept of finished samples for the drafter "history": 0 (default): nothing, unless the
+                               policy names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead
+                               of 8) */
+  int32_t pin_threads;      /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is
+                               steadier where nothing else runs; default 0 */
   const char* profile_path; /* what passes cost on this machine, a file that 'outrider profile' wrote; NULL: none. One of
                               another machine, path, number of threads (a worker's), model shape or drafter is OTR_BAD_INPUT */
-  const char* trace_path;  /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider
-                              report` open it), one event a line: what each tick chose, expected and did, and each sample's end.
-                              Up to date whenever no sample is unfinished. NULL or "" (default): none. What the file had is
-                              replaced once the model is loaded. A write that fails later ends the trace alone, and otr_stats
-                              says why (trace_error) */
-  int32_t num_workers;     /* 1 … 256, at most max_batch; default 1. Each worker decodes on a thread of its own, with its share
-                              of num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's
-                              samples start at one worker, whose share of the pages must hold each of them; samples move to
-                              workers that have run dry. Samples are the same for any number of workers. prefill_chunk is a
-                              worker's */
+  const char* trace_path;   /* a file that is written while the engine lives: a Chrome trace (JSON; Perfetto and `outrider
+                               report` open it), one event a line: what each tick chose, expected and did, and each sample's end.
+                               Up to date whenever no sample is unfinished. NULL or "" (default): none. What the file had is
+                               replaced once the model is loaded. A write that fails later ends the trace alone, and otr_stats
+                               says why (trace_error) */
+  int32_t num_workers; /* 1 … 256, at most max_batch; default 1. Each worker decodes on a thread of its own, with its share
+                          of num_threads (at least one), of max_batch and of kv_bytes; they share the weights. A group's
+                          samples start at one worker, whose share of the pages must hold each of them; samples move to
+                          workers that have run dry. Samples are the same for any number of workers. prefill_chunk is a
+                          worker's */
   int32_t worker_processes; /* 1: each worker is a process: see Worker processes; on GPUs each has one of its own; default 0 */
   const char* worker_executable; /* the program that serves a worker process; required with worker_processes */
   int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung:
@@ -243,16 +243,16 @@ OTR_API otr_status otr_serve_worker(int fd);
 
 typedef struct otr_sampling_params {
   size_t struct_size;
-  float temperature;         /* 0: argmax; else 0.01 … 100; default 1 */
-  int32_t top_k;             /* the most probable tokens to draw from; 0 (default): off */
-  float top_p;               /* (0, 1]; 1 (default): off */
-  float min_p;               /* [0, 1]; 0 (default): off */
-  float repetition_penalty;  /* 0.001 … 1000, over prompt and output; 1 (default): off */
-  float presence_penalty;    /* -100 … 100, over the output; 0 (default): off */
-  float frequency_penalty;   /* -100 … 100, over the output; 0 (default): off */
-  uint64_t seed;             /* default 0 */
-  int32_t max_new_tokens;    /* at least 1; default 1024; clamped to the model's context limit */
-  int32_t ignore_eos;        /* 1: the model's own stop ids do not stop; default 0 */
+  float temperature;             /* 0: argmax; else 0.01 … 100; default 1 */
+  int32_t top_k;                 /* the most probable tokens to draw from; 0 (default): off */
+  float top_p;                   /* (0, 1]; 1 (default): off */
+  float min_p;                   /* [0, 1]; 0 (default): off */
+  float repetition_penalty;      /* 0.001 … 1000, over prompt and output; 1 (default): off */
+  float presence_penalty;        /* -100 … 100, over the output; 0 (default): off */
+  float frequency_penalty;       /* -100 … 100, over the output; 0 (default): off */
+  uint64_t seed;                 /* default 0 */
+  int32_t max_new_tokens;        /* at least 1; default 1024; clamped to the model's context limit */
+  int32_t ignore_eos;            /* 1: the model's own stop ids do not stop; default 0 */
   const int32_t* stop_token_ids; /* [num_stop_token_ids], further ids that stop; may be NULL */
   size_t num_stop_token_ids;
 } otr_sampling_params;
@@ -265,10 +265,10 @@ typedef struct otr_group_request {
   size_t struct_size;
   const int32_t* prompt_token_ids; /* [num_prompt_tokens], at least one, each in [0, the model's vocab_size) */
   size_t num_prompt_tokens;
-  int32_t n;                       /* 1 … 1048576; default 1 */
-  uint32_t first_sample;           /* default 0; first_sample + n at most 2^32 - 1 */
-  uint64_t stream;                 /* default 0: set it */
-  uint64_t tag;                    /* yours; comes back with every result */
+  int32_t n;                           /* 1 … 1048576; default 1 */
+  uint32_t first_sample;               /* default 0; first_sample + n at most 2^32 - 1 */
+  uint64_t stream;                     /* default 0: set it */
+  uint64_t tag;                        /* yours; comes back with every result */
   const otr_sampling_params* sampling; /* NULL: the defaults */
 } otr_group_request;
 
@@ -286,7 +286,7 @@ typedef struct otr_score_request {
   size_t struct_size;
   const int32_t* prompt_token_ids; /* [num_prompt_tokens]; NULL and 0: then token 0 has no log-prob (NaN) */
   size_t num_prompt_tokens;
-  const int32_t* token_ids;        /* [num_tokens], at least one */
+  const int32_t* token_ids; /* [num_tokens], at least one */
   size_t num_tokens;
   uint64_t tag;
   const otr_sampling_params* sampling; /* NULL: raw_logprobs only; else logprobs too (-INFINITY for a filtered token) */
@@ -328,13 +328,13 @@ typedef struct otr_result_view {
   size_t struct_size;
   uint64_t group_id;
   uint64_t tag;
-  uint32_t sample;            /* index: first_sample … first_sample + n - 1 */
+  uint32_t sample; /* index: first_sample … first_sample + n - 1 */
   otr_finish_reason finish_reason;
   size_t num_tokens;
-  const int32_t* token_ids;   /* [num_tokens] */
-  const float* logprobs;      /* [num_tokens], of the distribution sampled from; NULL for a score without sampling */
-  const float* raw_logprobs;  /* [num_tokens], log-softmax of the raw logits */
-  const char* error;          /* "" unless finish_reason is error */
+  const int32_t* token_ids;         /* [num_tokens] */
+  const float* logprobs;            /* [num_tokens], of the distribution sampled from; NULL for a score without sampling */
+  const float* raw_logprobs;        /* [num_tokens], log-softmax of the raw logits */
+  const char* error;                /* "" unless finish_reason is error */
   int64_t spec_num_draft_tokens;    /* drafted tokens that the model verified */
   int64_t spec_num_accepted_tokens; /* of these, how many it kept */
   int64_t spec_num_verify_steps;    /* runs of the model that verified at least one */
@@ -377,9 +377,9 @@ typedef struct otr_tensor {
   otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;
-  const void* data;     /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by
-                           then, as seen from the host */
-  size_t data_bytes;    /* what the shape and dtype come to */
+  const void* data;  /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by
+                        then, as seen from the host */
+  size_t data_bytes; /* what the shape and dtype come to */
 } otr_tensor;
 
 OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
@@ -412,7 +412,7 @@ typedef enum otr_memory {
   OTR_MEMORY_WEIGHTS = 1, /* the model's weights and what is made of them ("self"). They are lost: after otr_wake all are to be
                              put. Norms and biases, and drafters' own weights, which no trainer has, keep their memory */
   OTR_MEMORY_KV = 2,      /* KV pages, with the cached prompts, buffers of passes, and on a GPU captured programs; drafters' too
-                             */
+                           */
   OTR_MEMORY_ALL = 3
 } otr_memory;
 

@@ -1,7 +1,7 @@
 // cpu-avx512: attention_tile.h with VDPBF16PS.
 //
-// Product tile: up to 8 lanes of q or P by 64 keys, or channels of V: a pair of a lane is broadcast and multiplied with the
-// vectors of 16 pairs as the page has them. 7 lanes by 4 vectors are 28 accumulators, and 11 loads for 28 products.
+// Product tile: up to 7 lanes of q or P by 64 keys, or channels of V, or 8 lanes by 32: a pair of a lane is broadcast and
+// multiplied with the vectors of 16 pairs as the page has them. 7 lanes by 4 vectors are 28 accumulators.
 // Reduction order: dot, one float32 chain over pairs of head_dim ascending; O, one chain a split over pairs of keys ascending;
 // inside a pair VDPBF16PS's own (denormals are zero). The rest as in attention_tile.h.
 // Roofline: a group of 7 heads makes 7 products of 64 bytes of K or V: one Zen 4 core could take 34 GB/s, more than memory has.

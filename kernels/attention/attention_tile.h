@@ -30,8 +30,8 @@
 
 namespace otr {
 
-// Lanes are so many values apart: an odd number of cache lines and a half, so that they do not compete for the same places of
-// L1.
+// Lanes are so many values apart: an odd number of cache lines of float32, of halves of lines of bf16, so that they do not
+// compete for the same places of L1.
 inline constexpr int kAttentionStride = 272;
 static_assert(kAttentionStride >= kAttentionSplit && kAttentionStride >= kAttentionMaxHeadDim);
 

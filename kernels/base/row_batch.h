@@ -17,15 +17,15 @@ struct RowSegment {
   int32_t first_page;  // index into RowBatch::page_tables of the sequence's, or path's, page 0
 };
 
-// A piece of one segment that an attention task takes: few enough rows that rows x group heads fit one vector of lanes.
+// A piece of one segment that an attention task takes: few enough rows that rows x group heads fit one task.
 struct RowTile {
   int32_t segment;
   int32_t first_row;
   int32_t num_rows;
 };
 
-// Consecutive tiles that one attention task takes, since their rows still fit one vector of lanes: keys 0 … shared_keys - 1 are
-// the same pages for all of them, and are read once.
+// Consecutive tiles that one attention task takes, since their rows still fit it: keys 0 … shared_keys - 1 are the same pages
+// for all of them, and are read once.
 struct TileBundle {
   int32_t first_tile;
   int32_t num_tiles;

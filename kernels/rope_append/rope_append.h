@@ -33,6 +33,9 @@ struct RopeTableParams {
 };
 void rope_table(const RopeTableParams& params, ThreadPool& pool);
 
+inline constexpr int kRopeMaxHeadDim = 256;
+
+// REQUIRES: head_dim at most kRopeMaxHeadDim.
 struct RopeAppendParams {
   const RowBatch* rows;
   int32_t layer;

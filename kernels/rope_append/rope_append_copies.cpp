@@ -1,6 +1,4 @@
 // What every path does after its own part: rows whose key and value stand on further pages too (KvCopy). Copies bits.
-#include <initializer_list>
-
 #include "kernels/base/thread_pool.h"
 #include "kernels/rope_append/rope_append.h"
 
@@ -17,10 +15,10 @@ void rope_append_copies(const RopeAppendParams& p, ThreadPool& pool) {
       const Element* from = p.pages + copy.from * page_elements;
       Element* to = p.pages + copy.to * page_elements;
       for (int64_t d = 0; d < head_dim; ++d) {
-        for (const int64_t at : {p.layout.k_offset(p.layer, h) + p.layout.k_index(slot, d),
-                                 p.layout.v_offset(p.layer, h) + p.layout.v_index(slot, d)}) {
-          to[at] = from[at];
-        }
+        const int64_t k = p.layout.k_offset(p.layer, h) + p.layout.k_index(slot, d);
+        const int64_t v = p.layout.v_offset(p.layer, h) + p.layout.v_index(slot, d);
+        to[k] = from[k];
+        to[v] = from[v];
       }
     }
   });

@@ -6,11 +6,9 @@
 namespace otr {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
-
 // Norm (if any) and rotation of one head; `out` is float32, rounded by the caller.
 void rotate_head(const float* x, const float* norm, float eps, const float* cos, const float* sin, int head_dim, float* out) {
-  float normed[kMaxHeadDim];
+  float normed[kRopeMaxHeadDim];
   if (norm != nullptr) {
     double sum = 0.0;
     for (int i = 0; i < head_dim; ++i) sum += static_cast<double>(x[i]) * x[i];
@@ -46,7 +44,7 @@ void rope_append_scalar(const RopeAppendParams& p, ThreadPool& pool) {
       const float *cos = p.cos + row * half, *sin = p.sin + row * half;
       const int position = rows.positions[row], slot = position % kPageTokens;
       Element* page = p.pages + table[position / kPageTokens] * p.layout.page_elements();
-      float rotated[kMaxHeadDim];
+      float rotated[kRopeMaxHeadDim];
       for (int h = 0; h < p.num_heads; ++h) {
         rotate_head(qkv + int64_t{h} * hd, p.q_norm, p.norm_eps, cos, sin, hd, rotated);
         for (int i = 0; i < hd; ++i) p.q[(row * p.num_heads + h) * hd + i] = to_element(rotated[i]);

@@ -12,8 +12,6 @@
 
 namespace otr {
 
-inline constexpr int kAppendMaxHeadDim = 256;
-
 // The smallest magnitude that rounds to a bf16 infinity: half a unit above the largest finite value.
 inline constexpr uint32_t kBf16OverflowBits = 0x7f7f8000u;
 
@@ -89,7 +87,7 @@ OTR_INLINE void rope_append_vec(const RopeAppendParams& p, ThreadPool& pool) {
         rotate_head_vec<V>(q + h * hd, p.q_norm, p.norm_eps, cos, sin, hd, out, nullptr);
       }
       for (int h = 0; h < kv_heads; ++h) {
-        Element key[kAppendMaxHeadDim];
+        Element key[kRopeMaxHeadDim];
         rotate_head_vec<V>(k + int64_t{h} * hd, p.k_norm, p.norm_eps, cos, sin, hd, key, &p.fault[row]);
         append_key(p.layout, key, slot, page + p.layout.k_offset(p.layer, h));
         append_value<V>(p.layout, v + int64_t{h} * hd, slot, page + p.layout.v_offset(p.layer, h), &p.fault[row]);

@@ -60,6 +60,12 @@ class Program {
     program_ = std::make_unique<ForwardProgram>(std::move(program.value()));
   }
 
+  Result<ForwardProgram> of_another_packing() {
+    KvLayout other = layout_;
+    other.packing = layout_.packing == KvPacking::kRows ? KvPacking::kPairs : KvPacking::kRows;
+    return ForwardProgram::create(*kernels_, weights_, nullptr, other, pages_.data(), {kMaxRows, kMaxRows}, pool_, {});
+  }
+
   // One more of the same model.
   Result<ForwardProgram> another(ProgramBucket bucket, const ProgramOptions& options) {
     return ForwardProgram::create(*kernels_, weights_, nullptr, layout_, pages_.data(), bucket, pool_, options);
@@ -325,6 +331,14 @@ TEST_P(ForwardProgramTest, ATooSmallProgramLendsNothing) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kInternal);
   EXPECT_NE(refused.status().message().find("16 rows"), std::string::npos) << refused.status().message();
+}
+
+TEST_P(ForwardProgramTest, PagesOfAnotherPackingAreRefused) {
+  const TinyModel model;
+  Program program(GetParam(), model, 1);
+  const Result<ForwardProgram> refused = program.of_another_packing();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("packed"), std::string::npos) << refused.status().message();
 }
 
 OTR_INSTANTIATE_EVERY_PATH(ForwardProgramTest);

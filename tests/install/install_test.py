@@ -20,7 +20,7 @@ MODEL = SOURCE / "tests/data/tinymath/target"
 PROMPT = [10, 20, 30]
 
 FILES = {
-    "bin/outrider", "include/outrider.h", "lib/liboutrider.a", "lib/liboutrider.so", "lib/liboutrider.so.0", "lib/liboutrider.so.0.1.0",
+    "bin/outrider", "include/outrider.h", "lib/liboutrider.a", "lib/liboutrider.so", "lib/liboutrider.so.0", "lib/liboutrider.so.0.2.0",
     "lib/cmake/outrider/outriderConfig.cmake", "lib/cmake/outrider/outriderConfigVersion.cmake",
     "lib/cmake/outrider/outriderTargets.cmake", "lib/pkgconfig/outrider.pc", "share/doc/outrider/LICENSE", "share/doc/outrider/README.md"}
 
@@ -96,11 +96,11 @@ class Install(unittest.TestCase):
         folder.mkdir()
         (folder / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.16)\nproject(p LANGUAGES NONE)\n"
                                                "find_package(outrider 9.0 REQUIRED)\n", encoding="utf-8")
-        with self.assertRaisesRegex(AssertionError, "(?s)9.0.*version: 0.1.0"):
+        with self.assertRaisesRegex(AssertionError, "(?s)9.0.*version: 0.2.0"):
             run(CMAKE, "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
 
     def test_pkg_config(self):
-        self.assertEqual(self.pkg_config("--modversion"), ["0.1.0"])
+        self.assertEqual(self.pkg_config("--modversion"), ["0.2.0"])
         shared, static = self.folder / "pkg_shared", self.folder / "pkg_static"
         run(CC, "-std=c99", CONSUMER / "consumer.c", "-o", shared, *self.pkg_config("--cflags", "--libs"))
         self.assertIn("liboutrider.so.0", self.needed(shared))

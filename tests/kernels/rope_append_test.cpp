@@ -115,7 +115,7 @@ OTR_TEST_ALL_PATHS(RopeAppend);
 class RopeAppendVector : public PathTest {};
 OTR_TEST_VECTOR_PATHS(RopeAppendVector);
 
-TEST_P(RopeAppend, WritesRotatedQueriesAndKeysAndTransposedValuesAndNothingElse) {
+TEST_P(RopeAppend, WritesRotatedQueriesAndKeysAndValuesWhereThePackingSaysAndNothingElse) {
   for (const int dim : kHeadDims) {
     for (const bool normed : {false, true}) {
       Problem problem(*kernels, dim);

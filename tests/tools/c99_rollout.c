@@ -36,7 +36,7 @@ static void check_without_engine(void) {
   otr_engine_options options;
   otr_engine* engine = (otr_engine*)&options;
   otr_result* result = NULL;
-  CHECK(strcmp(otr_version(), "0.1.0") == 0);
+  CHECK(strcmp(otr_version(), "0.2.0") == 0);
   CHECK(strcmp(otr_status_text(OTR_IDLE), "nothing is outstanding") == 0);
   CHECK(otr_status_text((otr_status)9999) != NULL);
   CHECK(strcmp(otr_finish_reason_text(OTR_FINISH_LENGTH), "length") == 0);

@@ -21,7 +21,7 @@ class Usage(ProgramTest):
         self.assertIn(needle, err)
 
     def test_help_and_version(self):
-        for args, needle in ((["--help"], "rollout"), (["--version"], "outrider 0.1.0"), (["rollout", "--help"], "--max-new-tokens"),
+        for args, needle in ((["--help"], "rollout"), (["--version"], "outrider 0.2.0"), (["rollout", "--help"], "--max-new-tokens"),
                              (["score", "--help"], "raw_logprobs"), (["inspect", "--help"], "--json")):
             code, out, err = outrider(*args)
             self.assertEqual((code, err), (0, ""))
