@@ -31,6 +31,7 @@ T* pointer(const std::unique_ptr<DeviceBuffer<T>>& buffer) {
 }
 template <typename T>
 void download(const std::unique_ptr<DeviceBuffer<T>>& buffer, T* to) {
+  if (buffer == nullptr) return;
   const std::vector<T> values = buffer->read();
   std::copy(values.begin(), values.end(), to);
 }
