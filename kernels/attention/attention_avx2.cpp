@@ -66,12 +66,6 @@ __attribute__((noinline)) void product_lanes(const Product& t, int lane) {
   }
 }
 
-using ProductLanes = void (*)(const Product&, int);
-constexpr int kMostLanes = 8;
-constexpr ProductLanes kProductLanes[kMostLanes + 1] = {nullptr,          product_lanes<1>, product_lanes<2>,
-                                                        product_lanes<3>, product_lanes<4>, product_lanes<5>,
-                                                        product_lanes<6>, product_lanes<7>, product_lanes<8>};
-
 struct Isa {
   using Vec = VecAvx2;
   using Operand = float;
@@ -81,13 +75,9 @@ struct Isa {
     store(rounded, weights);
     store(p, VecAvx2::load(rounded));
   }
-  OTR_INLINE void product(const Product& t) {
-    const int parts = (t.lanes + kMostLanes - 1) / kMostLanes;
-    for (int i = 0; i < parts; ++i) {  // of equal size
-      const int begin = t.lanes * i / parts, end = t.lanes * (i + 1) / parts;
-      kProductLanes[end - begin](t, begin);
-    }
-  }
+  static constexpr Product::Lanes kProducts[] = {nullptr,          product_lanes<1>, product_lanes<2>,
+                                                 product_lanes<3>, product_lanes<4>, product_lanes<5>,
+                                                 product_lanes<6>, product_lanes<7>, product_lanes<8>};
 };
 
 }  // namespace

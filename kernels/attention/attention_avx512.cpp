@@ -60,12 +60,6 @@ __attribute__((noinline)) void product_lanes(const Product& t, int lane) {
   if (block < t.blocks) product_blocks<kLanes, 1>(t, lane, block);
 }
 
-using ProductLanes = void (*)(const Product&, int);
-constexpr int kMostLanes = 8;
-constexpr ProductLanes kProductLanes[kMostLanes + 1] = {nullptr,          product_lanes<1>, product_lanes<2>,
-                                                        product_lanes<3>, product_lanes<4>, product_lanes<5>,
-                                                        product_lanes<6>, product_lanes<7>, product_lanes<8>};
-
 struct Isa {
   using Vec = VecAvx512;
   using Operand = Element;
@@ -74,13 +68,9 @@ struct Isa {
   OTR_INLINE void store_weights(Element* p, VecAvx512 weights) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weights.v)));
   }
-  OTR_INLINE void product(const Product& t) {
-    const int parts = (t.lanes + kMostLanes - 1) / kMostLanes;
-    for (int i = 0; i < parts; ++i) {  // of equal size
-      const int begin = t.lanes * i / parts, end = t.lanes * (i + 1) / parts;
-      kProductLanes[end - begin](t, begin);
-    }
-  }
+  static constexpr Product::Lanes kProducts[] = {nullptr,          product_lanes<1>, product_lanes<2>,
+                                                 product_lanes<3>, product_lanes<4>, product_lanes<5>,
+                                                 product_lanes<6>, product_lanes<7>, product_lanes<8>};
 };
 
 }  // namespace

@@ -18,7 +18,7 @@
 // in.
 //
 // An Isa offers: Vec (a float type of kernels/simd); Operand, of q and P in a product; widen(Element) and
-// store_weights(Operand*, Vec); and product(AttentionProduct).
+// store_weights(Operand*, Vec); and kProducts, at [n] the product of n lanes.
 // Scratch: 52 (Operand: bf16) or 70 KB (float) of stack.
 #pragma once
 
@@ -45,7 +45,20 @@ struct AttentionProduct {
   const Operand* a;  // [lanes][kAttentionStride]
   float* c;          // [lanes][kAttentionStride]
   int lanes;
+
+  using Lanes = void (*)(const AttentionProduct&, int first_lane);  // makes the product of some lanes
 };
+
+// In parts of equal size.
+template <typename Isa>
+OTR_INLINE void attention_product(const AttentionProduct<typename Isa::Operand>& t) {
+  constexpr int kMostLanes = static_cast<int>(sizeof Isa::kProducts / sizeof Isa::kProducts[0]) - 1;
+  const int parts = (t.lanes + kMostLanes - 1) / kMostLanes;
+  for (int i = 0; i < parts; ++i) {
+    const int begin = t.lanes * i / parts, end = t.lanes * (i + 1) / parts;
+    Isa::kProducts[end - begin](t, begin);
+  }
+}
 
 template <typename Operand>
 struct alignas(64) AttentionScratch {
@@ -106,8 +119,8 @@ OTR_INLINE void attention_range(const AttentionParams& p, const AttentionLanes& 
     for (int i = 0; i * kPageTokens < split.keys; ++i) {
       if (i * kPageTokens >= next.keys) next.k[i] = split.k[i];
       const int left = padded - i * kPageTokens, keys = left < kPageTokens ? left : kPageTokens;
-      Isa::product(Product{split.k + i, split.v + i, int64_t{head_dim} * kKvLanes, keys / kKvLanes, head_dim / 2, head_dim / 2,
-                           scratch.q[first], scratch.s[first] + i * kPageTokens, lanes});
+      attention_product<Isa>(Product{split.k + i, split.v + i, int64_t{head_dim} * kKvLanes, keys / kKvLanes, head_dim / 2,
+                                     head_dim / 2, scratch.q[first], scratch.s[first] + i * kPageTokens, lanes});
     }
     alignas(64) float m_split[kAttentionLanes], l_split[kAttentionLanes], keep[kAttentionLanes], add[kAttentionLanes];
     int visible[kAttentionLanes] = {};
@@ -122,8 +135,8 @@ OTR_INLINE void attention_range(const AttentionParams& p, const AttentionLanes& 
     store(add, exp32_not_positive(V::load(m_split) - m_next));
     store(m_split, m_next);
 
-    Isa::product(Product{split.v, next.k, int64_t{kPageTokens} * kKvLanes, head_dim / kKvLanes, (split.keys + 1) / 2,
-                         kPageTokens / 2, scratch.p[first], scratch.s[first], lanes});
+    attention_product<Isa>(Product{split.v, next.k, int64_t{kPageTokens} * kKvLanes, head_dim / kKvLanes, (split.keys + 1) / 2,
+                                   kPageTokens / 2, scratch.p[first], scratch.s[first], lanes});
     for (int lane = first; lane < range.end; ++lane) {
       if (visible[lane] == 0) continue;
       const bool is_first = begin == 0;  // which is taken as it is, not merged with nothing
