@@ -204,6 +204,12 @@ constexpr otr_score_request kScoreDefaults = {.struct_size = sizeof(otr_score_re
                                               .tag = 0,
                                               .sampling = nullptr};
 
+constexpr otr_append_request kAppendDefaults = {.struct_size = sizeof(otr_append_request),
+                                                .token_ids = nullptr,
+                                                .num_tokens = 0,
+                                                .tag = 0,
+                                                .sampling = nullptr};
+
 constexpr otr_tensor kTensorDefaults = {.struct_size = sizeof(otr_tensor),
                                         .name = nullptr,
                                         .dtype = OTR_DTYPE_BF16,
@@ -257,6 +263,7 @@ OTR_ENDS_WITH(otr_engine_options, reserved);
 OTR_ENDS_WITH(otr_sampling_params, num_stop_token_ids);
 OTR_ENDS_WITH(otr_group_request, sampling);
 OTR_ENDS_WITH(otr_score_request, sampling);
+OTR_ENDS_WITH(otr_append_request, sampling);
 OTR_ENDS_WITH(otr_tensor, data_bytes);
 #undef OTR_ENDS_WITH
 
@@ -301,6 +308,9 @@ otr_status otr_group_request_init(otr_group_request* request, size_t struct_size
 }
 otr_status otr_score_request_init(otr_score_request* request, size_t struct_size) {
   return init_struct(request, struct_size, kScoreDefaults);
+}
+otr_status otr_append_request_init(otr_append_request* request, size_t struct_size) {
+  return init_struct(request, struct_size, kAppendDefaults);
 }
 
 otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size) { return init_struct(tensor, struct_size, kTensorDefaults); }
@@ -357,6 +367,20 @@ otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint6
     OTR_RETURN_IF_ERROR(read_struct(request, kScoreDefaults, "request", &r));
     OTR_RETURN_IF_ERROR(widen_sampling(&r, &sampling));
     OTR_ASSIGN_OR_RETURN(*group_id, e.score(r));
+    return {};
+  });
+}
+
+otr_status otr_append(otr_engine* engine, const otr_result* result, const otr_append_request* request, uint64_t* group_id) {
+  return on_engine(engine, [&](Engine& e) -> Status {
+    if (group_id == nullptr) return invalid_argument("group_id is NULL");
+    const std::shared_ptr<Sequence> ended = results().lookup(result);
+    if (ended == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
+    otr_append_request r;
+    otr_sampling_params sampling;
+    OTR_RETURN_IF_ERROR(read_struct(request, kAppendDefaults, "request", &r));
+    OTR_RETURN_IF_ERROR(widen_sampling(&r, &sampling));
+    OTR_ASSIGN_OR_RETURN(*group_id, e.append(*ended, r));
     return {};
   });
 }

@@ -242,6 +242,11 @@ Result<uint64_t> Engine::score(const otr_score_request& request) {
   return enqueue(std::move(one));
 }
 
+Result<uint64_t> Engine::append(const Sequence& ended, const otr_append_request& request) {
+  OTR_ASSIGN_OR_RETURN(auto sequences, make_appended(ended, request, limits_));
+  return enqueue(std::move(sequences));
+}
+
 Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequences) {
   share_history();
   std::lock_guard<std::mutex> lock(mutex_);
@@ -254,7 +259,8 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   group->id = id;
   group->weight_version = weight_version_;
   for (size_t i = 0; i < sequences.size(); ++i) sequences[i]->age = next_age_ + i;
-  const int32_t to = placement_.place(count);
+  const int32_t home = count == 1 && !group->is_score ? homes_.find(sequences.front()->noise) : Placement::kNobody;
+  const int32_t to = placement_.place(count, home);
   if (to == Placement::kNobody) return Status(StatusCode::kLost, "every worker process is lost");
   try {
     unfinished_.emplace(id, Unfinished{count, group});
@@ -453,7 +459,10 @@ void Engine::report(int32_t from, const WorkerStats& stats, const WorkerLoad& lo
 
 void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* report) {
   if (!report->finished.empty()) result_arrived_.notify_all();
-  while (std::unique_ptr<Sequence> s = report->finished.pop()) publish(std::move(s));
+  while (std::unique_ptr<Sequence> s = report->finished.pop()) {
+    if (!s->group->is_score) homes_.note(s->noise, from);
+    publish(std::move(s));
+  }
   while (report->dropped.pop() != nullptr) {
   }
   while (std::unique_ptr<Sequence> s = report->given.pop()) {

@@ -27,6 +27,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
 
   Result<uint64_t> submit(const otr_group_request& request);
   Result<uint64_t> score(const otr_score_request& request);
+  Result<uint64_t> append(const Sequence& ended, const otr_append_request& request);
   Status cancel(uint64_t group_id);
   // Between pause() and resume() no tick begins. pause() returns when the running ones have ended; kInvalidHandle when the
   // engine is shut down meanwhile.

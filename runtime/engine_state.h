@@ -22,6 +22,7 @@
 #include "runtime/process_worker.h"
 #include "runtime/trace.h"
 #include "runtime/worker.h"
+#include "sched/home_table.h"
 
 namespace otr {
 
@@ -72,6 +73,7 @@ class EngineState {
   std::condition_variable result_arrived_, at_rest_changed_;
   // Guarded by mutex_.
   Placement placement_;
+  HomeTable homes_;
   SequenceQueue outbox_;
   std::unordered_map<uint64_t, Unfinished> unfinished_;  // by group id
   int64_t outstanding_ = 0;                              // samples not yet taken by wait()

@@ -132,6 +132,9 @@ void ModelDrafter::leave(int32_t slot) {
   TreeDrafter::leave(slot);
   if (static_cast<size_t>(slot) >= caches_.size()) return;
   Cache& c = cache(slot);
+  if (c.num_computed > 0) {  // what was drafted and not kept is not among them
+    model_.prefix_cache().insert(sequence(slot).tokens, c.pages.pages(), c.num_computed / kPageTokens);
+  }
   c.pages.release_all(&model_.page_pool());
   c.num_computed = 0;
 }

@@ -355,6 +355,37 @@ OTR_API otr_status otr_result_get(const otr_result* result, otr_result_view* vie
 /* Frees the result and what views of it point to. */
 OTR_API otr_status otr_result_destroy(otr_result* result);
 
+/* ---- Turns ------------------------------------------------------------------------------------------------------------- */
+
+/* A sample that has ended goes on behind tokens of yours: what a tool answered, or what a user said next.
+ *
+ *     otr_append_request turn;
+ *     otr_append_request_init(&turn, sizeof turn);
+ *     turn.token_ids = answer;  turn.num_tokens = num_answer;
+ *     uint64_t group;
+ *     otr_append(engine, result, &turn, &group);        its result arrives like any other
+ *
+ * It is a new group of one sample, with the index and the noise key of the one before. Its prompt is all that came before: the
+ * prompt, the tokens of `result`, and these; what it draws is what otr_submit with that prompt, n = 1, the same first_sample,
+ * stream and seed would draw, bit for bit. Its result has the new tokens only, and penalties count these alone as output. The
+ * engine keeps the pages of a sample that has ended as long as there is room (see Pages), and sends the next turn to the worker
+ * that has them, unless that one has much more to do than others: then little more than token_ids is run. */
+typedef struct otr_append_request {
+  size_t struct_size;
+  const int32_t* token_ids; /* [num_tokens]; NULL and 0: the sample just goes on, say after OTR_FINISH_LENGTH */
+  size_t num_tokens;
+  uint64_t tag;
+  const otr_sampling_params* sampling; /* NULL: what it had, max_new_tokens counted anew; its seed is not read: the key stays */
+} otr_append_request;
+
+OTR_API otr_status otr_append_request_init(otr_append_request* request, size_t struct_size);
+
+/* Queues the next turn and returns at once. `result` stays yours, may be of another engine, and may be destroyed then, or be
+ * appended to again: that is a branch. OTR_INVALID_HANDLE: it is no live result. OTR_INVALID_ARGUMENT: it is a score's; else
+ * errors as otr_submit. */
+OTR_API otr_status otr_append(otr_engine* engine, const otr_result* result, const otr_append_request* request,
+                              uint64_t* group_id);
+
 /* ---- Weights ----------------------------------------------------------------------------------------------------------- */
 
 /* New weights between two steps, in place: no second copy is held.
@@ -428,14 +459,14 @@ OTR_API otr_status otr_wake(otr_engine* engine, otr_memory what);
 
 /* ---- Pages ------------------------------------------------------------------------------------------------------------- */
 
-/* An engine keeps the keys and values of prompts it has run, in pages of 64 tokens, as long as there is room: a prompt that
- * begins with the same tokens does not run them again. They can be taken from one engine to another of the same weights,
- * instruction-set path and library version, on this machine or elsewhere. Samples are the same with and without. */
+/* An engine keeps the keys and values of what it has run, prompts and samples, in pages of 64 tokens, as long as there is room:
+ * a prompt that begins with the same tokens does not run them again. They can be taken from one engine to another of the same
+ * weights, instruction-set path and library version, on this machine or elsewhere. Samples are the same with and without. */
 
 /* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first
- * token is drawn) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is what `buffer` needs; too small
- * a one is OTR_INVALID_ARGUMENT with *size set. The form is independent of the path's own: bf16, row-major, with a checksum.
- * OTR_BUSY as otr_submit. OTR_UNSUPPORTED: worker processes. The engine stands still meanwhile, as paused. */
+ * token is drawn, of a sample once it has ended) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is
+ * what `buffer` needs; too small a one is OTR_INVALID_ARGUMENT with *size set. The form is independent of the path's own: bf16,
+ * row-major, with a checksum. OTR_BUSY as otr_submit. OTR_UNSUPPORTED: worker processes. The engine stands still meanwhile, as paused. */
 OTR_API otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity,
                                  size_t* size, size_t* num_covered);
 

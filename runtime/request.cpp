@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "kernels/page/page.h"
@@ -69,6 +70,12 @@ Status check_fits(int64_t tokens, const RequestLimits& limits) {
                                             std::to_string(limits.num_pages));
 }
 
+Status check_prompt_length(size_t num_tokens, const RequestLimits& limits) {
+  if (num_tokens < static_cast<size_t>(limits.context_limit)) return {};
+  return invalid_argument("the prompt has " + std::to_string(num_tokens) + " tokens; the model's context limit is " +
+                          std::to_string(limits.context_limit));
+}
+
 std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int32_t* prompt, size_t num_prompt,
                                         int64_t max_tokens) {
   auto s = std::make_unique<Sequence>();
@@ -84,6 +91,24 @@ std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int3
     for (size_t i = 0; i < num_prompt; ++i) s->note_penalty(prompt[i], false);
   }
   return s;
+}
+
+// `n` samples of a prompt that is checked, without their indices and noise. kNeverFits.
+Result<std::vector<std::unique_ptr<Sequence>>> build_group(std::span<const int32_t> prompt, int32_t n, uint64_t tag,
+                                                           SamplingParams sampling, const RequestLimits& limits) {
+  const int64_t num_prompt = static_cast<int64_t>(prompt.size());
+  const int64_t max_tokens = std::min(num_prompt + sampling.max_new_tokens, limits.context_limit);
+  OTR_RETURN_IF_ERROR(check_fits(max_tokens, limits));
+  auto group = std::make_shared<Group>();
+  group->sampling = std::move(sampling);
+  group->tag = tag;
+  group->num_prompt = static_cast<int32_t>(num_prompt);
+  group->stop_ids = group->sampling.stop_token_ids;
+  if (!group->sampling.ignore_eos) group->stop_ids.insert(group->stop_ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
+  std::sort(group->stop_ids.begin(), group->stop_ids.end());
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int32_t i = 0; i < n; ++i) sequences.push_back(make_sequence(group, prompt.data(), prompt.size(), max_tokens));
+  return sequences;
 }
 
 }  // namespace
@@ -134,30 +159,36 @@ Result<std::vector<std::unique_ptr<Sequence>>> make_group(const otr_group_reques
   if (r.n < 1 || r.n > kMaxSamples) return invalid_argument("n must be between 1 and " + std::to_string(kMaxSamples));
   if (r.first_sample > UINT32_MAX - static_cast<uint32_t>(r.n)) return invalid_argument("first_sample + n exceeds 32 bits");
   // Lengths before contents: a length that is wrong must not be followed.
-  if (r.num_prompt_tokens >= static_cast<size_t>(limits.context_limit)) {
-    return invalid_argument("the prompt has " + std::to_string(r.num_prompt_tokens) + " tokens; the model's context limit is " +
-                            std::to_string(limits.context_limit));
-  }
+  OTR_RETURN_IF_ERROR(check_prompt_length(r.num_prompt_tokens, limits));
   OTR_RETURN_IF_ERROR(check_tokens(r.prompt_token_ids, r.num_prompt_tokens, limits.vocab_size, "prompt_token_ids"));
-  auto group = std::make_shared<Group>();
-  OTR_ASSIGN_OR_RETURN(group->sampling, read_sampling(r.sampling, limits.vocab_size));
-  const int64_t num_prompt = static_cast<int64_t>(r.num_prompt_tokens);
-  const int64_t max_tokens = std::min(num_prompt + group->sampling.max_new_tokens, limits.context_limit);
-  OTR_RETURN_IF_ERROR(check_fits(max_tokens, limits));
-
-  group->tag = r.tag;
-  group->num_prompt = static_cast<int32_t>(num_prompt);
-  group->stop_ids = group->sampling.stop_token_ids;
-  if (!group->sampling.ignore_eos) group->stop_ids.insert(group->stop_ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
-  std::sort(group->stop_ids.begin(), group->stop_ids.end());
-
-  std::vector<std::unique_ptr<Sequence>> sequences;
-  for (int32_t i = 0; i < r.n; ++i) {
-    auto s = make_sequence(group, r.prompt_token_ids, r.num_prompt_tokens, max_tokens);
-    s->sample = r.first_sample + static_cast<uint32_t>(i);
-    s->noise = noise_stream({.seed = group->sampling.seed, .stream = r.stream, .sample = s->sample});
-    sequences.push_back(std::move(s));
+  OTR_ASSIGN_OR_RETURN(SamplingParams sampling, read_sampling(r.sampling, limits.vocab_size));
+  const std::span<const int32_t> prompt(r.prompt_token_ids, r.num_prompt_tokens);
+  OTR_ASSIGN_OR_RETURN(auto sequences, build_group(prompt, r.n, r.tag, std::move(sampling), limits));
+  for (uint32_t i = 0; i < sequences.size(); ++i) {
+    Sequence& s = *sequences[i];
+    s.sample = r.first_sample + i;
+    s.noise = noise_stream({.seed = s.group->sampling.seed, .stream = r.stream, .sample = s.sample});
   }
+  return sequences;
+}
+
+Result<std::vector<std::unique_ptr<Sequence>>> make_appended(const Sequence& ended, const otr_append_request& r,
+                                                             const RequestLimits& limits) {
+  if (ended.group->is_score) return invalid_argument("the result is a score's: there is no sample to go on with");
+  if (r.num_tokens > static_cast<size_t>(limits.context_limit)) return check_prompt_length(r.num_tokens, limits);
+  OTR_RETURN_IF_ERROR(check_prompt_length(ended.tokens.size() + r.num_tokens, limits));
+  OTR_RETURN_IF_ERROR(check_tokens(r.token_ids, r.num_tokens, limits.vocab_size, "token_ids"));
+  OTR_RETURN_IF_ERROR(check_tokens(ended.tokens.data(), ended.tokens.size(), limits.vocab_size, "the result's tokens"));
+  SamplingParams sampling = ended.group->sampling;
+  if (r.sampling != nullptr) {
+    OTR_ASSIGN_OR_RETURN(sampling, read_sampling(r.sampling, limits.vocab_size));
+    sampling.seed = ended.group->sampling.seed;
+  }
+  std::vector<int32_t> prompt = ended.tokens;
+  prompt.insert(prompt.end(), r.token_ids, r.token_ids + r.num_tokens);
+  OTR_ASSIGN_OR_RETURN(auto sequences, build_group(prompt, 1, r.tag, std::move(sampling), limits));
+  sequences.front()->sample = ended.sample;
+  sequences.front()->noise = ended.noise;
   return sequences;
 }
 

@@ -129,5 +129,8 @@ struct Sequence {
 // the prompt's runner first. Errors: kInvalidArgument, kNeverFits.
 Result<std::vector<std::unique_ptr<Sequence>>> make_group(const otr_group_request& request, const RequestLimits& limits);
 Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& request, const RequestLimits& limits);
+// `ended` goes on behind the request's tokens, as the one sample of a new group.
+Result<std::vector<std::unique_ptr<Sequence>>> make_appended(const Sequence& ended, const otr_append_request& request,
+                                                             const RequestLimits& limits);
 
 }  // namespace otr

@@ -289,9 +289,13 @@ void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, con
   report_.finished.push(std::move(s));
 }
 
-// Ends a live sequence. If it still had to run the prompt for others, they end the same way: their outcome is its.
+// Ends a live sequence. If it still had to run the prompt for others, they end the same way: their outcome is its. Whoever goes
+// on with its tokens finds what it has computed.
 void Worker::finish(Sequence* s, otr_finish_reason reason, const std::string& error) {
   const std::shared_ptr<Group> group = s->group;
+  if (!group->is_score && reason != OTR_FINISH_ERROR) {
+    target().prefix_cache().insert(s->tokens, s->pages.pages(), s->num_computed / kPageTokens);
+  }
   conclude(leave(s), reason, error);
   conclude_blocked(group.get(), reason, error);
 }

@@ -294,11 +294,11 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const RunPlace& at
     s->race->publish(*s, num_new);
     s->raced_tokens += num_new;
   }
-  if (ending.ended) return finish(s, ending.reason, ending.error);
   if (!accepted_.empty()) {
     const int32_t path = forest.run_of(accepted_.back());
     if (path > 0) paths_.keep(at.first_path + path - 1, &s->pages, &target().page_pool());
   }
+  if (ending.ended) return finish(s, ending.reason, ending.error);
   s->pages.truncate(&target().page_pool(), s->num_tokens());
   if (options_.reports_progress) report_.progress.add(s);
 }

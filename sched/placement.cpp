@@ -11,13 +11,17 @@ Placement::Placement(int32_t num_workers) : states_(static_cast<size_t>(num_work
   moves_.reserve(static_cast<size_t>(num_workers));
 }
 
-int32_t Placement::place(int32_t samples) {
+int32_t Placement::place(int32_t samples, int32_t home) {
   const auto rank = [](const State& s) { return std::tuple(s.gone, s.away, s.samples()); };
   const auto fewer = [&rank](const State& a, const State& b) { return rank(a) < rank(b); };
-  const auto least = std::min_element(takers().begin(), takers().end(), fewer);
-  if (least->gone) return kNobody;
-  least->sent += samples;
-  return static_cast<int32_t>(&*least - states_.data());
+  State* to = &*std::min_element(takers().begin(), takers().end(), fewer);
+  if (to->gone) return kNobody;
+  if (home != kNobody && static_cast<size_t>(home) >= first_) {
+    State& own = state(home);
+    if (!own.away && !own.gone && own.samples() <= to->samples() + to->samples() / 4 + 1) to = &own;
+  }
+  to->sent += samples;
+  return static_cast<int32_t>(to - states_.data());
 }
 
 void Placement::answered(const Move& move) {

@@ -202,6 +202,7 @@ TEST_F(AbiRequest, InitFillsWhatTheCallerHas) {
   EXPECT_EQ(otr_sampling_params_init(nullptr, sizeof(otr_sampling_params)), OTR_INVALID_ARGUMENT);
   EXPECT_EQ(otr_group_request_init(nullptr, sizeof(otr_group_request)), OTR_INVALID_ARGUMENT);
   EXPECT_EQ(otr_score_request_init(nullptr, sizeof(otr_score_request)), OTR_INVALID_ARGUMENT);
+  EXPECT_EQ(otr_append_request_init(nullptr, sizeof(otr_append_request)), OTR_INVALID_ARGUMENT);
   EXPECT_EQ(otr_engine_options_init(nullptr, sizeof(otr_engine_options)), OTR_INVALID_ARGUMENT);
   for (const size_t size : {size_t{0}, size_t{7}, size_t{4097}, size_t{1} << 40}) {
     EXPECT_EQ(otr_sampling_params_init(&sampling_, size), OTR_INVALID_ARGUMENT) << size;

@@ -99,6 +99,21 @@ TEST_F(SpeculatorBehind, AGroupsPromptCountsOnce) {
   EXPECT_EQ(again[0], own) << "but for what the prefix cache holds";
 }
 
+// The next turn of a sample that has left finds what the drafter has computed of it, not of the prompt alone.
+TEST_F(SpeculatorBehind, TheNextTurnFindsItsPages) {
+  make("auto", 40);
+  add(7, 0);
+  Sequence& s = *live_[0];
+  while (s.num_tokens() < 200) s.tokens.push_back(s.num_tokens() % model_.shape().vocab_size);
+  EXPECT_EQ(tick(true), (std::vector<int32_t>{200 - 1}));
+  EXPECT_LE(tick(false)[0], 0);
+  speculator_->leave(s);
+  s.group->id = 8;
+  s.group->num_prompt = 200;
+  speculator_->join(s);
+  EXPECT_EQ(tick(false), (std::vector<int32_t>{200 - 1 - 3 * kPageTokens}));
+}
+
 TEST_F(SpeculatorBehind, OnlyAutoAsks) {
   make("fixed:small:3", 40);
   add(7, 0);

@@ -58,6 +58,20 @@ TEST(Placement, ANewGroupGoesWhereTheFewestSamplesAre) {
   EXPECT_EQ(p.place(1), 0);
 }
 
+TEST(Placement, WhoGoesOnGoesHomeUnlessTooManyAreThere) {
+  Placement p = placement_of({loaded(8, 0, 20), loaded(10, 0, 20), loaded(13, 0, 20)});
+  EXPECT_EQ(p.place(1, 1), 1);
+  EXPECT_EQ(p.num_samples(1), 11);
+  EXPECT_EQ(p.place(1, 1), 1) << "a quarter more than 8, and one";
+  EXPECT_EQ(p.place(1, 1), 0) << "that would be 12";
+  EXPECT_EQ(p.place(1, 2), 0);
+  EXPECT_EQ(p.place(1, Placement::kNobody), 0);
+  p.lost(1, true);
+  EXPECT_EQ(p.place(1, 1), 0) << "nothing goes to who is not back yet";
+  p.set_first(1);
+  EXPECT_EQ(p.place(1, 0), 2) << "nor to who drafts";
+}
+
 TEST(Placement, AQueueIsSharedWithWhoeverHasRoom) {
   EXPECT_EQ(rebalanced({loaded(8, 10), idle()}), "0>1:8q ");  // half of 18, and no more than it has places
   EXPECT_EQ(rebalanced({loaded(8, 2), idle()}), "0>1:5q ");
