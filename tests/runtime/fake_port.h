@@ -48,7 +48,8 @@ class FakePort final : public PagePort {
       room_ = &board_.rooms[id];
       ++room_->joined;
     }
-    return wait([&] { return room_->joined == size; }, given_up, std::chrono::minutes(1));  // all of them come, on a busy machine late
+    constexpr std::chrono::minutes kLong(1);  // all of them come, on a busy machine late
+    return wait([&] { return room_->joined == size; }, given_up, kLong);
   }
   Status move(PageMove* move, const GivenUp& given_up) override {
     std::vector<std::byte> bytes;

@@ -20,11 +20,7 @@ PaceOptions pace(double scale) {
 class PacedProcesses : public Processes {
  protected:
   static ProcessVariant variant(const std::string& policy, int32_t num_draft_workers) {
-    return {.num_workers = 8,
-            .policy = policy,
-            .num_draft_workers = num_draft_workers,
-            .max_batch = 24,
-            .pace = pace(1)};
+    return {.num_workers = 8, .policy = policy, .num_draft_workers = num_draft_workers, .max_batch = 24, .pace = pace(1)};
   }
 };
 

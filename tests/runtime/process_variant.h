@@ -15,8 +15,8 @@
 
 namespace otr {
 
-// After how long a process is held for hung: where one hangs, that is waited for, and on a busy machine others may be held for hung
-// too. Where none hangs nobody is to be, however busy the machine is.
+// After how long a process is held for hung: where one hangs, that is waited for, and on a busy machine others may be held for
+// hung too. Where none hangs nobody is to be, however busy the machine is.
 inline constexpr int32_t kShortTimeoutMs = kSanitized ? 5000 : 300, kMediumTimeoutMs = kSanitized ? 5000 : 1000,
                          kLongTimeoutMs = 60'000;
 
