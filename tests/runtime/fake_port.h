@@ -48,14 +48,15 @@ class FakePort final : public PagePort {
       room_ = &board_.rooms[id];
       ++room_->joined;
     }
-    return wait([&] { return room_->joined == size; }, given_up);
+    constexpr std::chrono::minutes kLong(1);  // all of them come, on a busy machine late
+    return wait([&] { return room_->joined == size; }, given_up, kLong);
   }
   Status move(PageMove* move, const GivenUp& given_up) override {
     std::vector<std::byte> bytes;
     if (move->sends) {
       if (board_.num_hanging > 0 && board_.num_hanging-- > 0) {
         hangs_ = true;
-        return wait([] { return false; }, given_up);
+        return wait([] { return false; }, given_up, patience_);
       }
       for (const std::byte* page : move->pages) bytes.insert(bytes.end(), page, page + move->page_bytes);
       const std::byte* const word = reinterpret_cast<const std::byte*>(&move->word);
@@ -71,7 +72,7 @@ class FakePort final : public PagePort {
           room_->moved.pop_front();
           return true;
         },
-        given_up));
+        given_up, patience_));
     for (size_t i = 0; i < move->pages.size(); ++i)
       std::memcpy(move->pages[i], bytes.data() + i * move->page_bytes, move->page_bytes);
     std::memcpy(&move->word, bytes.data() + move->pages.size() * move->page_bytes, sizeof move->word);
@@ -89,8 +90,8 @@ class FakePort final : public PagePort {
   }
 
  private:
-  Status wait(const std::function<bool()>& done, const GivenUp& given_up) {
-    const auto limit = std::chrono::steady_clock::now() + patience_;
+  Status wait(const std::function<bool()>& done, const GivenUp& given_up, std::chrono::milliseconds patience) {
+    const auto limit = std::chrono::steady_clock::now() + patience;
     while (std::chrono::steady_clock::now() < limit) {
       {
         const std::lock_guard<std::mutex> lock(board_.mutex);

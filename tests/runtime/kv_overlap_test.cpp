@@ -326,29 +326,34 @@ TEST_F(Overlap, AFileHasLayersToo) {
   expect_all_back();
 }
 
-// By the wall's clock the pass itself waits.
+// By the wall's clock the pass itself waits; but where this thread is as late as the link is slow, over a slower one.
 TEST_F(Overlap, APassWaitsForItsLayers) {
-  constexpr double kLink = kSanitized ? 0.5 : 0.06;
-  const RebuildOptions options = link(kLink);
-  lender_ = std::make_unique<KvRebuild>(&from(), &from_box_, options);
-  borrower_ = std::make_unique<KvRebuild>(&to(), &to_box_, options);
-  for (KvRebuild* end : {lender_.get(), borrower_.get()}) {
-    end->end_tick(100, 1e6);
-    end->end_tick(1, 10.0);  // whatever is left comes within a tick
+  double waited = 0;
+  for (double seconds = kSanitized ? 0.5 : 0.06; waited == 0 && seconds < 10; seconds *= 2) {
+    run(&from(), 0, kTokens - 1);
+    s_.num_computed = kTokens - 1;
+    const RebuildOptions options = link(seconds);
+    lender_ = std::make_unique<KvRebuild>(&from(), &from_box_, options);
+    borrower_ = std::make_unique<KvRebuild>(&to(), &to_box_, options);
+    for (KvRebuild* end : {lender_.get(), borrower_.get()}) {
+      end->end_tick(100, 1e6);
+      end->end_tick(1, 20.0);  // whatever is left comes within a tick
+    }
+    lender_->lend(&s_);
+    s_.pages.release_all(&from().page_pool());
+    s_.num_computed = 0;
+    const Stopwatch clock;
+    borrower_->begin_tick();
+    EXPECT_EQ(borrower_->advance(&s_), 0);
+    expect_begun();
+    run(&to(), kTokens - 1, kTokens, borrower_->gate());
+    EXPECT_GT(clock.seconds(), 0.99 * seconds);
+    waited = borrower_->waited_seconds();
+    EXPECT_EQ(logits(to()), expected_);
+    EXPECT_EQ(end_pass(), kTokens - 1);
+    expect_all_back();
   }
-  lender_->lend(&s_);
-  s_.pages.release_all(&from().page_pool());
-  s_.num_computed = 0;
-  const Stopwatch clock;
-  borrower_->begin_tick();
-  EXPECT_EQ(borrower_->advance(&s_), 0);
-  expect_begun();
-  run(&to(), kTokens - 1, kTokens, borrower_->gate());
-  EXPECT_GT(clock.seconds(), 0.99 * kLink);
-  EXPECT_GT(borrower_->waited_seconds(), 0);
-  EXPECT_EQ(logits(to()), expected_);
-  EXPECT_EQ(end_pass(), kTokens - 1);
-  expect_all_back();
+  EXPECT_GT(waited, 0);
 }
 
 // ---- Engines -------------------------------------------------------------------------------------------------------------

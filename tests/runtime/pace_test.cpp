@@ -18,9 +18,11 @@ TEST(Pace, TimeStandsStillWhileAnybodyComputes) {
   PaceClock clock(0, 2);
   Pace quick(&clock), slow(&clock);
   std::vector<double> seen;
+  std::latch begun(2);
   clock.enter();  // until both have begun
   std::thread other([&] {
     slow.begin();
+    begun.count_down();
     for (int i = 0; i < 3; ++i) {
       compute_ms(5);
       slow.hold(2);
@@ -29,12 +31,14 @@ TEST(Pace, TimeStandsStillWhileAnybodyComputes) {
   });
   std::thread one([&] {
     quick.begin();
+    begun.count_down();
     for (int i = 0; i < 6; ++i) {
       quick.hold(1);
       seen.push_back(quick.now_ms());
     }
     quick.end();
   });
+  begun.wait();
   compute_ms(20);
   EXPECT_EQ(clock.now_ms(), 0);
   clock.leave();

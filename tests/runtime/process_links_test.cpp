@@ -95,7 +95,7 @@ TEST_P(LinkSteps, CanFail) {
         v.faults.push_back(
             {.worker = 1 - worker, .life = 0, .step = ProtocolStep::kLink, .occurrence = 1, .kind = FaultKind::kDie});
       }
-      if (fault.kind == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
+      if (fault.kind == FaultKind::kHang) v.timeout_ms = kShortTimeoutMs;
       SCOPED_TRACE(text_of(v.faults));
       walk(v);
       EXPECT_GE(count("worker_restarts"), static_cast<int64_t>(v.faults.size()));
@@ -132,7 +132,7 @@ TEST_F(ProcessLinks, AnyoneMayKillThem) {
   const std::unique_ptr<Engine> e = engine(v);
   {
     const Killer killer(1, kSanitized ? 900 : 20, kSanitized ? 900 : 99);
-    for (int round = 0; round < (kSanitized ? 1 : 3); ++round) EXPECT_EQ(difference(plain, roll(e.get())), "");
+    roll_until_one_is_lost(e.get(), plain, kSanitized ? 1 : 3);
   }
   EXPECT_EQ(difference(plain, roll(e.get())), "");
   read_stats(e.get());
@@ -150,6 +150,7 @@ TEST_F(ProcessLinks, RandomFaultsChangeNothing) {
     const auto random = [&generator](uint32_t below) { return static_cast<uint32_t>(generator()) % below; };
     const int32_t num_workers = 2 + static_cast<int32_t>(random(3));
     ProcessVariant v = variant(num_workers, 1 + static_cast<int32_t>(num_workers == 4 && random(2) == 0));
+    v.timeout_ms = kMediumTimeoutMs;
     v.migrate_every = static_cast<int32_t>(random(4));
     v.seed = random(UINT32_MAX);
     v.delay_seed = random(2) == 0 ? 0 : 1 + random(1000);

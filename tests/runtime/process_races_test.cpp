@@ -46,7 +46,7 @@ TEST_F(ProcessRaces, ChangeNothing) {
         SCOPED_TRACE(std::to_string(static_cast<int>(race)) + ", " + std::to_string(num_workers) + ", " +
                      std::to_string(num_draft_workers));
         EXPECT_EQ(difference(plain_, run(v)), "");
-        EXPECT_EQ(count("worker_restarts"), 0);
+        EXPECT_EQ(count("worker_restarts"), 0) << stats_["last_worker_loss"];
         EXPECT_EQ(count("finished_samples"), plain_.size());
         EXPECT_EQ(sum("lost_replicas"), sum("replicas"));
         replicas += sum("replicas");
@@ -54,6 +54,11 @@ TEST_F(ProcessRaces, ChangeNothing) {
       }
     }
     EXPECT_TRUE(race == RaceMode::kLeapfrog || adopted == 0);
+  }
+  for (int round = 0; round < 20 && adopted == 0; ++round) {  // whether anybody leaps is as the machine likes
+    EXPECT_EQ(difference(plain_, run(variant(2, RaceMode::kLeapfrog))), "");
+    replicas += sum("replicas");
+    adopted += sum("adopted_tokens");
   }
   EXPECT_GT(replicas, 0);
   EXPECT_GT(adopted, 0);
@@ -77,8 +82,8 @@ TEST_F(ProcessRaces, ArePoliciesOfTheirOwn) {
 // Threads that keep a checkpoint race too: the ledger knows who has what.
 TEST_F(ProcessRaces, CheckpointsKnowOfThem) {
   int64_t replicas = 0;
-  for (const RaceMode race : {RaceMode::kFastestOfN, RaceMode::kLeapfrog}) {
-    ProcessVariant v = variant(4, race);
+  for (int round = 0; round < 2 || (replicas == 0 && round < 20); ++round) {  // whether anybody races is as the machine likes
+    ProcessVariant v = variant(4, round % 2 == 0 ? RaceMode::kFastestOfN : RaceMode::kLeapfrog);
     v.processes = false;
     v.keeps_checkpoints = true;
     v.migrate_every = 9;
@@ -119,7 +124,13 @@ TEST_F(ProcessRaces, AllReplicasOfASampleFail) {
   r.sampling.max_new_tokens = 300;
   r.sampling.ignore_eos = 1;
   int64_t failed = 0, total = 0;
-  for (uint64_t round = 0; round < (kSanitized ? 20u : 200u); ++round) {
+  const auto num_replicas = [&] {
+    stats_ = nlohmann::json::parse(e.value()->stats_json());
+    return sum("replicas");
+  };
+  // How many replicas come to run is as the machine likes.
+  const uint64_t rounds = kSanitized ? 20 : 200;
+  for (uint64_t round = 0; round < rounds || (num_replicas() <= 10 && round < 50 * rounds); ++round) {
     r.sampling.seed = round;
     submit(e.value().get(), r, round);
     for (const auto& [key, output] : collect(e.value().get())) {
@@ -151,7 +162,7 @@ TEST_P(RaceSteps, CanFail) {
       v.faults.push_back(
           {.worker = worker, .life = 0, .step = GetParam(), .occurrence = 0, .kind = static_cast<FaultKind>(kind)});
     }
-    if (static_cast<FaultKind>(kind) == FaultKind::kHang && !kSanitized) v.timeout_ms = 300;
+    if (static_cast<FaultKind>(kind) == FaultKind::kHang) v.timeout_ms = kShortTimeoutMs;
     SCOPED_TRACE(text_of(v.faults));
     // Whether anybody races is as the machine likes.
     for (int round = 0; round == 0 || (round < 20 && count("worker_restarts") == 0); ++round) walk(v);
@@ -170,7 +181,7 @@ TEST_F(ProcessRaces, AnyoneMayKillThem) {
   const std::unique_ptr<Engine> e = engine(v);
   {
     const Killer killer(2, kSanitized ? 900 : 20, kSanitized ? 900 : 99);
-    for (int round = 0; round < (kSanitized ? 1 : 3); ++round) EXPECT_EQ(difference(plain, roll(e.get())), "");
+    roll_until_one_is_lost(e.get(), plain, kSanitized ? 1 : 3);
   }
   read_stats(e.get());
   EXPECT_GT(count("worker_restarts"), 0);

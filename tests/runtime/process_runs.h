@@ -110,6 +110,12 @@ class Processes : public testing::Test {
   }
   int64_t count(const char* key) const { return stats_.at(key).get<int64_t>(); }
 
+  // So many rollouts, while somebody kills workers; and as many more as it takes until somebody was hit.
+  void roll_until_one_is_lost(Engine* e, const Outputs& plain, int rounds) const {
+    const auto restarts = [e] { return nlohmann::json::parse(e->stats_json())["worker_restarts"].get<int64_t>(); };
+    for (int round = 0; round < rounds || (restarts() == 0 && round < 100); ++round) EXPECT_EQ(difference(plain, roll(e)), "");
+  }
+
   // A rollout that takes every kind of order: pauses, moves, a cancelled group, new weights (the old ones), a second step.
   void walk(const ProcessVariant& v) {
     const auto began = std::chrono::steady_clock::now();

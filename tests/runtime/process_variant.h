@@ -15,6 +15,11 @@
 
 namespace otr {
 
+// After how long a process is held for hung: where one hangs, that is waited for, and on a busy machine others may be held for
+// hung too. Where none hangs nobody is to be, however busy the machine is.
+inline constexpr int32_t kShortTimeoutMs = kSanitized ? 5000 : 300, kMediumTimeoutMs = kSanitized ? 5000 : 1000,
+                         kLongTimeoutMs = 60'000;
+
 struct ProcessVariant {
   int32_t num_workers = 2;
   bool processes = true;
@@ -29,7 +34,7 @@ struct ProcessVariant {
   int32_t migrate_every = 0;
   int32_t max_batch = 12;
   std::vector<WorkerFault> faults = {};
-  int32_t timeout_ms = kSanitized ? 5000 : 1000;
+  int32_t timeout_ms = kLongTimeoutMs;
   int32_t start_timeout_ms = 60'000;
   int32_t max_restarts = 20;
   uint32_t seed = 1;

@@ -30,7 +30,7 @@ class RemoteDrafts : public testing::Test {
     verdicts_.emplace_back();
   }
   void make(bool gives_up) {
-    drafter_ = std::make_unique<RemoteDrafter>(0, &link_, live_, nullptr, gives_up);
+    drafter_ = std::make_unique<RemoteDrafter>(0, &link_, live_, &pace_, gives_up);
     drafter_->set_open(true);
     for (size_t slot = 0; slot < live_.size(); ++slot) ASSERT_TRUE(join(slot));
   }
@@ -108,6 +108,8 @@ class RemoteDrafts : public testing::Test {
   SilentBell bell_;
   DraftLink link_{16, 0};
   std::vector<std::unique_ptr<Sequence>> live_;
+  PaceClock clock_{0, 1};
+  Pace pace_{&clock_};  // time stands still, so that nobody waits in vain
   std::unique_ptr<RemoteDrafter> drafter_;
   Forest forest_;
   std::vector<VerdictMessage> verdicts_;  // the last ones, by slot

@@ -140,25 +140,31 @@ TEST_F(TickAllocation, TheTailOfALargeBatchAllocatesNothing) {
     for (RoleCost& role : o.pace->target.roles) role.weights_ms = 1, role.row_ms = 1e-4;
     o.pace->drafters = {{.name = "self", .cost = o.pace->target, .dial = {}}};
     o.pace->drafters[0].cost.roles[static_cast<size_t>(CostRole::kDraft)].weights_ms = 1e-3;
-    const std::unique_ptr<Engine> engine = create(o);
-    Engine* const e = engine.get();
-    ASSERT_NE(e, nullptr);
-    const auto stats = [e] { return nlohmann::json::parse(e->stats_json()); };
-    const auto allocations_at_tokens = [&stats](int64_t tokens) {
-      while (stats()["generated_tokens"].get<int64_t>() < tokens) std::this_thread::yield();
-      return engine_allocations.load();
-    };
-    Request r = endless(100, 8000, 2);
-    r.sampling.top_k = 20;
-    const uint64_t group = submit(e, r, 0);
-    const int64_t before = allocations_at_tokens(2150);
-    EXPECT_EQ(allocations_at_tokens(3350) - before, 0) << policy;
-    const nlohmann::json seen = stats();
-    EXPECT_LT(seen["generated_tokens"], 3500) << policy;  // else what ngram knows may have doubled
-    EXPECT_GT(seen["speculation"]["draft_tokens"], 5000) << policy;
-    EXPECT_EQ(seen["finished_samples"], 0);
-    EXPECT_TRUE(e->cancel(group).ok());
-    collect(e);
+    // By the time that this thread looks, the engine may be further than that on a busy machine: then another one is looked at.
+    bool is_late = true;
+    for (int round = 0; is_late && round < 50; ++round) {
+      const std::unique_ptr<Engine> engine = create(o);
+      Engine* const e = engine.get();
+      ASSERT_NE(e, nullptr);
+      const auto stats = [e] { return nlohmann::json::parse(e->stats_json()); };
+      const auto allocations_at_tokens = [&stats](int64_t tokens) {
+        while (stats()["generated_tokens"].get<int64_t>() < tokens) std::this_thread::yield();
+        return engine_allocations.load();
+      };
+      Request r = endless(100, 8000, 2);
+      r.sampling.top_k = 20;
+      const uint64_t group = submit(e, r, 0);
+      const int64_t before = allocations_at_tokens(2150), allocated = allocations_at_tokens(3350) - before;
+      const nlohmann::json seen = stats();
+      (void)e->cancel(group);  // it may be over
+      collect(e);
+      is_late = seen["generated_tokens"] >= 3500;
+      if (is_late) continue;
+      EXPECT_EQ(allocated, 0) << policy;
+      EXPECT_GT(seen["speculation"]["draft_tokens"], 5000) << policy;
+      EXPECT_EQ(seen["finished_samples"], 0);
+    }
+    EXPECT_FALSE(is_late) << policy;
   }
 }
 

@@ -14,7 +14,8 @@ from harness import LIBRARY, MODEL, SOURCE, ProgramTest, json_lines
 
 EXAMPLE = Path(__file__).with_name("ctypes_rollout.py")
 PROMPT = [10, 20, 30]
-LONG = "import ctypes_rollout as c\nfor s in c.roll_out({!r}, {!r}, n=256, max_new_tokens=4000, ignore_eos=1): pass"
+LONG = ("import ctypes_rollout as c\nprint('here', flush=True)\n"
+        "for s in c.roll_out({!r}, {!r}, n=256, max_new_tokens=4000, ignore_eos=1): pass")
 
 
 def float32(values):
@@ -40,7 +41,8 @@ class Ctypes(ProgramTest):
 
     def test_control_c(self):
         with self.python("-c", LONG.format(MODEL, PROMPT)) as program:
-            time.sleep(1)
+            self.assertEqual(program.stdout.readline(), "here\n")
+            time.sleep(1)  # by now it waits for a sample, most likely
             self.assertIsNone(program.poll(), "it ended too soon to be interrupted")
             program.send_signal(signal.SIGINT)
             try:
