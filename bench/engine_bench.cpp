@@ -1,7 +1,8 @@
-// End to end through the C interface, on the model given: decoding at several batches, prefill, and rollouts of groups.
+// End to end through the C interface, on the model given: decoding at several batches, prefill, rollouts of groups, and
+// conversations of several turns.
 //
 // A call is a whole rollout, from submit to the last result. Prompts are random and new in every call, so that no prefix is
-// reused. Verified: samples have the asked length, and scoring call 0's tokens gives the raw log-probs of its rollout, to the
+// reused but that of a turn by the next. Verified: samples have the asked length, and scoring call 0's tokens gives the raw log-probs of its rollout, to the
 // bit. The ceiling: every run of the model reads all weights (and the keys, which are few here), or does two operations a
 // weight and row, at the rates measured between calls.
 #include <algorithm>
@@ -23,10 +24,12 @@ namespace {
 struct EngineShape {
   const char* kind;
   int groups, n, prompt_tokens, new_tokens;
+  int turns = 1;  // each after the first behind kAnswerTokens more
 };
 constexpr EngineShape kShapes[] = {{"decode", 1, 1, 4, 64},    {"decode", 8, 1, 4, 64},   {"decode", 16, 1, 4, 64},
                                    {"decode", 32, 1, 4, 64},   {"prefill", 1, 1, 512, 1}, {"prefill", 1, 1, 2048, 1},
-                                   {"rollout", 1, 8, 128, 32}, {"rollout", 4, 8, 128, 32}};
+                                   {"rollout", 1, 8, 128, 32}, {"rollout", 4, 8, 128, 32}, {"turns", 4, 1, 66, 64, 2}};
+constexpr int kAnswerTokens = 16;
 constexpr int kPrefillChunk = 512;
 constexpr int32_t kLiveTokens = 500;  // of a widened tinymath: the embeddings of the others are zeros, which run faster
 
@@ -68,39 +71,46 @@ class BenchEngine {
   }
   double head_weights() const { return static_cast<double>(config.hidden_size) * config.vocab_size; }
 
+  // In the order of submission, turn after turn.
   std::vector<Sample> rollout(const EngineShape& s, int64_t call) {
-    std::map<uint64_t, std::vector<int32_t>> prompts;
     otr_sampling_params sampling;
     otr_sampling_params_init(&sampling, sizeof sampling);
     sampling.max_new_tokens = s.new_tokens;
     sampling.ignore_eos = 1;
-    std::map<std::pair<uint64_t, uint32_t>, Sample> samples;  // in the order of submission
-    std::map<uint64_t, uint64_t> group_of;
-    for (int g = 0; g < s.groups; ++g) {
-      std::vector<int32_t> prompt;
-      for (int i = 0; i < s.prompt_tokens; ++i) {
-        const PhiloxBlock b = philox4x32(PhiloxKey{3, static_cast<uint32_t>(call)},
-                                         PhiloxBlock{{static_cast<uint32_t>(i), static_cast<uint32_t>(g), 0, 0}});
-        prompt.push_back(static_cast<int32_t>(b.w[0] % static_cast<uint32_t>(std::min(config.vocab_size, kLiveTokens))));
-      }
+    const size_t groups = static_cast<size_t>(s.groups), turns = static_cast<size_t>(s.turns);
+    std::vector<std::vector<int32_t>> prompts(groups * turns);  // by tag: turn * groups + group
+    for (size_t g = 0; g < groups; ++g) {
+      prompts[g] = tokens(call, g, s.prompt_tokens);
       otr_group_request request;
       otr_group_request_init(&request, sizeof request);
-      request.prompt_token_ids = prompt.data();
-      request.num_prompt_tokens = prompt.size();
+      request.prompt_token_ids = prompts[g].data();
+      request.num_prompt_tokens = prompts[g].size();
       request.n = s.n;
-      request.stream = static_cast<uint64_t>(call) * 1000 + static_cast<uint64_t>(g);
+      request.stream = static_cast<uint64_t>(call) * 1000 + g;
+      request.tag = g;
       request.sampling = &sampling;
       uint64_t id = 0;
       require(otr_submit(engine_, &request, &id), engine_);
-      group_of[id] = static_cast<uint64_t>(g);
-      prompts[static_cast<uint64_t>(g)] = std::move(prompt);
     }
-    for_each_result([&](const otr_result_view& view) {
-      const uint64_t g = group_of.at(view.group_id);
-      samples[{g, view.sample}] = {prompts.at(g),
-                                   {view.token_ids, view.token_ids + view.num_tokens},
-                                   {view.logprobs, view.logprobs + view.num_tokens},
-                                   {view.raw_logprobs, view.raw_logprobs + view.num_tokens}};
+    std::map<std::pair<uint64_t, uint32_t>, Sample> samples;
+    for_each_result([&](const otr_result* result, const otr_result_view& view) {
+      const Sample& sample = samples[{view.tag, view.sample}] = {prompts[view.tag],
+                                                                 {view.token_ids, view.token_ids + view.num_tokens},
+                                                                 {view.logprobs, view.logprobs + view.num_tokens},
+                                                                 {view.raw_logprobs, view.raw_logprobs + view.num_tokens}};
+      const size_t next = view.tag + groups;
+      if (next >= prompts.size()) return;
+      const std::vector<int32_t> answer = tokens(call, next, kAnswerTokens);
+      std::vector<int32_t>& whole = prompts[next] = sample.prompt;
+      whole.insert(whole.end(), sample.tokens.begin(), sample.tokens.end());
+      whole.insert(whole.end(), answer.begin(), answer.end());
+      otr_append_request turn;
+      otr_append_request_init(&turn, sizeof turn);
+      turn.token_ids = answer.data();
+      turn.num_tokens = answer.size();
+      turn.tag = next;
+      uint64_t id = 0;
+      require(otr_append(engine_, result, &turn, &id), engine_);
     });
     std::vector<Sample> in_order;
     for (auto& [key, sample] : samples) in_order.push_back(std::move(sample));
@@ -117,13 +127,25 @@ class BenchEngine {
     uint64_t id = 0;
     require(otr_score(engine_, &request, &id), engine_);
     std::vector<float> raw;
-    for_each_result([&](const otr_result_view& view) { raw.assign(view.raw_logprobs, view.raw_logprobs + view.num_tokens); });
+    for_each_result([&](const otr_result*, const otr_result_view& view) {
+      raw.assign(view.raw_logprobs, view.raw_logprobs + view.num_tokens);
+    });
     return raw;
   }
 
   ModelConfig config;
 
  private:
+  std::vector<int32_t> tokens(int64_t call, size_t stream, int count) const {
+    std::vector<int32_t> drawn;
+    for (int i = 0; i < count; ++i) {
+      const PhiloxBlock b = philox4x32(PhiloxKey{3, static_cast<uint32_t>(call)},
+                                       PhiloxBlock{{static_cast<uint32_t>(i), static_cast<uint32_t>(stream), 0, 0}});
+      drawn.push_back(static_cast<int32_t>(b.w[0] % static_cast<uint32_t>(std::min(config.vocab_size, kLiveTokens))));
+    }
+    return drawn;
+  }
+
   template <typename Visit>
   void for_each_result(const Visit& visit) {
     otr_result* result = nullptr;
@@ -131,7 +153,7 @@ class BenchEngine {
     while ((status = otr_wait(engine_, -1, &result)) == OTR_OK) {
       otr_result_view view;
       require(otr_result_get(result, &view, sizeof view), nullptr);
-      visit(view);
+      visit(result, view);
       otr_result_destroy(result);
     }
     if (status != OTR_IDLE) require(status, engine_);
@@ -141,7 +163,7 @@ class BenchEngine {
 };
 
 std::string verify_samples(BenchEngine& engine, const EngineShape& s, const std::vector<Sample>& samples) {
-  if (samples.size() != static_cast<size_t>(s.groups * s.n)) return "wrong: samples are missing";
+  if (samples.size() != static_cast<size_t>(s.groups * s.n * s.turns)) return "wrong: samples are missing";
   for (size_t i = 0; i < samples.size(); ++i) {
     if (samples[i].tokens.size() != static_cast<size_t>(s.new_tokens)) return "wrong: a sample has another length";
     const std::vector<float> scored = engine.score(samples[i]);
@@ -155,14 +177,16 @@ std::string verify_samples(BenchEngine& engine, const EngineShape& s, const std:
 
 Work make_rollout(std::shared_ptr<BenchEngine> engine, const EngineShape& s) {
   auto samples = std::make_shared<std::vector<Sample>>();  // of the last call
-  const int prompt_rows = s.groups * s.prompt_tokens, sample_rows = s.groups * s.n;
+  // What turns have computed is there for the next one, but for what does not fill a page.
+  const int prompt_rows = s.groups * (s.prompt_tokens + (s.turns - 1) * kAnswerTokens), sample_rows = s.groups * s.n * s.turns;
   // The last chunk of the prompts yields the first tokens.
-  const double runs = std::ceil(static_cast<double>(prompt_rows) / kPrefillChunk) + s.new_tokens - 1;
+  const double prompt_runs = std::ceil(static_cast<double>(s.groups * s.prompt_tokens) / kPrefillChunk);
+  const double runs = prompt_runs + s.turns - 1 + s.turns * (s.new_tokens - 1);
   Work work;
   work.items = static_cast<double>(s.new_tokens > 1 ? sample_rows * s.new_tokens : prompt_rows);
-  work.bytes = 2.0 * (runs * engine->layer_weights() + s.new_tokens * engine->head_weights());
+  work.bytes = 2.0 * (runs * engine->layer_weights() + s.turns * s.new_tokens * engine->head_weights());
   work.flops = 2.0 * ((prompt_rows + sample_rows * (s.new_tokens - 1)) * engine->layer_weights() +
-                      (s.groups + sample_rows * (s.new_tokens - 1)) * engine->head_weights());
+                      (s.groups * s.turns + sample_rows * (s.new_tokens - 1)) * engine->head_weights());
   work.run = [=](int64_t call) { *samples = engine->rollout(s, call); };
   work.verify = [=] { return verify_samples(*engine, s, *samples); };
   work.hash = [=] {
@@ -185,7 +209,9 @@ void add_engine_cases(Suite& suite, const std::string& model) {
   auto engine = std::make_shared<std::shared_ptr<BenchEngine>>();  // made for the first case that runs
   for (const EngineShape& s : kShapes) {
     std::string name = std::string("engine/") + s.kind + "/";
-    if (s.n > 1) {
+    if (s.turns > 1) {
+      name += "turns:" + std::to_string(s.turns) + "/batch:" + std::to_string(s.groups);
+    } else if (s.n > 1) {
       name += "groups:" + std::to_string(s.groups) + "/n:" + std::to_string(s.n);
     } else if (s.new_tokens > 1) {
       name += "batch:" + std::to_string(s.groups);

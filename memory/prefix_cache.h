@@ -1,4 +1,5 @@
-// PrefixCache: finds pages that already hold the keys and values of a prompt's beginning.
+// PrefixCache: finds pages that already hold the keys and values of a prompt's beginning: another prompt's, or those of a sample
+// that has ended.
 //
 // A tree of full pages: a node is (parent page, its 64 token ids). Lookups hash, but a hit is decided by comparing token ids,
 // and the whole cache belongs to one version of the weights. Nodes live in arrays indexed by page id, so nothing is allocated

@@ -70,6 +70,7 @@ class Turns : public EveryPath {
     o.keeps_checkpoints = v.keeps_checkpoints;
     o.drafters = {"small=model:" + drafter_.path()};
     o.proofs = {.migrate_every = v.migrate_every};
+    o.pace = v.pace;
     o.worker_processes = v.processes;
     o.worker_executable = v.executable;
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
@@ -205,7 +206,9 @@ TEST_P(TurnsAnywhere, RunOnlyWhatIsNew) {
 // Samples go on where their pages are, as far as that leaves nobody idle.
 TEST_P(TurnsAnywhere, GoHome) {
   constexpr int32_t kWorkers = 3, kSamples = 24;
-  const auto e = engine({.num_workers = kWorkers, .processes = false});
+  PaceOptions pace;  // of a clock on which all workers are equally fast
+  for (RoleCost& role : pace.target.roles) role.weights_ms = 1;
+  const auto e = engine({.num_workers = kWorkers, .processes = false, .pace = pace});
   ASSERT_TRUE(e->pause().ok());
   for (uint32_t i = 0; i < kSamples; ++i) {
     Request r(random_tokens(100 + i, 200, model_.shape().vocab_size));

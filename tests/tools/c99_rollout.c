@@ -154,6 +154,41 @@ static void score(otr_engine* engine) {
   CHECK(otr_score(engine, &request, &group) == OTR_INVALID_ARGUMENT);
 }
 
+/* A sample goes on, and its next turn is what a prompt of all its tokens gives. */
+static void go_on(otr_engine* engine) {
+  const int32_t answer[2] = {7, 8};
+  otr_sampling_params sampling = sampling_params();
+  otr_group_request request = group_request(&sampling);
+  otr_append_request append;
+  otr_result *first = NULL, *turn = NULL, *whole = NULL;
+  otr_result_view view, turn_view;
+  int32_t tokens[kMaxPrompt + 3];
+  uint64_t group = 0;
+  request.n = 1;
+  sampling.max_new_tokens = 1;
+  CHECK(otr_submit(engine, &request, &group) == OTR_OK && otr_wait(engine, 60000, &first) == OTR_OK);
+  CHECK(otr_append_request_init(&append, sizeof append) == OTR_OK);
+  sampling.max_new_tokens = kMaxTokens;
+  append.token_ids = answer;
+  append.num_tokens = 2;
+  append.sampling = &sampling;
+  CHECK(otr_append(engine, first, &append, &group) == OTR_OK && otr_wait(engine, 60000, &turn) == OTR_OK);
+  CHECK(otr_result_get(turn, &turn_view, sizeof turn_view) == OTR_OK && turn_view.group_id == group);
+
+  CHECK(otr_result_get(first, &view, sizeof view) == OTR_OK && view.num_tokens == 1);
+  memcpy(tokens, prompt, prompt_size * sizeof *tokens);
+  tokens[prompt_size] = view.token_ids[0];
+  memcpy(tokens + prompt_size + 1, answer, sizeof answer);
+  request.prompt_token_ids = tokens;
+  request.num_prompt_tokens = prompt_size + 3;
+  CHECK(otr_submit(engine, &request, &group) == OTR_OK && otr_wait(engine, 60000, &whole) == OTR_OK);
+  CHECK(otr_result_get(whole, &view, sizeof view) == OTR_OK && view.num_tokens == turn_view.num_tokens);
+  CHECK(memcmp(view.token_ids, turn_view.token_ids, view.num_tokens * sizeof(int32_t)) == 0);
+  CHECK(memcmp(view.raw_logprobs, turn_view.raw_logprobs, view.num_tokens * sizeof(float)) == 0);
+  CHECK(otr_result_destroy(whole) == OTR_OK && otr_result_destroy(turn) == OTR_OK && otr_result_destroy(first) == OTR_OK);
+  CHECK(otr_append(engine, first, &append, &group) == OTR_INVALID_HANDLE);
+}
+
 static void expect_refused(otr_engine* engine, const otr_group_request* request, otr_status status) {
   uint64_t group = 0;
   CHECK(otr_submit(engine, request, &group) == status);
@@ -233,6 +268,7 @@ int main(int argc, char** argv) {
   engine = create(argv[1]);
   roll_out(engine);
   score(engine);
+  go_on(engine);
   provoke_errors(engine);
   check_stats(engine);
   cancel_and_abandon(engine);

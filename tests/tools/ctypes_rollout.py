@@ -32,6 +32,7 @@ SamplingParams = struct(
     num_stop_token_ids=c_size_t)
 GroupRequest = struct("GroupRequest", prompt_token_ids=POINTER(c_int32), num_prompt_tokens=c_size_t, n=c_int32, first_sample=c_uint32,
                       stream=c_uint64, tag=c_uint64, sampling=POINTER(SamplingParams))
+AppendRequest = struct("AppendRequest", token_ids=POINTER(c_int32), num_tokens=c_size_t, tag=c_uint64, sampling=POINTER(SamplingParams))
 ResultView = struct("ResultView", group_id=c_uint64, tag=c_uint64, sample=c_uint32, finish_reason=c_int32, num_tokens=c_size_t,
                     token_ids=POINTER(c_int32), logprobs=POINTER(c_float), raw_logprobs=POINTER(c_float), error=c_char_p)
 
@@ -41,9 +42,10 @@ otr.otr_last_error.argtypes = [c_void_p]
 otr.otr_engine_destroy.argtypes = otr.otr_result_destroy.argtypes = [c_void_p]
 otr.otr_engine_create.argtypes = [POINTER(EngineOptions), POINTER(c_void_p)]
 otr.otr_submit.argtypes = [c_void_p, POINTER(GroupRequest), POINTER(c_uint64)]
+otr.otr_append.argtypes = [c_void_p, c_void_p, POINTER(AppendRequest), POINTER(c_uint64)]
 otr.otr_wait.argtypes = [c_void_p, c_int64, POINTER(c_void_p)]
 otr.otr_result_get.argtypes = [c_void_p, POINTER(ResultView), c_size_t]
-for init in ("otr_engine_options_init", "otr_sampling_params_init", "otr_group_request_init"):
+for init in ("otr_engine_options_init", "otr_sampling_params_init", "otr_group_request_init", "otr_append_request_init"):
     getattr(otr, init).argtypes = [c_void_p, c_size_t]
 
 
@@ -61,8 +63,15 @@ def made(kind, init, **fields):
     return filled
 
 
-def results(engine):
-    """Every sample that is outstanding, as it finishes. A call may not be interrupted, so none is long: Ctrl-C works between two."""
+def append(engine, result, token_ids):
+    """The sample goes on behind these tokens."""
+    turn = made(AppendRequest, otr.otr_append_request_init, token_ids=(c_int32 * len(token_ids))(*token_ids), num_tokens=len(token_ids))
+    check(otr.otr_append(engine, result, ctypes.byref(turn), ctypes.byref(c_uint64())), engine)
+
+
+def results(engine, answer=None):
+    """Every sample that is outstanding, as it finishes. What `answer` returns for it is the next turn's beginning: say, what a tool gave,
+    or None if there is none. A call may not be interrupted, so none is long: Ctrl-C works between two."""
     result = c_void_p()
     while (status := otr.otr_wait(engine, 100, ctypes.byref(result))) != IDLE:
         if status == TIMEOUT:
@@ -71,13 +80,17 @@ def results(engine):
         view = ResultView()
         check(otr.otr_result_get(result, ctypes.byref(view), ctypes.sizeof(view)))
         size = view.num_tokens  # a slice copies: the arrays are the library's
-        yield {"sample": view.sample, "token_ids": view.token_ids[:size], "logprobs": view.logprobs[:size],
-               "raw_logprobs": view.raw_logprobs[:size], "finish_reason": REASONS[view.finish_reason]}
+        sample = {"sample": view.sample, "token_ids": view.token_ids[:size], "logprobs": view.logprobs[:size],
+                  "raw_logprobs": view.raw_logprobs[:size], "finish_reason": REASONS[view.finish_reason]}
+        answered = answer(sample) if answer else None
+        if answered is not None:
+            append(engine, result, answered)
         check(otr.otr_result_destroy(result))
+        yield sample
 
 
-def roll_out(model, prompt, n=4, stream=17, **sampling):
-    """Samples of one prompt. `stream` is to be another one for every prompt and step."""
+def roll_out(model, prompt, n=4, stream=17, answer=None, **sampling):
+    """Samples of one prompt, and their further turns (see results()). `stream` is to be another one for every prompt and step."""
     engine, group = c_void_p(), c_uint64()
     options = made(EngineOptions, otr.otr_engine_options_init, model_path=os.fsencode(model))
     check(otr.otr_engine_create(ctypes.byref(options), ctypes.byref(engine)))
@@ -86,7 +99,7 @@ def roll_out(model, prompt, n=4, stream=17, **sampling):
         request = made(GroupRequest, otr.otr_group_request_init, prompt_token_ids=(c_int32 * len(prompt))(*prompt), num_prompt_tokens=len(prompt),
                        n=n, stream=stream, sampling=ctypes.pointer(params))
         check(otr.otr_submit(engine, ctypes.byref(request), ctypes.byref(group)), engine)
-        yield from results(engine)
+        yield from results(engine, answer)
     finally:
         otr.otr_engine_destroy(engine)
 

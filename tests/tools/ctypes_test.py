@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import LIBRARY, MODEL, SOURCE, ProgramTest, json_lines
+from harness import LIBRARY, MODEL, SOURCE, ProgramTest, json_lines, to_lines
 
 EXAMPLE = Path(__file__).with_name("ctypes_rollout.py")
 PROMPT = [10, 20, 30]
@@ -51,6 +51,27 @@ class Ctypes(ProgramTest):
                 program.kill()
         self.assertIn("KeyboardInterrupt", err)
 
+    def test_turns(self):
+        """A sample goes on behind a tool's answer as it would behind a prompt that ends so."""
+        answer = [4, 5, 6]
+        code = ("import ctypes_rollout as c, json\ngone_on = set()\n"
+                "def answer(s):\n  if s['sample'] not in gone_on: gone_on.add(s['sample']); return {!r}\n"
+                "for s in c.roll_out({!r}, {!r}, n=3, answer=answer, seed=5, max_new_tokens=20): print(json.dumps(s))")
+        with self.python("-c", code.format(answer, MODEL, PROMPT)) as program:
+            out, err = program.communicate(timeout=60)
+        self.assertEqual(program.returncode, 0, err)
+        turns = {}
+        for line in json_lines(out):
+            turns.setdefault(line["sample"], []).append(line)
+        self.assertEqual({sample: len(of_it) for sample, of_it in turns.items()}, {0: 2, 1: 2, 2: 2})
+        whole = [{"id": 0, "prompt_token_ids": PROMPT, "stream": 17}]
+        first = json_lines(self.rollout(whole, "--n", 3, "--seed", 5, "--max-new-tokens", 20))
+        for line, (turn, after) in zip(first, (turns[i] for i in range(3)), strict=True):
+            self.assertEqual(line["token_ids"], turn["token_ids"])
+            scored = [{"id": 0, "prompt_token_ids": PROMPT + turn["token_ids"] + answer, "token_ids": after["token_ids"]}]
+            scores = json_lines(self.run_ok("score", "--model", MODEL, "--in", "-", stdin=to_lines(scored)))
+            self.assertEqual(float32(scores[0]["raw_logprobs"]), float32(after["raw_logprobs"]))
+
     def test_errors_have_a_text(self):
         with self.python(EXAMPLE, "/nonexistent", 1) as program:
             _, err = program.communicate(timeout=60)
@@ -59,7 +80,7 @@ class Ctypes(ProgramTest):
     def test_structs_are_the_headers(self):
         """Names and order; the library may have more at the end. A C compiler knows the types: their sizes are compared."""
         with self.python("-c", "import ctypes, json\nimport ctypes_rollout as c\n"
-                         "for s in c.EngineOptions, c.SamplingParams, c.GroupRequest, c.ResultView:\n"
+                         "for s in c.EngineOptions, c.SamplingParams, c.GroupRequest, c.AppendRequest, c.ResultView:\n"
                          "  print(json.dumps([s.__name__, [[name, getattr(s, name).offset] for name, _ in s._fields_]]))") as program:
             out, err = program.communicate(timeout=60)
         self.assertEqual(program.returncode, 0, err)
