@@ -2,9 +2,9 @@
 // conversations of several turns.
 //
 // A call is a whole rollout, from submit to the last result. Prompts are random and new in every call, so that no prefix is
-// reused but that of a turn by the next. Verified: samples have the asked length, and scoring call 0's tokens gives the raw log-probs of its rollout, to the
-// bit. The ceiling: every run of the model reads all weights (and the keys, which are few here), or does two operations a
-// weight and row, at the rates measured between calls.
+// reused but that of a turn by the next. Verified: samples have the asked length, and scoring call 0's tokens gives the raw
+// log-probs of its rollout, to the bit. The ceiling: every run of the model reads all weights (and the keys, which are few
+// here), or does two operations a weight and row, at the rates measured between calls.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,8 +26,8 @@ struct EngineShape {
   int groups, n, prompt_tokens, new_tokens;
   int turns = 1;  // each after the first behind kAnswerTokens more
 };
-constexpr EngineShape kShapes[] = {{"decode", 1, 1, 4, 64},    {"decode", 8, 1, 4, 64},   {"decode", 16, 1, 4, 64},
-                                   {"decode", 32, 1, 4, 64},   {"prefill", 1, 1, 512, 1}, {"prefill", 1, 1, 2048, 1},
+constexpr EngineShape kShapes[] = {{"decode", 1, 1, 4, 64},    {"decode", 8, 1, 4, 64},    {"decode", 16, 1, 4, 64},
+                                   {"decode", 32, 1, 4, 64},   {"prefill", 1, 1, 512, 1},  {"prefill", 1, 1, 2048, 1},
                                    {"rollout", 1, 8, 128, 32}, {"rollout", 4, 8, 128, 32}, {"turns", 4, 1, 66, 64, 2}};
 constexpr int kAnswerTokens = 16;
 constexpr int kPrefillChunk = 512;

@@ -3,8 +3,8 @@
 // path then lie in slots of their absolute positions, as plain decoding would have put them, and attention needs to know
 // nothing of trees. Keeping a path means putting its pages into the sequence's table: nothing moves.
 //
-// Pages are taken from the free ones only, and counted by the pool like all others. Single-threaded; nothing is allocated
-// within the limits given at construction.
+// Pages are taken from the free ones and those that are only cached, and counted by the pool like all others. Single-threaded;
+// nothing is allocated within the limits given at construction.
 #pragma once
 
 #include <cstdint>

@@ -43,6 +43,10 @@ int32_t PageTable::attach_prefix(PrefixCache* cache, std::span<const int32_t> to
   return num_pages() * kPageTokens;
 }
 
+void PageTable::publish(PrefixCache* cache, std::span<const int32_t> tokens, int32_t num_full_pages) {
+  cache->insert_or_adopt(tokens, std::span(pages_).first(static_cast<size_t>(num_full_pages)));
+}
+
 void PageTable::share_from(const PageTable& other, PagePool* pool) {
   assert(pages_.empty());
   for (PageId page : other.pages_) {

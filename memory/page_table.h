@@ -51,6 +51,10 @@ class PageTable {
   // run. REQUIRES: the table is empty. Returns the number of tokens covered.
   int32_t attach_prefix(PrefixCache* cache, std::span<const int32_t> tokens);
 
+  // Offers the first `num_full_pages` pages, whose tokens begin `tokens`, and goes on with the cached ones of the same content.
+  // REQUIRES: as PrefixCache::insert_or_adopt.
+  void publish(PrefixCache* cache, std::span<const int32_t> tokens, int32_t num_full_pages);
+
   // Shares every page of `other`. REQUIRES: the table is empty.
   void share_from(const PageTable& other, PagePool* pool);
 

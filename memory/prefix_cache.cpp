@@ -49,27 +49,40 @@ int32_t PrefixCache::match_length(std::span<const int32_t> tokens, int32_t max_p
   return full;
 }
 
+// The page that is cached under this key, which is `page` unless another one was there before.
+PageId PrefixCache::find_or_add(PageId parent, const int32_t* tokens, PageId page) {
+  const PageId known = find(parent, tokens);
+  if (known != kNoPage) return known;
+  assert(pool_->refcount(page) > 0 && !pool_->cached(page));
+  const size_t bucket = bucket_of(parent, tokens);
+  Node& n = node(page);
+  n.parent = parent;
+  n.num_children = 0;
+  std::memcpy(n.tokens, tokens, sizeof n.tokens);
+  n.next_in_bucket = buckets_[bucket];
+  buckets_[bucket] = page;
+  if (parent != kNoPage) ++node(parent).num_children;
+  pool_->set_cached(page, true);
+  return page;
+}
+
 void PrefixCache::insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t num_full_pages) {
   PageId parent = kNoPage;
   for (int32_t i = 0; i < num_full_pages; ++i) {
-    const int32_t* page_tokens = tokens.data() + size_t{kPageTokens} * static_cast<size_t>(i);
     const PageId page = pages[static_cast<size_t>(i)];
-    const PageId known = find(parent, page_tokens);
-    if (known == kNoPage) {
-      assert(pool_->refcount(page) > 0 && !pool_->cached(page));
-      const size_t bucket = bucket_of(parent, page_tokens);
-      Node& n = node(page);
-      n.parent = parent;
-      n.num_children = 0;
-      std::memcpy(n.tokens, page_tokens, sizeof n.tokens);
-      n.next_in_bucket = buckets_[bucket];
-      buckets_[bucket] = page;
-      if (parent != kNoPage) ++node(parent).num_children;
-      pool_->set_cached(page, true);
-    } else if (known != page) {
-      return;
-    }
-    parent = page;
+    parent = find_or_add(parent, tokens.data() + size_t{kPageTokens} * static_cast<size_t>(i), page);
+    if (parent != page) return;
+  }
+}
+
+void PrefixCache::insert_or_adopt(std::span<const int32_t> tokens, std::span<PageId> pages) {
+  PageId parent = kNoPage;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    parent = find_or_add(parent, tokens.data() + kPageTokens * i, pages[i]);
+    if (parent == pages[i]) continue;
+    pool_->retain(parent);
+    pool_->release(pages[i]);
+    pages[i] = parent;
   }
 }
 

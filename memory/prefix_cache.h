@@ -1,5 +1,5 @@
-// PrefixCache: finds pages that already hold the keys and values of a prompt's beginning: another prompt's, or those of a sample
-// that has ended.
+// PrefixCache: finds pages that already hold the keys and values of a prompt's beginning: another prompt's, or those of a
+// sample that has ended.
 //
 // A tree of full pages: a node is (parent page, its 64 token ids). Lookups hash, but a hit is decided by comparing token ids,
 // and the whole cache belongs to one version of the weights. Nodes live in arrays indexed by page id, so nothing is allocated
@@ -34,6 +34,10 @@ class PrefixCache {
   // in use and will not be written again.
   void insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t num_full_pages);
 
+  // Likewise of all of `pages`, for a holder to whom equal contents are equal: it goes on with the pages that are cached, and
+  // its own copies are released. REQUIRES: nobody is about to use its pages by their old ids.
+  void insert_or_adopt(std::span<const int32_t> tokens, std::span<PageId> pages);
+
   // A page to write on: free, or else the oldest evictable one, forgotten here. kNoPage if there is neither.
   PageId allocate();
   int32_t num_available() const { return pool_->num_free() + pool_->num_evictable(); }
@@ -54,6 +58,7 @@ class PrefixCache {
   const Node& node(PageId page) const { return nodes_[static_cast<size_t>(page)]; }
   size_t bucket_of(PageId parent, const int32_t* tokens) const;
   PageId find(PageId parent, const int32_t* tokens) const;
+  PageId find_or_add(PageId parent, const int32_t* tokens, PageId page);
   void forget(PageId page);
 
   PagePool* pool_;

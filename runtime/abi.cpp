@@ -204,11 +204,8 @@ constexpr otr_score_request kScoreDefaults = {.struct_size = sizeof(otr_score_re
                                               .tag = 0,
                                               .sampling = nullptr};
 
-constexpr otr_append_request kAppendDefaults = {.struct_size = sizeof(otr_append_request),
-                                                .token_ids = nullptr,
-                                                .num_tokens = 0,
-                                                .tag = 0,
-                                                .sampling = nullptr};
+constexpr otr_append_request kAppendDefaults = {
+    .struct_size = sizeof(otr_append_request), .token_ids = nullptr, .num_tokens = 0, .tag = 0, .sampling = nullptr};
 
 constexpr otr_tensor kTensorDefaults = {.struct_size = sizeof(otr_tensor),
                                         .name = nullptr,

@@ -56,6 +56,9 @@ class DraftServer {
   // There is something to do, without anything new coming.
   bool busy() const;
 
+  // Its pages' memory goes; what it is asked for meanwhile it drafts later, from the tokens alone.
+  void forget() { drafter_->forget(); }
+
   DraftStats stats() const;
   const ModelRunner& model() const { return drafter_->model(); }
   ModelRunner& model() { return drafter_->model(); }

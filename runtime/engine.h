@@ -43,8 +43,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   Status sleep(uint32_t what);
   Status wake(uint32_t what);
   // The cached pages of the longest beginning of `tokens` that a worker has, as runtime/kv_export.h lays them out; returns the
-  // tokens that they cover, and what `bytes` needs to hold in *size. kInvalidArgument: it is smaller; kBusy and as the ABI
-  // says.
+  // tokens that they cover, and what `bytes` needs to hold in *size. kInvalidArgument: it is smaller; kBusy: as the ABI says.
   Result<size_t> export_kv(std::span<const int32_t> tokens, std::span<std::byte> bytes, size_t* size);
   // Into every worker's prefix cache. Returns the tokens that all of them have then. Errors: as open_kv.
   Result<size_t> import_kv(std::span<const std::byte> bytes);

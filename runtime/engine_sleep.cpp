@@ -17,6 +17,7 @@ Status Worker::for_each_model(const Visit& visit) {
 
 Status Worker::sleep_pages() {
   rebuild_.reclaim();
+  if (server_ != nullptr) server_->forget();  // of requests whose end it has not heard of yet
   if (device_->programs() != nullptr) device_->programs()->release();
   return for_each_model([](ModelRunner& model) { return model.sleep_pages(); });
 }

@@ -47,6 +47,7 @@ class EngineState {
       : options_(options),
         unavailable_paths_(std::move(unavailable_paths)),
         placement_(options.num_workers),
+        homes_(options.num_workers),
         stats_(static_cast<size_t>(options.num_workers)),
         counted_before_(stats_.size()),
         losing_(stats_.size()),

@@ -128,12 +128,19 @@ void ModelDrafter::rewind(int32_t slot, int32_t num_tokens) {
   c.pages.truncate(&model_.page_pool(), c.num_computed);
 }
 
+void ModelDrafter::forget() {
+  for (Cache& c : caches_) {
+    c.pages.release_all(&model_.page_pool());
+    c.num_computed = 0;
+  }
+}
+
 void ModelDrafter::leave(int32_t slot) {
   TreeDrafter::leave(slot);
   if (static_cast<size_t>(slot) >= caches_.size()) return;
   Cache& c = cache(slot);
   if (c.num_computed > 0) {  // what was drafted and not kept is not among them
-    model_.prefix_cache().insert(sequence(slot).tokens, c.pages.pages(), c.num_computed / kPageTokens);
+    c.pages.publish(&model_.prefix_cache(), sequence(slot).tokens, c.num_computed / kPageTokens);
   }
   c.pages.release_all(&model_.page_pool());
   c.num_computed = 0;

@@ -2,8 +2,8 @@
 // same noise, filters and penalties, from its own logits.
 //
 // Before it drafts it catches up with the committed tokens, prompt included (the samples of a group share the prompt's full
-// pages); what it computed for tokens that were kept stays. If its pages run out, sequences that do not draft in this tick give
-// theirs up; if that is not enough, a row goes without a draft.
+// pages); what it computed for tokens that were kept stays, in the prefix cache when the sequence has left. If its pages run
+// out, sequences that do not draft in this tick give theirs up; if that is not enough, a row goes without a draft.
 //
 // Thread safety: used by the worker's thread. Errors: create() as ModelRunner, or kInvalidArgument for another vocabulary.
 #pragma once
@@ -32,6 +32,8 @@ class ModelDrafter final : public TreeDrafter {
   int32_t behind(const DraftSequence& sequence) const override;
   // The sequence has lost its tokens from position `num_tokens` on, and is to get others.
   void rewind(int32_t slot, int32_t num_tokens);
+  // What the pages hold is lost: all is to be computed anew.
+  void forget();
 
   const ModelRunner& model() const { return *runner_; }
   ModelRunner& model() { return *runner_; }

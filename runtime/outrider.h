@@ -132,7 +132,8 @@ typedef struct otr_engine_options {
   int32_t num_threads;    /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
   uint64_t kv_bytes;      /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is
                              free; 0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights
-                             leave, and a copy of them in 4 bits would */
+                             leave, and a copy of them in 4 bits would. In time all of it is used: what has ended stays
+                             cached, and the pages that were used longest ago make room */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the
                               policy may name; "NAME=w4:PATH": in 4 bits, which drafts faster while samples are few, and is
                               right a little less often. Always there: "self", the model itself in 4 bits; "ngram", which
@@ -207,9 +208,9 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  * of drafters too, lie in shared memory once. A process that dies, hangs, sends what is wrong, or is refused memory is ended
  * with SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room,
  * and are the same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
- * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit and
- * otr_score return OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep, otr_kv_export
- * and otr_kv_import.
+ * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit, otr_score
+ * and otr_append return OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep,
+ * otr_kv_export and otr_kv_import.
  *
  * On GPUs (device "cuda:0,1,…") each process has a GPU of its own; more workers than GPUs are OTR_UNSUPPORTED. The engine's own
  * process runs nothing there: it keeps the weights in the host's memory, for otr_weights_put and for processes that come anew,
@@ -367,22 +368,27 @@ OTR_API otr_status otr_result_destroy(otr_result* result);
  *
  * It is a new group of one sample, with the index and the noise key of the one before. Its prompt is all that came before: the
  * prompt, the tokens of `result`, and these; what it draws is what otr_submit with that prompt, n = 1, the same first_sample,
- * stream and seed would draw, bit for bit. Its result has the new tokens only, and penalties count these alone as output. The
- * engine keeps the pages of a sample that has ended as long as there is room (see Pages), and sends the next turn to the worker
- * that has them, unless that one has much more to do than others: then little more than token_ids is run. */
+ * stream and seed would draw, bit for bit. Its result has the new tokens only, weight_version is theirs, and penalties count
+ * them alone as output: a past that older weights have drawn is a prompt like any other. The engine keeps the pages of a sample
+ * that has ended as long as there is room (see Pages), and sends the next turn to the worker that has them, unless that one has
+ * much more to do than others: then little more than token_ids is run.
+ *
+ * A result may be appended to again: that is a branch, with the same noise key, so that the same tokens give the same sample.
+ * For further samples of one past submit it as a prompt, with n and a stream of its own: its pages are found all the same. */
 typedef struct otr_append_request {
   size_t struct_size;
-  const int32_t* token_ids; /* [num_tokens]; NULL and 0: the sample just goes on, say after OTR_FINISH_LENGTH */
+  const int32_t* token_ids; /* [num_tokens]; NULL and 0: the sample just goes on, say where max_new_tokens ended it */
   size_t num_tokens;
-  uint64_t tag;
+  uint64_t tag;                        /* yours, of this turn */
   const otr_sampling_params* sampling; /* NULL: what it had, max_new_tokens counted anew; its seed is not read: the key stays */
 } otr_append_request;
 
 OTR_API otr_status otr_append_request_init(otr_append_request* request, size_t struct_size);
 
-/* Queues the next turn and returns at once. `result` stays yours, may be of another engine, and may be destroyed then, or be
- * appended to again: that is a branch. OTR_INVALID_HANDLE: it is no live result. OTR_INVALID_ARGUMENT: it is a score's; else
- * errors as otr_submit. */
+/* Queues the next turn and returns at once. `result` stays yours, and may be destroyed then. Any sample's will do, whatever its
+ * finish_reason: it goes on from the tokens that it has; of another engine's its ids are to be in this one's vocabulary.
+ * OTR_INVALID_HANDLE: it is no live result. OTR_INVALID_ARGUMENT: it is a score's; with token_ids it is at or over the context
+ * limit. Other errors as otr_submit. */
 OTR_API otr_status otr_append(otr_engine* engine, const otr_result* result, const otr_append_request* request,
                               uint64_t* group_id);
 
@@ -396,7 +402,7 @@ OTR_API otr_status otr_append(otr_engine* engine, const otr_result* result, cons
  *
  * From begin to commit nothing can be submitted. Tensors that are not put keep their values. After a put that failed the others
  * can go on, and the failed one can be repeated. A drafter that was made of the old weights ("self") is made again by the
- * commit, and cached prompts are forgotten: what is drawn then is what an engine created with these weights would draw, bit for
+ * commit, and cached pages are forgotten: what is drawn then is what an engine created with these weights would draw, bit for
  * bit. */
 
 typedef enum otr_dtype { OTR_DTYPE_BF16 = 0, OTR_DTYPE_F16 = 1, OTR_DTYPE_F32 = 2 } otr_dtype;
@@ -442,7 +448,7 @@ OTR_API otr_status otr_weights_commit(otr_engine* engine);
 typedef enum otr_memory {
   OTR_MEMORY_WEIGHTS = 1, /* the model's weights and what is made of them ("self"). They are lost: after otr_wake all are to be
                              put. Norms and biases, and drafters' own weights, which no trainer has, keep their memory */
-  OTR_MEMORY_KV = 2,      /* KV pages, with the cached prompts, buffers of passes, and on a GPU captured programs; drafters' too
+  OTR_MEMORY_KV = 2,      /* KV pages, with the cached ones, buffers of passes, and on a GPU captured programs; drafters' too
                            */
   OTR_MEMORY_ALL = 3
 } otr_memory;
@@ -466,7 +472,8 @@ OTR_API otr_status otr_wake(otr_engine* engine, otr_memory what);
 /* Writes the pages of the longest beginning of token_ids that the engine has (whole pages; of a group's prompt once its first
  * token is drawn, of a sample once it has ended) to `buffer`, and to *num_covered how many tokens that is, perhaps 0. *size is
  * what `buffer` needs; too small a one is OTR_INVALID_ARGUMENT with *size set. The form is independent of the path's own: bf16,
- * row-major, with a checksum. OTR_BUSY as otr_submit. OTR_UNSUPPORTED: worker processes. The engine stands still meanwhile, as paused. */
+ * row-major, with a checksum. OTR_BUSY as otr_submit. OTR_UNSUPPORTED: worker processes. The engine stands still meanwhile, as
+ * paused. */
 OTR_API otr_status otr_kv_export(otr_engine* engine, const int32_t* token_ids, size_t num_tokens, void* buffer, size_t capacity,
                                  size_t* size, size_t* num_covered);
 

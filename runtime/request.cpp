@@ -180,6 +180,9 @@ Result<std::vector<std::unique_ptr<Sequence>>> make_appended(const Sequence& end
   OTR_RETURN_IF_ERROR(check_tokens(r.token_ids, r.num_tokens, limits.vocab_size, "token_ids"));
   OTR_RETURN_IF_ERROR(check_tokens(ended.tokens.data(), ended.tokens.size(), limits.vocab_size, "the result's tokens"));
   SamplingParams sampling = ended.group->sampling;
+  const std::vector<int32_t>& stops = sampling.stop_token_ids;
+  if (r.sampling == nullptr)
+    OTR_RETURN_IF_ERROR(check_tokens(stops.data(), stops.size(), limits.vocab_size, "the result's stop_token_ids"));
   if (r.sampling != nullptr) {
     OTR_ASSIGN_OR_RETURN(sampling, read_sampling(r.sampling, limits.vocab_size));
     sampling.seed = ended.group->sampling.seed;

@@ -294,7 +294,7 @@ void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, con
 void Worker::finish(Sequence* s, otr_finish_reason reason, const std::string& error) {
   const std::shared_ptr<Group> group = s->group;
   if (!group->is_score && reason != OTR_FINISH_ERROR) {
-    target().prefix_cache().insert(s->tokens, s->pages.pages(), s->num_computed / kPageTokens);
+    s->pages.publish(&target().prefix_cache(), s->tokens, s->num_computed / kPageTokens);
   }
   conclude(leave(s), reason, error);
   conclude_blocked(group.get(), reason, error);

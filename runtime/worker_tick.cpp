@@ -247,7 +247,7 @@ void Worker::commit(const std::vector<RowRun>& runs) {
       continue;
     }
     if (run.begin < s->num_prompt() && run.end >= s->num_prompt()) {
-      target().prefix_cache().insert(s->tokens, s->pages.pages(), s->num_prompt() / kPageTokens);
+      s->pages.publish(&target().prefix_cache(), s->tokens, s->num_prompt() / kPageTokens);
     }
     if (run.end < s->num_tokens()) continue;
     // Samples that waited for this prompt take their own first draws and share its pages before it may finish.

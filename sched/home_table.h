@@ -17,7 +17,8 @@ namespace otr {
 
 class HomeTable {
  public:
-  HomeTable() : entries_(kSize) {}
+  // One worker is everybody's home, and needs no table.
+  explicit HomeTable(int32_t num_workers) : entries_(num_workers > 1 ? kSize : 1) {}
 
   void note(const NoiseStream& key, int32_t worker) { entries_[place_of(key)] = {.key = key, .worker = worker}; }
   // Placement::kNobody: none is known.
@@ -27,13 +28,13 @@ class HomeTable {
   }
 
  private:
-  static constexpr size_t kSize = 4096;  // 80 KB; more than samples of which caches still have the pages
+  static constexpr size_t kSize = 65536;  // 1.3 MB; of 8,192 conversations at once 94 % are found
   struct Entry {
     NoiseStream key = {};
     int32_t worker = Placement::kNobody;
   };
   // Noise keys are random words.
-  static size_t place_of(const NoiseStream& key) { return key.r[0] % kSize; }
+  size_t place_of(const NoiseStream& key) const { return key.r[0] % entries_.size(); }
 
   std::vector<Entry> entries_;
 };

@@ -18,7 +18,8 @@ int32_t Placement::place(int32_t samples, int32_t home) {
   if (to->gone) return kNobody;
   if (home != kNobody && static_cast<size_t>(home) >= first_) {
     State& own = state(home);
-    if (!own.away && !own.gone && own.samples() <= to->samples() + to->samples() / 4 + 1) to = &own;
+    const int64_t most = to->samples() == 0 ? 0 : to->samples() + to->samples() / 4 + 1;
+    if (!own.away && !own.gone && own.samples() <= most) to = &own;
   }
   to->sent += samples;
   return static_cast<int32_t>(to - states_.data());

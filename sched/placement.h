@@ -1,9 +1,10 @@
 // Placement: which worker gets a new group, and who gives samples to whom once their loads have drifted apart.
 //
 // A group goes to the worker with the fewest samples and stays together: its samples share the prompt's pages. One that goes on
-// where another has ended goes to the worker that has those pages, unless too many others are there. Workers report their loads. Of a queue, whoever could run more than he has gets some, up to an even share. Where no queue is left, a worker
-// that has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved gets its
-// keys and values where it arrives, computed or copied: nothing decided here can change a result, only when it comes.
+// where another has ended goes to the worker that has those pages, unless too many others are there. Workers report their
+// loads. Of a queue, whoever could run more than he has gets some, up to an even share. Where no queue is left, a worker that
+// has run dry gets half of what the busiest one runs, if that is two samples or more. A sample that has moved gets its keys and
+// values where it arrives, computed or copied: nothing decided here can change a result, only when it comes.
 //
 // A move is ordered by rebalance() and over with answered(), whatever was given; meanwhile neither worker takes part in
 // another. A worker that is lost has nothing, and answers nothing. Until the one that takes its place reports for the first
@@ -50,8 +51,8 @@ class Placement {
   // What runs stays where it is: only queues are shared.
   void keep_running() { moves_running_ = false; }
 
-  // The worker that a new group of so many samples is sent to; kNobody if all are lost. `home` has pages of its prompt (kNobody:
-  // no worker has), and is the one as long as it has at most a quarter more samples than the emptiest worker, and one.
+  // The worker that a new group of so many samples is sent to; kNobody if all are lost. That is `home`, which has pages of its
+  // prompt (kNobody: no worker has), unless somebody else is idle, or has over a quarter fewer samples, and one.
   int32_t place(int32_t samples, int32_t home = kNobody);
   // Samples that another worker gave are sent to this one.
   void sent(int32_t worker, int32_t samples) { state(worker).sent += samples; }

@@ -19,6 +19,7 @@ namespace otr {
 namespace {
 
 constexpr int32_t kPatienceMs = 300, kTimeoutMs = 2400;  // the least for such a patience: PageNet::kTimeoutShare
+constexpr int32_t kLongPatienceMs = 20'000;              // where nothing hangs nobody is to be held for late
 
 class NcclFaults : public NcclSm90 {
  protected:
@@ -51,7 +52,8 @@ class NcclFaults : public NcclSm90 {
   }
   Outputs run_with(const std::string& fault, bool once) {
     plan(fault + " " + (once ? marker() : "-"));
-    return run_joined(moving({.patience_ms = kPatienceMs}));
+    const bool hangs = fault.ends_with("hang");
+    return run_joined(moving({.patience_ms = hangs ? kPatienceMs : kLongPatienceMs}));
   }
   // Two rollouts; then every page of every process is back, all within a bounded time, the engine's end too.
   void walk(const GpuVariant& v) {
@@ -90,8 +92,12 @@ TEST_F(NcclFaults, AnErrorIsOverAtTheNextJoining) {
   for (const char* fault : {"send 0 0 error", "receive 0 0 hang"}) {
     std::filesystem::remove(marker());
     EXPECT_EQ(difference(plain_, run_with(fault, true)), "") << fault;
-    EXPECT_EQ(nccl()["failures"], 1) << nccl();
-    EXPECT_EQ(nccl()["generation"], 2) << nccl();
+    // With the short patience of a hang others may be late too.
+    if (std::string(fault).ends_with("error")) {
+      EXPECT_EQ(nccl()["failures"], 1) << nccl();
+    }
+    EXPECT_GE(nccl()["failures"], 1) << nccl();
+    EXPECT_EQ(nccl()["generation"], nccl()["failures"].get<int64_t>() + 1) << nccl();
     EXPECT_EQ(stats_["worker_restarts"], 0);
   }
 }
@@ -124,7 +130,7 @@ TEST_F(NcclFaults, APeerKilledInATransferLosesNothing) {
 TEST_F(NcclFaults, ATrainersIdIsUsedOnce) {
   const Result<NetId> id = make_nccl_id(OUTRIDER_NCCL_LIBRARY);
   ASSERT_TRUE(id.ok()) << id.status().message();
-  EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 2}))), "");
+  EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 2, .patience_ms = kLongPatienceMs}))), "");
   EXPECT_EQ(nccl()["generation"], 1) << nccl();
   EXPECT_GT(nccl()["moves"], 0);
   EXPECT_EQ(difference(plain_, run_joined(moving({.id = id.value(), .num_ranks = 3, .first_rank = 1, .patience_ms = 500}))),

@@ -178,6 +178,7 @@ class MemoryModel {
   void offer(ModelSequence& s) {
     s.offered = true;
     const int32_t full = s.num_prompt / kPageTokens;
+    if (below(2) == 0) return publish(s, full);
     cache_.insert(s.tokens, s.table.pages(), full);
     for (int32_t i = 0; i < full; ++i) {
       const Tokens prefix(s.tokens.begin(), s.tokens.begin() + std::ptrdiff_t{i + 1} * kPageTokens);
@@ -187,6 +188,25 @@ class MemoryModel {
       if (it->second != page) break;
       operations["insert"] += fresh;
     }
+  }
+
+  // What others have cached takes the place of its own copies.
+  void publish(ModelSequence& s, int32_t full) {
+    const std::vector<PageId> before = s.table.pages();
+    s.table.publish(&cache_, s.tokens, full);
+    for (int32_t i = 0; i < full; ++i) {
+      const Tokens prefix(s.tokens.begin(), s.tokens.begin() + std::ptrdiff_t{i + 1} * kPageTokens);
+      const PageId own = before[static_cast<size_t>(i)];
+      const auto [it, fresh] = cached_.emplace(prefix, own);
+      if (fresh) prefix_of_[index(own)] = prefix;
+      if (it->second != own) {
+        hold(it->second);
+        drop(own);
+        ++operations["adopt"];
+      }
+      expect(s.table.pages()[static_cast<size_t>(i)] == it->second, "a published page is not the cached one");
+    }
+    ++operations["publish"];
   }
 
   void append(ModelSequence& s) {
@@ -219,6 +239,7 @@ class MemoryModel {
 
   void finish(ModelSequence& s) {
     ++operations["finish"];
+    if (s.version == version_ || fault_ == Fault::kOfferStaleVersion) publish(s, s.num_computed / kPageTokens);
     release(s);
     sequences_.erase(std::find_if(sequences_.begin(), sequences_.end(), [&s](const auto& p) { return p.get() == &s; }));
   }
@@ -319,8 +340,8 @@ TEST(MemoryModel, TwoHundredThousandOperationsAgree) {
     for (int32_t i = 0; i < rounds; ++i) ASSERT_TRUE(model.step()) << num_pages << " pages, step " << i << ": " << model.error;
     for (const auto& [name, count] : model.operations) total[name] += count;
   }
-  for (const char* name :
-       {"start", "prefix hit", "write", "copy", "eviction", "insert", "append", "fork", "finish", "preempt", "clear"}) {
+  for (const char* name : {"start", "prefix hit", "write", "copy", "eviction", "insert", "publish", "adopt", "append", "fork",
+                           "finish", "preempt", "clear"}) {
     EXPECT_GT(total[name], rounds / 500) << name << " hardly happened";
   }
 }

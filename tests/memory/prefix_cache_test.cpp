@@ -98,6 +98,23 @@ TEST(PrefixCache, ASecondCopyIsNotCached) {
   EXPECT_TRUE(c.cache.check().ok());
 }
 
+// Of a second copy its holder has no need: it goes on with the first, and what comes behind is cached.
+TEST(PrefixCache, ASecondCopyMayGiveWay) {
+  Cache c(10);
+  const std::vector<PageId> first = c.fill(tokens_of({1, 2}));
+  c.release(first);
+  std::vector<PageId> second;
+  for (int i = 0; i < 3; ++i) second.push_back(c.cache.allocate());
+  const PageId last = second.back();
+  c.cache.insert_or_adopt(tokens_of({1, 2, 3}), second);
+  EXPECT_EQ(second, (std::vector<PageId>{first[0], first[1], last}));
+  EXPECT_EQ(c.pool.num_free(), 7);  // the copies are free again
+  EXPECT_EQ(c.pool.num_evictable(), 0);
+  EXPECT_TRUE(c.cache.check().ok());
+  c.release(second);
+  EXPECT_EQ(c.match(tokens_of({1, 2, 3})), second);
+}
+
 TEST(PrefixCache, OfferingTheSamePagesAgainChangesNothing) {
   Cache c(10);
   const Tokens prompt = tokens_of({1, 2, 3});

@@ -119,5 +119,21 @@ TEST_F(DraftServers, WhoFindsNoRoomIsAskedForAgainInAWhile) {
   EXPECT_EQ(server_->stats().closed_windows, 5);
 }
 
+// The memory of its pages may go while a request is open: it drafts on.
+TEST_F(DraftServers, WhatItForgetsItComputesAnew) {
+  constexpr uint64_t kName = 1;
+  open(kName, kShort);
+  rounds();
+  const int64_t drafted = server_->stats().drafted_tokens;
+  EXPECT_GT(drafted, 0);
+  EXPECT_GT(server_->stats().kv_pages_in_use, 0);
+  server_->forget();
+  EXPECT_EQ(server_->stats().kv_pages_in_use, 0);
+  link_.verdicts.push(verdict(kName, kShort, 1));
+  rounds();
+  EXPECT_GT(server_->stats().drafted_tokens, drafted);
+  EXPECT_GT(server_->stats().kv_pages_in_use, 0);
+}
+
 }  // namespace
 }  // namespace otr

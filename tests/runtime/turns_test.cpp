@@ -3,15 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/runtime/abi_fixture.h"
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/every_path.h"
 #include "tests/runtime/process_variant.h"
+#include "tests/runtime/trainer_tensors.h"
 
 namespace otr {
 namespace {
@@ -55,6 +58,9 @@ std::vector<int32_t> answer(const Sequence& s, int turn, int32_t vocab_size) {
 
 class Turns : public EveryPath {
  protected:
+  Turns() {
+    if (std::string(GetParam()) == "cpu-scalar") requests_.resize(6);  // it is slow, and the same code
+  }
   std::unique_ptr<Engine> engine(const ProcessVariant& v, int64_t num_pages = 2048) const {
     EngineOptions o;
     o.device.isa = GetParam();
@@ -133,7 +139,7 @@ class Turns : public EveryPath {
 
   const TinyModel model_{{.num_layers = 2}};
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
-  const std::vector<Request> requests_ = mixed_requests(model_);
+  std::vector<Request> requests_ = mixed_requests(model_);
 };
 
 TEST_P(Turns, AreWhatTheirPastAsAPromptDraws) {
@@ -175,16 +181,20 @@ TEST_P(TurnsAnywhere, AreTheSame) {
 TEST_P(TurnsAnywhere, RunOnlyWhatIsNew) {
   for (const char* policy : {"off", "fixed:self:3:2:6"}) {
     const auto e = engine({.num_workers = 1, .processes = false, .policy = policy});
-    Ended ended;
     constexpr uint32_t kSamples = 7;
+    ASSERT_TRUE(e->pause().ok());
     for (uint32_t i = 0; i < kSamples; ++i) {
       Request r(random_tokens(100 + i, 60 + 11 * i, model_.shape().vocab_size));
-      r.sampling.max_new_tokens = static_cast<int32_t>(4 + 23 * i);  // the first one ends with a page: its last token is not run
+      // Most begin with the same page, which each of them runs: they come together.
+      if (i > 1) std::fill_n(r.prompt.begin(), 70, 5);
+      r.sampling.max_new_tokens =
+          static_cast<int32_t>(4 + 23 * i);  // the first one ends with a page: its last token is not run
       r.sampling.ignore_eos = 1;
       r.stream = i;
       submit(e.get(), r, i);
     }
-    ended = take_all(e.get());
+    e->resume();
+    Ended ended = take_all(e.get());
     for (int turn = 1; turn < kTurns; ++turn) {
       int64_t hits = 0, rows = 0;
       for (const auto& [key, s] : ended) {
@@ -378,6 +388,78 @@ TEST_F(AbiTurns, WhatCannotGoOnIsRefused) {
   expect_refused(otr_append(engine(), score, &append_, &id), OTR_INVALID_ARGUMENT, "a score");
   EXPECT_EQ(otr_result_destroy(score), OTR_OK);
   expect_usable();
+}
+
+// One that was cancelled goes on from the tokens that it has, wherever that was.
+TEST_F(AbiTurns, WhatWasCancelledGoesOn) {
+  Request r(random_tokens(1, 300, model_.shape().vocab_size));
+  r.sampling.max_new_tokens = 700;
+  r.sampling.ignore_eos = 1;
+  for (const int64_t tokens : {0, 1, 70, 200}) {
+    const int64_t before = engine_.count("generated_tokens");
+    r.stream = static_cast<uint64_t>(tokens);
+    const uint64_t group = engine_.submit(r, 0);
+    while (engine_.count("generated_tokens") < before + tokens) std::this_thread::yield();
+    (void)otr_cancel(engine(), group);  // it may be over
+    otr_result* const first = result();
+    otr_result_view view;
+    ASSERT_EQ(otr_result_get(first, &view, sizeof view), OTR_OK);
+    Request whole = r;
+    whole.prompt.insert(whole.prompt.end(), view.token_ids, view.token_ids + view.num_tokens);
+    whole.sampling.max_new_tokens = 20;
+    append_.sampling = &whole.sampling;
+    if (whole.prompt.size() < 1000) {
+      ASSERT_EQ(otr_append(engine(), first, &append_, &id_), OTR_OK) << otr_last_error(engine());
+      EXPECT_EQ(difference(TestEngine(model_).run({whole}), engine_.collect()), "") << tokens;
+    }
+    EXPECT_EQ(otr_result_destroy(first), OTR_OK);
+  }
+}
+
+// What the old weights have computed is not taken for what the new ones would.
+TEST_F(AbiTurns, NewWeightsRunThePastAnew) {
+  TinyShape shape = model_.shape();
+  shape.seed = 2;
+  const TinyModel other(shape);
+  Request r(random_tokens(1, 100, shape.vocab_size));
+  r.sampling.max_new_tokens = 100;
+  r.sampling.ignore_eos = 1;
+  engine_.submit(r, 0);
+  otr_result* const first = result();
+  otr_result_view view;
+  ASSERT_EQ(otr_result_get(first, &view, sizeof view), OTR_OK);
+  ASSERT_EQ(otr_weights_begin(engine(), 1), OTR_OK);
+  for (const TrainerTensor& t : trainer_tensors(other)) {
+    const std::vector<std::byte> data = t.as(OTR_DTYPE_BF16);
+    const otr_tensor tensor = tensor_of(t, OTR_DTYPE_BF16, data.data(), data.size());
+    ASSERT_EQ(otr_weights_put(engine(), &tensor), OTR_OK) << t.name;
+  }
+  ASSERT_EQ(otr_weights_commit(engine()), OTR_OK);
+  ASSERT_EQ(otr_append(engine(), first, &append_, &id_), OTR_OK);
+  r.prompt.insert(r.prompt.end(), view.token_ids, view.token_ids + view.num_tokens);
+  EXPECT_EQ(difference(TestEngine(other).run({r}), engine_.collect()), "");
+  EXPECT_EQ(otr_result_destroy(first), OTR_OK);
+}
+
+// Tokens and stop ids that this engine's model has not are refused, though the result has them.
+TEST_F(AbiTurns, AnotherVocabularyIsRefused) {
+  TinyShape shape = model_.shape();
+  shape.vocab_size = 200;
+  const TinyModel large(shape);
+  const TestEngine other(large);
+  for (const bool by_token : {false, true}) {
+    Request r(by_token ? std::vector<int32_t>{1, 150} : tokens_);
+    if (!by_token) r.stop_ids = {150};
+    ASSERT_EQ(otr_pause(other.get()), OTR_OK);  // it draws nothing
+    ASSERT_EQ(otr_cancel(other.get(), other.submit(r, 0)), OTR_OK);
+    ASSERT_EQ(otr_resume(other.get()), OTR_OK);
+    otr_result* first = nullptr;
+    ASSERT_EQ(otr_wait(other.get(), 60'000, &first), OTR_OK);
+    expect_refused(otr_append(engine(), first, &append_, &id_), OTR_INVALID_ARGUMENT, by_token ? "a token" : "a stop id");
+    EXPECT_EQ(otr_append(other.get(), first, &append_, &id_), OTR_OK);
+    other.collect();
+    EXPECT_EQ(otr_result_destroy(first), OTR_OK);
+  }
 }
 
 // A result of another engine goes on here.

@@ -66,6 +66,9 @@ TEST(Placement, WhoGoesOnGoesHomeUnlessTooManyAreThere) {
   EXPECT_EQ(p.place(1, 1), 0) << "that would be 12";
   EXPECT_EQ(p.place(1, 2), 0);
   EXPECT_EQ(p.place(1, Placement::kNobody), 0);
+  Placement dry = placement_of({loaded(1, 0), loaded(0, 0), loaded(0, 0)});
+  EXPECT_EQ(dry.place(1, 0), 1) << "who is idle has more need of it";
+  EXPECT_EQ(dry.place(1, 2), 2);
   p.lost(1, true);
   EXPECT_EQ(p.place(1, 1), 0) << "nothing goes to who is not back yet";
   p.set_first(1);
