@@ -77,9 +77,14 @@ void PrefixCache::insert(std::span<const int32_t> tokens, std::span<const PageId
 
 void PrefixCache::insert_or_adopt(std::span<const int32_t> tokens, std::span<PageId> pages) {
   PageId parent = kNoPage;
+  bool adopted = false;
   for (size_t i = 0; i < pages.size(); ++i) {
-    parent = find_or_add(parent, tokens.data() + kPageTokens * i, pages[i]);
+    const int32_t* page_tokens = tokens.data() + kPageTokens * i;
+    // Whoever else holds a page behind an adopted one does not hold the parent that it would get.
+    if (adopted && pool_->refcount(pages[i]) > 1 && find(parent, page_tokens) == kNoPage) return;
+    parent = find_or_add(parent, page_tokens, pages[i]);
     if (parent == pages[i]) continue;
+    adopted = true;
     pool_->retain(parent);
     pool_->release(pages[i]);
     pages[i] = parent;

@@ -35,7 +35,8 @@ class PrefixCache {
   void insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t num_full_pages);
 
   // Likewise of all of `pages`, for a holder to whom equal contents are equal: it goes on with the pages that are cached, and
-  // its own copies are released. REQUIRES: nobody is about to use its pages by their old ids.
+  // its own copies are released; stops behind these at the first page that is new and that others hold, since they do not hold
+  // its parent. REQUIRES: nobody is about to use its pages by their old ids.
   void insert_or_adopt(std::span<const int32_t> tokens, std::span<PageId> pages);
 
   // A page to write on: free, or else the oldest evictable one, forgotten here. kNoPage if there is neither.

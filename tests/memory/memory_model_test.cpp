@@ -194,12 +194,19 @@ class MemoryModel {
   void publish(ModelSequence& s, int32_t full) {
     const std::vector<PageId> before = s.table.pages();
     s.table.publish(&cache_, s.tokens, full);
+    bool adopted = false;
     for (int32_t i = 0; i < full; ++i) {
       const Tokens prefix(s.tokens.begin(), s.tokens.begin() + std::ptrdiff_t{i + 1} * kPageTokens);
       const PageId own = before[static_cast<size_t>(i)];
+      if (adopted && references_[index(own)] > 1 && cached_.count(prefix) == 0) {
+        expect(s.table.pages()[static_cast<size_t>(i)] == own, "a page that others hold has changed");
+        ++operations["publish in part"];
+        break;
+      }
       const auto [it, fresh] = cached_.emplace(prefix, own);
       if (fresh) prefix_of_[index(own)] = prefix;
       if (it->second != own) {
+        adopted = true;
         hold(it->second);
         drop(own);
         ++operations["adopt"];

@@ -115,6 +115,27 @@ TEST(PrefixCache, ASecondCopyMayGiveWay) {
   EXPECT_EQ(c.match(tokens_of({1, 2, 3})), second);
 }
 
+// Another holder of the copies keeps them, and none of them gets a parent that he does not hold.
+TEST(PrefixCache, WhatOthersHoldGetsNoNewParent) {
+  Cache c(10);
+  const std::vector<PageId> first = c.fill(tokens_of({1}));
+  std::vector<PageId> second;
+  for (int i = 0; i < 3; ++i) second.push_back(c.cache.allocate());
+  const std::vector<PageId> shared = {second[0], second[1]};
+  for (const PageId page : shared) c.pool.retain(page);
+  c.cache.insert_or_adopt(tokens_of({1, 2, 3}), second);
+  EXPECT_EQ(second[0], first[0]);
+  EXPECT_EQ(second[1], shared[1]);
+  EXPECT_FALSE(c.pool.cached(second[1]));
+  EXPECT_FALSE(c.pool.cached(second[2]));
+  c.release(first);
+  c.release(second);
+  EXPECT_TRUE(c.cache.check().ok());
+  EXPECT_EQ(c.pool.num_in_use(), 2);
+  c.release(shared);
+  EXPECT_EQ(c.pool.num_free(), 9);
+}
+
 TEST(PrefixCache, OfferingTheSamePagesAgainChangesNothing) {
   Cache c(10);
   const Tokens prompt = tokens_of({1, 2, 3});
