@@ -52,8 +52,9 @@ class NcclFaults : public NcclSm90 {
   }
   Outputs run_with(const std::string& fault, bool once) {
     plan(fault + " " + (once ? marker() : "-"));
-    const bool hangs = fault.ends_with("hang");
-    return run_joined(moving({.patience_ms = hangs ? kPatienceMs : kLongPatienceMs}));
+    // Who hangs is waited for: once that may take long enough that nobody else is held for late.
+    const int32_t patience_ms = !fault.ends_with("hang") ? kLongPatienceMs : once ? 10 * kPatienceMs : kPatienceMs;
+    return run_joined(moving({.patience_ms = patience_ms}));
   }
   // Two rollouts; then every page of every process is back, all within a bounded time, the engine's end too.
   void walk(const GpuVariant& v) {
@@ -92,12 +93,8 @@ TEST_F(NcclFaults, AnErrorIsOverAtTheNextJoining) {
   for (const char* fault : {"send 0 0 error", "receive 0 0 hang"}) {
     std::filesystem::remove(marker());
     EXPECT_EQ(difference(plain_, run_with(fault, true)), "") << fault;
-    // With the short patience of a hang others may be late too.
-    if (std::string(fault).ends_with("error")) {
-      EXPECT_EQ(nccl()["failures"], 1) << nccl();
-    }
-    EXPECT_GE(nccl()["failures"], 1) << nccl();
-    EXPECT_EQ(nccl()["generation"], nccl()["failures"].get<int64_t>() + 1) << nccl();
+    EXPECT_EQ(nccl()["failures"], 1) << nccl();
+    EXPECT_EQ(nccl()["generation"], 2) << nccl();
     EXPECT_EQ(stats_["worker_restarts"], 0);
   }
 }

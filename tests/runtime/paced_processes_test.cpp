@@ -52,11 +52,11 @@ TEST_F(PacedProcesses, TakeTheirTimeAndChangeNothing) {
 // Whoever dies or hangs in mid-run is replaced by one that goes by the same clock.
 TEST_F(PacedProcesses, AreReplaced) {
   ProcessVariant v = variant("off", 0);
-  v.timeout_ms = kMediumTimeoutMs;
+  v.timeout_ms = kSanitized ? 10'000 : 5'000;  // long enough that nobody else is held for hung
   v.faults = {{.worker = 2, .life = 0, .step = ProtocolStep::kTick, .occurrence = 5, .kind = FaultKind::kDie},
               {.worker = 5, .life = 0, .step = ProtocolStep::kTick, .occurrence = 3, .kind = FaultKind::kHang}};
   EXPECT_EQ(difference(plain_, run(v)), "");
-  EXPECT_GE(count("worker_restarts"), 2);  // on a busy machine others are held for hung too
+  EXPECT_EQ(count("worker_restarts"), 2);
   EXPECT_EQ(count("finished_samples"), plain_.size());
 }
 

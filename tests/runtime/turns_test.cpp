@@ -279,16 +279,21 @@ class AbiTurns : public AbiFixture {
     EXPECT_EQ(otr_wait(engine(), 60'000, &taken), OTR_OK) << otr_last_error(engine());
     return taken;
   }
+  // The request with what its result has drawn as a part of its prompt.
+  static Request behind(const Request& request, const otr_result* ended) {
+    otr_result_view view;
+    EXPECT_EQ(otr_result_get(ended, &view, sizeof view), OTR_OK);
+    Request whole = request;
+    whole.prompt.insert(whole.prompt.end(), view.token_ids, view.token_ids + view.num_tokens);
+    return whole;
+  }
   otr_append_request append_;
 };
 
 TEST_F(AbiTurns, ATurnGoesOnAndABranchIsAnother) {
   ASSERT_EQ(otr_submit(engine(), &group_, &id_), OTR_OK);
   otr_result* const first = result();
-  otr_result_view view;
-  ASSERT_EQ(otr_result_get(first, &view, sizeof view), OTR_OK);
-  Request whole(tokens_);
-  whole.prompt.insert(whole.prompt.end(), view.token_ids, view.token_ids + view.num_tokens);
+  Request whole = behind(Request(tokens_), first);
   whole.sampling = sampling_;
   const std::vector<int32_t> answers[] = {{}, {5}, {6, 7}, {5}};
   Outputs expected;
@@ -318,10 +323,7 @@ TEST_F(AbiTurns, ParametersMayChange) {
   group_.first_sample = 4;
   ASSERT_EQ(otr_submit(engine(), &group_, &id_), OTR_OK);
   otr_result* const first = result();
-  otr_result_view view;
-  ASSERT_EQ(otr_result_get(first, &view, sizeof view), OTR_OK);
-  Request whole(tokens_);
-  whole.prompt.insert(whole.prompt.end(), view.token_ids, view.token_ids + view.num_tokens);
+  Request whole = behind(Request(tokens_), first);
   whole.stream = 9;
   whole.first_sample = 4;
   whole.sampling.seed = 12;
@@ -370,7 +372,7 @@ TEST_F(AbiTurns, WhatCannotGoOnIsRefused) {
   expect_refused(otr_append(engine(), first, &append_, nullptr), OTR_INVALID_ARGUMENT, "no id");
   EXPECT_EQ(otr_append(nullptr, first, &append_, &id), OTR_INVALID_HANDLE);
 
-  // A whole context is too long for few pages, and for itself.
+  // What would need more pages than there are.
   const TestEngine small(model_, {.num_pages = 1});
   otr_sampling_params longer = sampling_;
   longer.max_new_tokens = 64;
@@ -402,10 +404,7 @@ TEST_F(AbiTurns, WhatWasCancelledGoesOn) {
     while (engine_.count("generated_tokens") < before + tokens) std::this_thread::yield();
     (void)otr_cancel(engine(), group);  // it may be over
     otr_result* const first = result();
-    otr_result_view view;
-    ASSERT_EQ(otr_result_get(first, &view, sizeof view), OTR_OK);
-    Request whole = r;
-    whole.prompt.insert(whole.prompt.end(), view.token_ids, view.token_ids + view.num_tokens);
+    Request whole = behind(r, first);
     whole.sampling.max_new_tokens = 20;
     append_.sampling = &whole.sampling;
     if (whole.prompt.size() < 1000) {
@@ -426,8 +425,6 @@ TEST_F(AbiTurns, NewWeightsRunThePastAnew) {
   r.sampling.ignore_eos = 1;
   engine_.submit(r, 0);
   otr_result* const first = result();
-  otr_result_view view;
-  ASSERT_EQ(otr_result_get(first, &view, sizeof view), OTR_OK);
   ASSERT_EQ(otr_weights_begin(engine(), 1), OTR_OK);
   for (const TrainerTensor& t : trainer_tensors(other)) {
     const std::vector<std::byte> data = t.as(OTR_DTYPE_BF16);
@@ -436,8 +433,7 @@ TEST_F(AbiTurns, NewWeightsRunThePastAnew) {
   }
   ASSERT_EQ(otr_weights_commit(engine()), OTR_OK);
   ASSERT_EQ(otr_append(engine(), first, &append_, &id_), OTR_OK);
-  r.prompt.insert(r.prompt.end(), view.token_ids, view.token_ids + view.num_tokens);
-  EXPECT_EQ(difference(TestEngine(other).run({r}), engine_.collect()), "");
+  EXPECT_EQ(difference(TestEngine(other).run({behind(r, first)}), engine_.collect()), "");
   EXPECT_EQ(otr_result_destroy(first), OTR_OK);
 }
 
