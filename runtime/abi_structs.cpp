@@ -108,7 +108,9 @@ otr_result_view result_view(const Sequence& s) {
           .spec_num_draft_tokens = s.spec_draft_tokens,
           .spec_num_accepted_tokens = s.spec_accepted_tokens,
           .spec_num_verify_steps = s.spec_verify_steps,
-          .weight_version = s.group->weight_version};
+          .weight_version = s.weight_spans.back().weight_version,
+          .weight_spans = s.weight_spans.data(),
+          .num_weight_spans = s.weight_spans.size()};
 }
 
 }  // namespace otr

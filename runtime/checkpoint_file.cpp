@@ -13,7 +13,7 @@ namespace otr {
 namespace {
 
 constexpr char kCheckpointMagic[] = "OTRCHECK";
-constexpr uint64_t kCheckpointFormat = 1;
+constexpr uint64_t kCheckpointFormat = 2;
 constexpr uint64_t kMaxCheckpointBytes = uint64_t{1} << 36;
 
 struct CheckpointHeader {
@@ -47,8 +47,10 @@ struct SampleRecord {
   uint32_t num_accepted, num_logprobs;
   int32_t is_finished, finish_reason;
   uint32_t error_bytes;
+  uint64_t num_weight_spans;
 };
-static_assert(sizeof(SampleRecord) == 64);
+static_assert(sizeof(SampleRecord) == 72);
+static_assert(sizeof(otr_weight_span) == 16);
 
 // ---- Writing -------------------------------------------------------------------------------------------------------------
 
@@ -70,13 +72,15 @@ void append_sample(std::vector<std::byte>* bytes, const LedgerSample& s) {
                             .num_logprobs = static_cast<uint32_t>(s.raw_logprobs.size()),
                             .is_finished = s.is_finished,
                             .finish_reason = static_cast<int32_t>(s.finish_reason),
-                            .error_bytes = static_cast<uint32_t>(s.error.size())};
+                            .error_bytes = static_cast<uint32_t>(s.error.size()),
+                            .num_weight_spans = s.weight_spans.size()};
   append(bytes, std::span(&record, 1));
   append(bytes, std::span(s.tokens));
   // A score that failed has no raw log-probs, and then its log-probs are nobody's.
   append(bytes, std::span(s.logprobs).first(record.num_logprobs));
   append(bytes, std::span(s.raw_logprobs));
   append(bytes, std::span(s.error));
+  append(bytes, std::span(s.weight_spans));
 }
 
 void append_group(std::vector<std::byte>* bytes, const LedgerGroup& g) {
@@ -192,6 +196,17 @@ std::string apply(const SampleRecord& r, std::span<const int32_t> tokens, std::s
   return "";
 }
 
+// Likewise of the weights that drew it.
+std::string apply_spans(const SampleRecord& r, std::span<const otr_weight_span> spans, uint64_t version, Sequence* s) {
+  const auto is_wrong = [](const otr_weight_span& a, const otr_weight_span& b) { return a.first_token >= b.first_token; };
+  if (spans.empty() || spans.front().first_token != 0 || spans.back().first_token > r.num_accepted ||
+      std::adjacent_find(spans.begin(), spans.end(), is_wrong) != spans.end())
+    return "has spans of weights that cannot be";
+  if (r.is_finished != 1 && spans.back().weight_version != version) return "is unfinished, and of other weights";
+  s->weight_spans.assign(spans.begin(), spans.end());
+  return "";
+}
+
 }  // namespace
 
 LedgerCopy copy_ledger(const Ledger& ledger, std::span<const std::byte> user) {
@@ -295,17 +310,18 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
       return Status(is_large ? StatusCode::kNeverFits : StatusCode::kBadInput, where + made.status().message());
     }
     made.value().front()->group->cancelled = g.record.cancelled == 1;
-    made.value().front()->group->weight_version = identity_.weight_version;
     std::vector<Sample> samples;
     for (std::unique_ptr<Sequence>& s : made.value()) {
       const SampleRecord r = in.take<SampleRecord>();
       const std::vector<int32_t> tokens = in.take<int32_t>(r.num_accepted);
       const std::vector<float> logprobs = in.take<float>(r.num_logprobs), raw_logprobs = in.take<float>(r.num_logprobs);
       const std::vector<char> error = in.take<char>(r.error_bytes);
+      const std::vector<otr_weight_span> spans = in.take<otr_weight_span>(r.num_weight_spans);
       if (!in.ok()) break;
       if (!samples.empty() && r.sample <= samples.back().sequence->sample)
         return bad_input(where + "its samples are not in order");
-      const std::string wrong = apply(r, tokens, logprobs, raw_logprobs, limits.vocab_size, s.get());
+      std::string wrong = apply(r, tokens, logprobs, raw_logprobs, limits.vocab_size, s.get());
+      if (wrong.empty()) wrong = apply_spans(r, spans, identity_.weight_version, s.get());
       if (!wrong.empty()) return bad_input(where + "sample " + std::to_string(r.sample) + " " + wrong);
       s->sample = r.sample;
       s->noise = r.noise;

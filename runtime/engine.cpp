@@ -255,8 +255,10 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
   const uint64_t id = next_group_;
   group->blocked.reserve(sequences.size() - 1);
   group->id = id;
-  group->weight_version = weight_version_;
-  for (size_t i = 0; i < sequences.size(); ++i) sequences[i]->age = next_age_ + i;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i]->age = next_age_ + i;
+    sequences[i]->weight_spans.front().weight_version = weight_version_;
+  }
   const int32_t home = count == 1 && !group->is_score ? homes_.find(sequences.front()->noise) : Placement::kNobody;
   const int32_t to = placement_.place(count, home);
   if (to == Placement::kNobody) return Status(StatusCode::kLost, "every worker process is lost");

@@ -33,8 +33,8 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   // engine is shut down meanwhile.
   Status pause();
   void resume();
-  // New weights for the target, in place, between steps: see the ABI. Errors: kBusy while samples are unfinished;
-  // kInvalidArgument where no update has begun, or one already has, and as ModelWeights::put.
+  // New weights for the target, in place: see the ABI. Errors: kBusy while samples are unfinished and run; kInvalidArgument
+  // where no update has begun, or one already has, and as ModelWeights::put.
   Status begin_weights(uint64_t version);
   Status put_weight(const HostTensor& tensor);
   Status commit_weights();
@@ -137,6 +137,9 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   Status take_replica(int32_t worker, const Lend& lent, const SampleName& name, WorkerReport* to);
   void pass_leaps(int32_t worker);
   void lose_replicas(int32_t worker);
+  void restore_all(int32_t worker, SequenceQueue* to) const;
+  void requeue_unfinished();
+  void requeue_at_threads(), requeue_at_processes();
   void relink(int32_t worker, bool comes_back);
   void queue_again(int32_t worker, const Status& why);
   void send(std::unique_ptr<Sequence> s, const Status& why);

@@ -1,5 +1,6 @@
 // Memory that an engine does without between two rollouts. The workers are at rest while it goes and comes, and as long as some
 // of it is away, so the callers' threads may see to it.
+#include <new>
 #include <utility>
 
 #include "runtime/engine.h"
@@ -31,14 +32,14 @@ Status Worker::wake_pages() {
 
 // ---- The engine's --------------------------------------------------------------------------------------------------------
 
-// Returns when nothing is left to run. REQUIRES: `lock` holds mutex_.
+// Returns when nothing is left to run, or what is left is not to run now. REQUIRES: `lock` holds mutex_.
 Status Engine::wait_until_done(std::unique_lock<std::mutex>* lock) {
   // A tick publishes its last samples before it ends; and whoever sees those may submit again while this waits.
   at_rest_changed_.wait(*lock, [this] { return stop_ || !unfinished_.empty() || at_rest(); });
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
-  if (unfinished_.empty()) return {};
-  return Status(StatusCode::kBusy,
-                "samples of " + std::to_string(unfinished_.size()) + " groups are unfinished: wait for them or cancel them");
+  if (unfinished_.empty() || paused_ || asleep_ != 0) return {};
+  return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) +
+                                       " groups are unfinished: wait for them, cancel them, or pause the engine first");
 }
 
 // Keeps the workers from ticking until resume_workers(). REQUIRES: likewise; enqueue() refuses.
@@ -69,6 +70,13 @@ Status Engine::sleep(uint32_t what) {
     const uint32_t before = std::exchange(asleep_, asleep_ | what);
     what &= ~before;
     OTR_RETURN_IF_ERROR(stop_workers(&lock));
+    try {
+      requeue_unfinished();
+    } catch (const std::bad_alloc&) {
+      asleep_ = before;
+      resume_workers();
+      throw;
+    }
     weights_lost_ |= (what & OTR_MEMORY_WEIGHTS) != 0;
     if ((what & OTR_MEMORY_WEIGHTS) != 0) weights_digest_.reset();
   }

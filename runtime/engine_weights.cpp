@@ -1,5 +1,7 @@
 // New weights for a live engine. The workers are at rest from begin to commit, so the callers' threads may write what they
-// read, and use the first one's thread pool.
+// read, and use the first one's thread pool. What is unfinished waits in their mailboxes, as tokens alone.
+#include <new>
+
 #include "runtime/engine.h"
 
 namespace otr {
@@ -23,6 +25,14 @@ Status Engine::begin_weights(uint64_t version) {
   OTR_RETURN_IF_ERROR(wait_until_done(&lock));
   updating_ = true;
   OTR_RETURN_IF_ERROR(stop_workers(&lock));
+  try {
+    requeue_unfinished();
+  } catch (const std::bad_alloc&) {
+    updating_ = false;
+    resume_workers();
+    throw;
+  }
+  OTR_RETURN_IF_ERROR(stop_workers(&lock));  // processes have heard of it
   next_weight_version_ = version;
   weights_digest_.reset();
   return {};
@@ -59,6 +69,13 @@ Status Engine::commit_weights() {
   std::lock_guard<std::mutex> lock(mutex_);
   quantize_seconds_ = first_worker().target().quantize_seconds();
   weight_version_ = next_weight_version_;
+  ledger_.change_weights(weight_version_);
+  for (const auto& worker : workers_) {
+    worker->for_each_sequence([this](Sequence& s) {
+      const size_t num_drawn = s.group->is_score ? 0 : static_cast<size_t>(s.num_tokens() - s.num_prompt());
+      add_weight_span(num_drawn, weight_version_, &s.weight_spans);
+    });
+  }
   updating_ = weights_lost_ = false;
   resume_workers();
   return {};

@@ -43,6 +43,7 @@ LedgerSample ledger_sample(const Sequence& s, int32_t worker) {
   l.raw_logprobs.reserve(most);
   l.logprobs = s.logprobs;
   l.raw_logprobs = s.raw_logprobs;
+  l.weight_spans = s.weight_spans;
   l.spec_draft_tokens = s.spec_draft_tokens;
   l.spec_accepted_tokens = s.spec_accepted_tokens;
   l.spec_verify_steps = s.spec_verify_steps;
@@ -104,6 +105,7 @@ std::unique_ptr<Sequence> restore(const LedgerGroup& g, const LedgerSample& l) {
   s->logprobs = l.logprobs;
   s->raw_logprobs.reserve(most);
   s->raw_logprobs = l.raw_logprobs;
+  s->weight_spans = l.weight_spans;
   s->num_reported = l.num_accepted();
   s->pages.reserve((l.max_tokens + kPageTokens - 1) / kPageTokens);
   if (g.group->sampling.penalised()) {
@@ -272,10 +274,42 @@ int32_t Ledger::lose_stragglers(int32_t worker) {
   return static_cast<int32_t>(std::erase_if(stragglers_, [worker](const auto& s) { return std::get<2>(s) == worker; }));
 }
 
+template <typename Visit>
+void Ledger::for_each_unfinished(const Visit& visit) {
+  for (auto& [id, group] : groups_) {
+    for (LedgerSample& s : group.samples) {
+      if (!s.is_closed && !s.is_finished) visit(group, s);
+    }
+  }
+}
+
+void Ledger::reserve_spans() {
+  for_each_unfinished([](const LedgerGroup&, LedgerSample& s) { reserve_span(&s.weight_spans); });
+}
+
+void Ledger::rewind() {
+  stragglers_.clear();
+  for_each_unfinished([](const LedgerGroup& g, LedgerSample& s) {
+    s.replicas.clear();
+    s.raced = s.leaps = false;
+    if (!g.group->is_score) return;
+    const size_t given = g.group->num_prompt == 0 ? 1 : 0;  // of a token that nothing precedes
+    s.logprobs.resize(given);
+    s.raw_logprobs.resize(given);
+  });
+}
+
+void Ledger::change_weights(uint64_t version) {
+  for_each_unfinished([version](const LedgerGroup&, LedgerSample& s) {
+    add_weight_span(s.tokens.size(), version, &s.weight_spans);  // a score has none of its own
+  });
+}
+
 void Ledger::close(uint64_t group, uint32_t sample) {
   LedgerSample* s = find(group, sample);
   if (s == nullptr) return;
-  *s = LedgerSample{.sample = sample, .tokens = {}, .logprobs = {}, .raw_logprobs = {}, .is_closed = true, .error = {}};
+  *s = LedgerSample{
+      .sample = sample, .tokens = {}, .logprobs = {}, .raw_logprobs = {}, .weight_spans = {}, .is_closed = true, .error = {}};
   const auto it = groups_.find(group);
   if (--it->second.num_open == 0) groups_.erase(it);
 }

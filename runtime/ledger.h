@@ -59,8 +59,9 @@ struct LedgerSample {
   bool raced = false, leaps = false;   // there are replicas, or were; they exchange what they find
   int32_t max_tokens = 0;              // prompt + response at most
   NoiseStream noise = {};
-  std::vector<int32_t> tokens;                // accepted; of a score none
-  std::vector<float> logprobs, raw_logprobs;  // of them
+  std::vector<int32_t> tokens;                     // accepted; of a score none
+  std::vector<float> logprobs, raw_logprobs;       // of them
+  std::vector<otr_weight_span> weight_spans = {};  // as Sequence's
   int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
   bool is_finished = false, is_closed = false;
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
@@ -110,6 +111,12 @@ class Ledger {
   bool is_straggler(int32_t worker, uint64_t group, uint32_t sample) const {
     return stragglers_.contains({group, sample, worker});
   }
+  // What is unfinished has room for one more span of weights. Allocates, and changes nothing else.
+  void reserve_spans();
+  // What is unfinished goes on from its tokens, a score from none, at its worker alone: there are no replicas any more.
+  void rewind();
+  // It goes on with weights of this version. REQUIRES: reserve_spans().
+  void change_weights(uint64_t version);
   // The result is somebody's, or abandoned. Samples that are not there are ignored.
   void close(uint64_t group, uint32_t sample);
 
@@ -119,6 +126,8 @@ class Ledger {
 
  private:
   LedgerSample* find(uint64_t group, uint32_t sample);
+  template <typename Visit>
+  void for_each_unfinished(const Visit& visit);  // group and sample
 
   Status append_segment(int32_t worker, const ProgressSegment& segment, size_t at, const Progress& progress,
                         int32_t vocab_size);

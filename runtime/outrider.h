@@ -304,9 +304,9 @@ OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* reques
 OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 
 /* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on
- * later as if nothing had been. Processors and GPUs are free meanwhile. otr_pause returns when the running tick has ended.
- * Submits are queued, cancels take effect at the resume, waits wait. Pausing a paused engine, or resuming one that runs, is no
- * error. */
+ * later as if nothing had been, unless the weights change or its memory sleeps meanwhile. Processors and GPUs are free
+ * meanwhile. otr_pause returns when the running tick has ended. Submits are queued, cancels take effect at the resume, waits
+ * wait. Pausing a paused engine, or resuming one that runs, is no error. */
 OTR_API otr_status otr_pause(otr_engine* engine);
 OTR_API otr_status otr_resume(otr_engine* engine);
 
@@ -325,6 +325,12 @@ typedef enum otr_finish_reason {
 /* "stop", "length", "abort", "error", "score"; a constant string. */
 OTR_API const char* otr_finish_reason_text(otr_finish_reason reason);
 
+/* Tokens of a result from number first_token on, up to the next span, are drawn by weights of this version. */
+typedef struct otr_weight_span {
+  size_t first_token;
+  uint64_t weight_version;
+} otr_weight_span;
+
 typedef struct otr_result_view {
   size_t struct_size;
   uint64_t group_id;
@@ -339,8 +345,10 @@ typedef struct otr_result_view {
   int64_t spec_num_draft_tokens;    /* drafted tokens that the model verified */
   int64_t spec_num_accepted_tokens; /* of these, how many it kept */
   int64_t spec_num_verify_steps;    /* runs of the model that verified at least one */
-  uint64_t weight_version;          /* of the weights that drew all of it: see Weights, and otr_checkpoint_load; 0: those of
-                                       model_path */
+  uint64_t weight_version;          /* of the weights that drew its last token, and all unless num_weight_spans says otherwise:
+                                       see Weights, and otr_checkpoint_load; 0: those of model_path */
+  const otr_weight_span* weight_spans; /* [num_weight_spans], ascending, the first from token 0 on */
+  size_t num_weight_spans;             /* at least 1 */
 } otr_result_view;
 
 /* Takes the next finished sample or score, waiting up to timeout_ms (0: not at all; negative: as long as something is
@@ -394,7 +402,7 @@ OTR_API otr_status otr_append(otr_engine* engine, const otr_result* result, cons
 
 /* ---- Weights ----------------------------------------------------------------------------------------------------------- */
 
-/* New weights between two steps, in place: no second copy is held.
+/* New weights, in place: no second copy is held.
  *
  *     otr_weights_begin(engine, step);
  *     for each tensor: otr_weights_put(engine, &tensor);     as named and shaped in the checkpoint
@@ -403,7 +411,14 @@ OTR_API otr_status otr_append(otr_engine* engine, const otr_result* result, cons
  * From begin to commit nothing can be submitted. Tensors that are not put keep their values. After a put that failed the others
  * can go on, and the failed one can be repeated. A drafter that was made of the old weights ("self") is made again by the
  * commit, and cached pages are forgotten: what is drawn then is what an engine created with these weights would draw, bit for
- * bit. */
+ * bit.
+ *
+ * Samples that are unfinished go on with the new weights, if otr_pause comes before the begin, and otr_resume whenever the
+ * commit is done. Their tokens stay; all that was computed of them is computed again. So from the commit on a sample draws what
+ * an engine created with the new weights draws behind its prompt and tokens with its noise, and otr_score there gives its
+ * log-probs, bit for bit. Its result says which weights drew which tokens (weight_spans). Where the pause finds a sample, and
+ * so where one span ends, is a matter of time; all else is not. Penalties count the whole response. A score that is unfinished
+ * begins again, and is of the new weights whole. */
 
 typedef enum otr_dtype { OTR_DTYPE_BF16 = 0, OTR_DTYPE_F16 = 1, OTR_DTYPE_F32 = 2 } otr_dtype;
 
@@ -422,7 +437,8 @@ typedef struct otr_tensor {
 OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
 
 /* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished (results that
- * nobody has taken yet do not matter), or the weights are asleep. OTR_INVALID_ARGUMENT: an update has already begun. */
+ * nobody has taken yet do not matter) and the engine is not paused, or the weights are asleep. OTR_INVALID_ARGUMENT: an update
+ * has already begun. OTR_OUT_OF_MEMORY: none has. */
 OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
 
 /* Replaces one tensor; returns when `data` is no longer needed. OTR_INVALID_ARGUMENT: no update has begun; the model has no
@@ -435,15 +451,16 @@ OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
 /* ---- Sleep ------------------------------------------------------------------------------------------------------------- */
 
-/* Between two rollouts a trainer may want the engine's memory for itself, on a GPU above all:
+/* Between two rollouts, or in a pause, a trainer may want the engine's memory for itself, on a GPU above all:
  *
- *     otr_sleep(engine, OTR_MEMORY_ALL);                        all samples are finished; the trainer trains
+ *     otr_sleep(engine, OTR_MEMORY_ALL);                        all samples are finished, or paused; the trainer trains
  *     otr_wake(engine, OTR_MEMORY_WEIGHTS);
  *     otr_weights_begin … a put for every tensor … otr_weights_commit
  *     otr_wake(engine, OTR_MEMORY_KV);                          now that the trainer's copy is gone
  *
  * Samples are those of an engine created with these weights, bit for bit. A sleeping engine keeps its options, its history and
- * what it has learnt of drafters. */
+ * what it has learnt of drafters; and, where otr_pause comes before, unfinished samples, whose keys and values are computed
+ * again when all is awake and the engine resumed: see Weights. */
 
 typedef enum otr_memory {
   OTR_MEMORY_WEIGHTS = 1, /* the model's weights and what is made of them ("self"). They are lost: after otr_wake all are to be
@@ -455,8 +472,8 @@ typedef enum otr_memory {
 
 /* Gives memory back to the system or the GPUs. What sleeps already goes on sleeping. From here on nothing can be submitted,
  * exported, imported or checkpointed (OTR_BUSY) until all is awake and the weights are committed. OTR_BUSY: samples are
- * unfinished (results that nobody has taken yet do not matter), or the weights are being replaced. OTR_UNSUPPORTED: worker
- * processes do not sleep; nor does a GPU whose driver cannot keep addresses. */
+ * unfinished (results that nobody has taken yet do not matter) and the engine is not paused, or the weights are being replaced.
+ * OTR_UNSUPPORTED: worker processes do not sleep; nor does a GPU whose driver cannot keep addresses. */
 OTR_API otr_status otr_sleep(otr_engine* engine, otr_memory what);
 
 /* Takes it again; what is awake stays awake. OTR_OUT_OF_MEMORY: it is not there, and all that was asked goes on sleeping: try

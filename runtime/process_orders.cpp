@@ -11,10 +11,11 @@ void ProcessOrders::discard() {
   lend.reset();
   relinks.clear();
   handed_on.clear();
-  end_step = weights = false;
+  end_step = weights = withdraw = false;
 }
 
 std::optional<WireType> ProcessOrders::take(WireBytes* bytes, std::unique_ptr<Sequence>* s) {
+  if (std::exchange(withdraw, false)) return WireType::kWithdraw;  // before what is given it instead
   if (std::exchange(weights, false)) return WireType::kWeights;
   if (std::exchange(end_step, false)) return WireType::kEndStep;  // before the next one's samples come
   if (roles) return encode_roles(*std::exchange(roles, std::nullopt), bytes), WireType::kRoles;

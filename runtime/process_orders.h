@@ -26,11 +26,11 @@ struct ProcessOrders {
   std::optional<Lend> lend;
   std::vector<Relink> relinks;  // of a link the last one
   std::deque<std::pair<WireType, WireBytes>> handed_on;
-  bool end_step = false, weights = false;
+  bool end_step = false, weights = false, withdraw = false;
 
   bool empty() const {
     return starts.empty() && cancels.empty() && !move && !roles && !lend && relinks.empty() && handed_on.empty() && !end_step &&
-           !weights;
+           !weights && !withdraw;
   }
   void discard();
   // The next one, with its contents in *bytes, which are empty before, but for a start, which is *s. None: there is none.

@@ -157,6 +157,12 @@ void ProcessWorker::weights_changed() {
   wake();
 }
 
+void ProcessWorker::withdraw() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orders_.withdraw = true;
+  wake();
+}
+
 void ProcessWorker::stop() {
   const std::lock_guard<std::mutex> lock(mutex_);
   stop_ = true;

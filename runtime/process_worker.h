@@ -5,8 +5,9 @@
 // does not read its orders, is not heard of, or has something to do and comes no further, for timeout_ms, is taken for hung.
 // Nothing of the process' memory is ever read; what it says is checked before it is believed.
 //
-// Thread safety: WorkerPort's functions, weights_changed(), relink(), hand_on() and discard_orders() may be called from any
-// thread. Orders never allocate, but for cancel() and hand_on(). The host is called by the thread, without a lock held.
+// Thread safety: WorkerPort's functions, weights_changed(), withdraw(), relink(), hand_on() and discard_orders() may be called
+// from any thread. Orders never allocate, but for cancel() and hand_on(). The host is called by the thread, without a lock
+// held.
 #pragma once
 
 #include <atomic>
@@ -78,6 +79,7 @@ class ProcessWorker final : public WorkerPort {
   // Times that the socket did not take all orders at once, of all processes so far.
   int64_t full_sockets() const { return full_sockets_; }
   void weights_changed();          // REQUIRES: at rest, and paused
+  void withdraw();                 // it forgets its samples and says no more of them. REQUIRES: likewise
   void set_history(OwnedFd file);  // what processes draft from: this one, and its successors
   void relink(const Relink& relink);
   // An order that came from elsewhere, as it is: kLinked, kDrop, kLeap or kNetOrder. They come in the order in which they are

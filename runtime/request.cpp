@@ -124,6 +124,11 @@ void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penal
   penalties->push_back({token, count});
 }
 
+void add_weight_span(size_t first_token, uint64_t version, std::vector<otr_weight_span>* spans) {
+  if (spans->back().first_token == first_token) spans->pop_back();  // it drew nothing
+  if (spans->empty() || spans->back().weight_version != version) spans->push_back({first_token, version});
+}
+
 void Group::disband() {
   if (!blocked.empty()) std::exchange(blocked, {}).clear();
 }
@@ -135,6 +140,19 @@ int32_t Sequence::logits_from() const {
 
 bool Sequence::stops_at(int32_t token) const {
   return std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), token);
+}
+
+void Sequence::rewind() {
+  num_computed = prefix_hit = 0;
+  runs_to = kEverything;
+  if (!group->is_score) return;
+  const size_t given = num_prompt() == 0 ? 1 : 0;  // of a token that nothing precedes
+  logprobs.resize(given);
+  raw_logprobs.resize(given);
+  num_reported = static_cast<int32_t>(given);
+  error.clear();
+  penalties.clear();
+  for (int32_t i = 0; i < num_prompt() + num_reported; ++i) note_penalty(tokens[static_cast<size_t>(i)], i >= num_prompt());
 }
 
 SampleDraw Sequence::draw(int32_t logits_row, int32_t position, int32_t forced_token) const {

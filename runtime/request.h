@@ -55,7 +55,6 @@ void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penal
 struct Group {
   uint64_t id = 0;
   uint64_t tag = 0;
-  uint64_t weight_version = 0;  // of the weights that its tokens are drawn from
   SamplingParams sampling;
   std::vector<int32_t> stop_ids;  // ascending: the model's and the request's
   int32_t num_prompt = 0;
@@ -79,6 +78,8 @@ struct Sequence {
   std::vector<int32_t> tokens;                // prompt and response; capacity for max_tokens
   int32_t max_tokens = 0;                     // prompt + response at most
   std::vector<float> logprobs, raw_logprobs;  // of tokens[num_prompt …]
+  // Of which weights they are. Never empty; room for one more where weights may change: see reserve_span.
+  std::vector<otr_weight_span> weight_spans = {{.first_token = 0, .weight_version = 0}};
   PageTable pages;
   int32_t num_computed = 0;  // positions whose keys and values are in `pages`
   // While they are made anew at another worker (KvRebuild): what the old one lends, the copies of its pages from number
@@ -121,9 +122,15 @@ struct Sequence {
     if (group->sampling.penalised()) add_penalty(token, in_output, &penalties);
   }
   bool stops_at(int32_t token) const;
+  // As it was before it ran, with the tokens that it has; of a score nothing is left.
+  void rewind();
   // The draw of position `position`, on `logits_row`; forced_token < 0 draws freely.
   SampleDraw draw(int32_t logits_row, int32_t position, int32_t forced_token) const;
 };
+
+// The tokens from number `first_token` on are of weights of this version. REQUIRES: room for a span.
+void add_weight_span(size_t first_token, uint64_t version, std::vector<otr_weight_span>* spans);
+inline void reserve_span(std::vector<otr_weight_span>* spans) { spans->reserve(spans->size() + 1); }
 
 // Checks a caller's struct (already widened to this version's size) against the limits and builds the group and its sequences,
 // the prompt's runner first. Errors: kInvalidArgument, kNeverFits.

@@ -45,6 +45,10 @@ class SequenceQueue {
   void for_each(const Visit& visit) const {
     for (const Sequence* s = first_; s != nullptr; s = s->next_in_queue) visit(*s);
   }
+  template <typename Visit>
+  void for_each(const Visit& visit) {
+    for (Sequence* s = first_; s != nullptr; s = s->next_in_queue) visit(*s);
+  }
 
  private:
   Sequence* first_ = nullptr;  // owned, with all behind it

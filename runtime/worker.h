@@ -51,6 +51,23 @@ class Worker final : private BatchHost {
   // Pages, buffers and captured programs of all its models give their memory back, or get it again; an error of the latter
   // leaves them asleep. REQUIRES: it is at rest, and has no sequence.
   Status sleep_pages(), wake_pages();
+  // All sequences, running or not, go to `to`, with their tokens and nothing that was computed of them. REQUIRES: it is at
+  // rest.
+  void withdraw(SequenceQueue* to);
+  // Visits them, with those that wait for them. REQUIRES: likewise.
+  template <typename Visit>
+  void for_each_sequence(const Visit& visit) {
+    const auto visit_all = [&visit](Sequence& s) {
+      visit(s);
+      for (const auto& waiting : s.group->blocked) visit(*waiting);
+    };
+    for (const auto& s : live_) {
+      if (s != nullptr) visit_all(*s);
+    }
+    mailbox_.for_each_arrived(visit_all);
+  }
+  // A replica of those that were withdrawn is not to go on.
+  void count_lost(const Sequence& replica);
 
  private:
   Worker(const WorkerOptions& options, std::unique_ptr<Device> device);

@@ -38,6 +38,7 @@ enum class ProtocolStep : uint8_t {
   kLinked,  // a message of the worker at the other end of a link
   kLink,    // about to be sent there
   kTrace,   // likewise
+  kWithdraw,
   // Of processes whose pages go from GPU to GPU (page_net.h).
   kNetOrder,
   kNetJoin,     // about to
@@ -49,7 +50,7 @@ enum class ProtocolStep : uint8_t {
   kNetMoved,    // at either end
   kNetLeave,    // about to leave the port
 };
-inline constexpr int kNumProtocolSteps = 34;
+inline constexpr int kNumProtocolSteps = 35;
 inline constexpr int kFirstNetStep = static_cast<int>(ProtocolStep::kNetOrder);
 
 enum class FaultKind : uint8_t {

@@ -41,6 +41,11 @@ void WorkerMailbox::ring() {
   notify();
 }
 
+void WorkerMailbox::take_arrived(SequenceQueue* to) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  to->append(&orders_.arrived);
+}
+
 void WorkerMailbox::set_roles(const DraftRoles& roles) {
   const std::lock_guard<std::mutex> lock(mutex_);
   orders_.roles = roles;

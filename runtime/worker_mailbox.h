@@ -41,6 +41,13 @@ class WorkerMailbox final : public WorkerPort, public LinkBell {
   void lend(const Lend& lend) override;
   void end_lease();
   void ring() override;
+  // What was to start and has not been taken.
+  void take_arrived(SequenceQueue* to);
+  template <typename Visit>
+  void for_each_arrived(const Visit& visit) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    orders_.arrived.for_each(visit);
+  }
 
   // Between pause() and resume() take() does not return.
   void pause() override;

@@ -23,6 +23,7 @@ std::unique_ptr<Sequence> copy_for_race(const Sequence& s) {
   copy->logprobs = s.logprobs;
   copy->raw_logprobs.reserve(most - prompt);
   copy->raw_logprobs = s.raw_logprobs;
+  copy->weight_spans = s.weight_spans;
   copy->penalties.reserve(s.penalties.capacity());
   copy->penalties = s.penalties;
   copy->pages.reserve((s.max_tokens + kPageTokens - 1) / kPageTokens);

@@ -43,7 +43,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   Status serve();
   Status follow(const WorkerChannel::Frame& frame);
   Status pump_links();
-  Status change_weights();
+  Status await_rest(), change_weights(), withdraw();
   StartLimits start_limits() const;
   Status start(WireView payload);
   Status take_pages(const StartPages& pages, Sequence* s);

@@ -36,6 +36,7 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
       mailbox.resume();
       return {};
     case WireType::kWeights: pass(ProtocolStep::kWeights); return change_weights();
+    case WireType::kWithdraw: pass(ProtocolStep::kWithdraw); return withdraw();
     case WireType::kRoles: {
       pass(ProtocolStep::kRoles);
       OTR_ASSIGN_OR_RETURN(const DraftRoles roles, decode_roles(frame.payload));
@@ -82,13 +83,32 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
 }
 
 // The engine has seen it rest, or it has just begun: then it rests soon.
-Status WorkerServer::change_weights() {
+Status WorkerServer::await_rest() {
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(setup_.timeout_ms);
   while (!worker_->mailbox().at_rest()) {
-    if (Clock::now() >= limit) return bad_input("the weights have changed under a worker that runs");
+    if (Clock::now() >= limit) return bad_input("a worker that runs is told what is for one at rest");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  return {};
+}
+
+Status WorkerServer::change_weights() {
+  OTR_RETURN_IF_ERROR(await_rest());
   worker_->target().weights_changed();
+  return {};
+}
+
+// The engine has all that was reported, and gives the samples anew.
+Status WorkerServer::withdraw() {
+  OTR_RETURN_IF_ERROR(await_rest());
+  {
+    SequenceQueue withdrawn;
+    worker_->withdraw(&withdrawn);
+  }
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  races_.clear();
+  pending_.load = worker_->load();
+  has_news_ = true;
   return {};
 }
 

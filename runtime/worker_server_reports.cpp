@@ -138,6 +138,7 @@ void WorkerServer::send_report() {
 void WorkerServer::rested() try {
   ++turns_;
   announce_rest();
+  if (links_ != nullptr) links_->ring();  // else what it has counted may wait for a heartbeat: see tell_counts()
 } catch (const std::exception& e) {
   broke(e.what());
 }

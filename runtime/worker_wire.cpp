@@ -78,7 +78,7 @@ void furnish(int32_t num_accepted, Sequence* s) {
 }  // namespace
 
 bool is_wire_type(uint16_t type) {
-  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kNetOrder)) ||
+  return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kWithdraw)) ||
          (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kNetNews));
 }
 

@@ -43,6 +43,7 @@ enum class WireType : uint16_t {
   kLeap,      // what replicas elsewhere have found
   kLinked,    // from the other end of a link: see link_wire.h
   kNetOrder,  // about pages between GPUs: see page_net_wire.h
+  kWithdraw,  // its samples are no longer its own
   // From it.
   kReady = 32,
   kReport,

@@ -45,6 +45,13 @@ void Placement::lost(int32_t worker, bool comes_back) {
   s.gone = !comes_back;
 }
 
+void Placement::emptied(int32_t worker) {
+  State& s = state(worker);
+  s.load.free_places += s.load.running;
+  s.load.samples = s.load.running = s.load.queued = s.load.next_pages = 0;
+  s.load.arrived = s.sent;
+}
+
 const std::vector<Move>& Placement::rebalance() {
   moves_.clear();
   while (move_queued()) {

@@ -63,6 +63,8 @@ class Placement {
   void answered(const Move& move);
   // Whether such a move was ordered and is not over.
   bool is_ordered(const Move& move) const;
+  // What was sent to it is no longer there, come or not.
+  void emptied(int32_t worker);
   // `comes_back`: an empty one takes its place, and reports when it is there.
   void lost(int32_t worker, bool comes_back);
   bool is_there(int32_t worker) const { return !states_[static_cast<size_t>(worker)].away; }

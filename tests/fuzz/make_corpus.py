@@ -55,7 +55,7 @@ def exported_pages(size, isa=b"cpu-avx2", token=5, num_tokens=None):
     return header + struct.pack(f"<{size}i", *[token] * size) + b"\x3f" * (size // 64 * 2 * 64 * 8 * 2)
 
 
-def run_checkpoint(groups, user=b"", isa=b"cpu-avx2", digest=7):
+def run_checkpoint(groups, user=b"", isa=b"cpu-avx2", digest=7, spans=((0, 0),)):
     """A run's checkpoint; the target makes its checksums fit."""
     body = user
     for prompt, scored, samples, finished in groups:
@@ -63,9 +63,11 @@ def run_checkpoint(groups, user=b"", isa=b"cpu-avx2", digest=7):
                             bool(scored), 1, 0)
         body += struct.pack(f"<{len(prompt) + len(scored) + 1}i", *prompt, *scored, 11)
         for index, tokens in samples:
-            body += struct.pack("<4I3QIIIiiI", 1, 2, 3, 4, 6, 5, 4, index, len(tokens), len(tokens), finished, 1, 3 * finished)
+            body += struct.pack("<4I3QIIIiiIQ", 1, 2, 3, 4, 6, 5, 4, index, len(tokens), len(tokens), finished, 1, 3 * finished,
+                                len(spans))
             body += struct.pack(f"<{len(tokens)}i{2 * len(tokens)}f", *tokens, *[-0.5] * (2 * len(tokens))) + b"bad" * finished
-    return struct.pack("<8sQ16s16s7Q", b"OTRCHECK", 1, isa, b"0.1.0", digest, 0, len(user), len(groups), len(body), 0, 0) + body
+            body += b"".join(struct.pack("<2Q", *span) for span in spans)
+    return struct.pack("<8sQ16s16s7Q", b"OTRCHECK", 2, isa, b"0.1.0", digest, 0, len(user), len(groups), len(body), 0, 0) + body
 
 
 def compact(value):
@@ -224,6 +226,8 @@ def main():
     save("run_checkpoint", "other-path", run_checkpoint([group], isa=b"cpu-scalar"))
     save("run_checkpoint", "outside-vocabulary", run_checkpoint([([5, 97], [], [(0, [])], False)]))
     save("run_checkpoint", "at-its-end", run_checkpoint([([5], [], [(0, [11])], False)]))
+    save("run_checkpoint", "two-spans", run_checkpoint([([5], [], [(0, [8, 9])], False)], spans=((0, 6), (1, 0))))
+    save("run_checkpoint", "spans-backwards", run_checkpoint([([5], [], [(0, [8, 9])], False)], spans=((0, 6), (2, 5), (1, 0))))
     one_group = bytearray(run_checkpoint([]))
     struct.pack_into("<Q", one_group, 72, 1)
     many_samples = struct.pack("<6Q6f6i", 5, 1, 0, 0, 0, 1 << 20, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, 20, 0, 0, 1, 0)

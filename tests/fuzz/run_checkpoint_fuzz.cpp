@@ -39,6 +39,9 @@ void check(std::vector<std::byte> bytes) {
     for (const auto& sample : samples) {
       const otr::Sequence& s = *sample.sequence;
       require(s.num_tokens() <= s.max_tokens && s.tokens.capacity() >= static_cast<size_t>(s.max_tokens), "tokens have room");
+      require(s.weight_spans.front().first_token == 0 &&
+                  s.weight_spans.back().first_token <= static_cast<size_t>(s.num_tokens() - s.num_prompt()),
+              "spans of weights are of its tokens");
       require(sample.is_finished || s.group->is_score || s.num_tokens() < s.max_tokens,
               "what is unfinished has something to do");
       for (const int32_t token : s.tokens) require(token >= 0 && token < limits.vocab_size, "tokens are in the vocabulary");

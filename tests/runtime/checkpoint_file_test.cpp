@@ -263,7 +263,7 @@ TEST_P(CheckpointRefusals, TheDigestOfTheWeightsDecidesNotTheirVersion) {
   submit(e.get(), requests_[0], 2000);
   size_t taken = 0;
   for (auto finished = e->wait(-1); finished.ok(); finished = e->wait(-1), ++taken)
-    EXPECT_EQ(finished.value()->group->weight_version, 17u);
+    EXPECT_EQ(finished.value()->weight_spans.back().weight_version, 17u);
   EXPECT_GT(taken, 10u);
 }
 

@@ -216,6 +216,46 @@ TEST(Ledger, AGroupGoesWithItsLastSample) {
   EXPECT_EQ(ledger.groups().size(), 1u);
 }
 
+TEST(Ledger, NewWeightsBeginASpanOfWhatIsUnfinished) {
+  auto live = sequences(3, 20);
+  for (auto& s : live) s->weight_spans.front().weight_version = 4;
+  Ledger ledger;
+  ledger.open(live, kWorker);
+  EXPECT_TRUE(ledger.lend(7, 11, kWorker + 1, true));
+  Progress progress;
+  for (const int32_t token : {8, 9, 3}) accept(live[0].get(), token);
+  for (const int32_t token : {8, 9}) accept(live[1].get(), token);
+  progress.add(live[0].get());
+  progress.add(live[1].get());
+  ASSERT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());
+  ASSERT_TRUE(ledger.finish(kWorker, 7, 10, OTR_FINISH_STOP, "").value());
+  ledger.reserve_spans();
+  ledger.rewind();
+  for (const uint64_t version : {5, 6}) {
+    ledger.reserve_spans();
+    ledger.change_weights(version);
+  }
+  const LedgerGroup& group = *ledger.find(7);
+  const auto spans = [&group](uint32_t sample) {
+    std::string text;
+    for (const auto& span : restore(group, *group.find(sample))->weight_spans)
+      text += std::to_string(span.first_token) + ":" + std::to_string(span.weight_version) + " ";
+    return text;
+  };
+  EXPECT_EQ(spans(10), "0:4 ");  // it is finished
+  EXPECT_EQ(spans(11), "0:4 2:6 ");
+  EXPECT_EQ(spans(12), "0:6 ");
+  ledger.reserve_spans();
+  ledger.change_weights(4);
+  EXPECT_EQ(spans(11), "0:4 ");  // nothing was drawn in between
+  EXPECT_TRUE(group.find(11)->replicas.empty());
+  progress.clear();
+  accept(live[1].get(), 1);
+  progress.add(live[1].get());
+  EXPECT_FALSE(ledger.append(kWorker + 1, progress, kLedgerVocab).ok());  // no replica is left to say that
+  EXPECT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());
+}
+
 TEST(Ledger, AScoreGoesOnBehindWhatItHas) {
   const std::vector<int32_t> tokens = {4, 9, 4, 2};
   otr_score_request r;
@@ -242,6 +282,14 @@ TEST(Ledger, AScoreGoesOnBehindWhatItHas) {
   EXPECT_EQ(restored->tokens, tokens);
   EXPECT_EQ(restored->logits_from(), live.front()->logits_from());
   EXPECT_FALSE(ledger.finish(kWorker, 7, 0, OTR_FINISH_SCORE, "").ok());  // two are missing
+  {
+    Ledger again = ledger;
+    again.rewind();
+    const auto fresh = restore(*again.find(7), *again.find(7)->find(0));
+    EXPECT_EQ(fresh->raw_logprobs.size(), 1u);  // of the token that nothing precedes
+    restored->rewind();
+    expect_equal(*restored, *fresh);
+  }
   progress.clear();
   score(-2.0f);
   score(-3.0f);

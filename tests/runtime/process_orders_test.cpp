@@ -36,16 +36,16 @@ void give_one_of_each(ProcessOrders* orders) {
   o.relinks = {{.link = 1, .generation = 2}};
   o.handed_on.emplace_back(WireType::kDrop, WireBytes(3));
   o.handed_on.emplace_back(WireType::kLeap, WireBytes(4));
-  o.end_step = o.weights = true;
+  o.end_step = o.weights = o.withdraw = true;
 }
 
 TEST(ProcessOrders, ComeInTheOrderInWhichTheyCount) {
   ProcessOrders o;
   give_one_of_each(&o);
   EXPECT_FALSE(o.empty());
-  const std::vector<WireType> wanted = {WireType::kWeights, WireType::kEndStep, WireType::kRoles,  WireType::kRelink,
-                                        WireType::kStart,   WireType::kStart,   WireType::kCancel, WireType::kGive,
-                                        WireType::kLend,    WireType::kDrop,    WireType::kLeap};
+  const std::vector<WireType> wanted = {WireType::kWithdraw, WireType::kWeights, WireType::kEndStep, WireType::kRoles,
+                                        WireType::kRelink,   WireType::kStart,   WireType::kStart,   WireType::kCancel,
+                                        WireType::kGive,     WireType::kLend,    WireType::kDrop,    WireType::kLeap};
   EXPECT_EQ(take_orders(&o), wanted);
   EXPECT_TRUE(o.empty());
   EXPECT_TRUE(take_orders(&o).empty());

@@ -13,39 +13,11 @@
 #include "tests/runtime/abi_fixture.h"
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/every_path.h"
-#include "tests/runtime/process_variant.h"
 #include "tests/runtime/trainer_tensors.h"
+#include "tests/runtime/variant_engine.h"
 
 namespace otr {
 namespace {
-
-// By (tag, sample).
-using Ended = std::map<std::pair<uint64_t, uint32_t>, std::unique_ptr<Sequence>>;
-
-Ended take_all(Engine* e) {
-  Ended ended;
-  for (;;) {
-    Result<std::unique_ptr<Sequence>> s = e->wait(120'000);
-    if (!s.ok()) {
-      EXPECT_EQ(s.status().code(), StatusCode::kIdle) << s.status().message();
-      return ended;
-    }
-    const std::pair key(s.value()->group->tag, s.value()->sample);
-    EXPECT_TRUE(ended.emplace(key, std::move(s.value())).second) << "a sample came twice";
-  }
-}
-
-Outputs outputs_of(const Ended& ended) {
-  Outputs outputs;
-  for (const auto& [key, s] : ended) {
-    outputs[key] = {{s->tokens.begin() + s->num_prompt(), s->tokens.end()},
-                    bits_of(s->logprobs.data(), s->logprobs.size()),
-                    bits_of(s->raw_logprobs.data(), s->raw_logprobs.size()),
-                    s->finish_reason,
-                    s->error};
-  }
-  return outputs;
-}
 
 constexpr int kTurns = 3;
 
@@ -62,23 +34,7 @@ class Turns : public EveryPath {
     if (std::string(GetParam()) == "cpu-scalar") requests_.resize(6);  // it is slow, and the same code
   }
   std::unique_ptr<Engine> engine(const ProcessVariant& v, int64_t num_pages = 2048) const {
-    EngineOptions o;
-    o.device.isa = GetParam();
-    o.device.num_threads = v.num_workers;
-    o.device.target.path = model_.path();
-    o.device.target.kv_bytes = model_.kv_bytes(num_pages * v.num_workers);
-    o.num_workers = v.num_workers;
-    o.max_batch = v.max_batch;
-    o.prefill_chunk = 64;
-    o.num_draft_workers = v.num_draft_workers;
-    o.policy = v.policy;
-    o.race = v.race;
-    o.keeps_checkpoints = v.keeps_checkpoints;
-    o.drafters = {"small=model:" + drafter_.path()};
-    o.proofs = {.migrate_every = v.migrate_every};
-    o.pace = v.pace;
-    o.worker_processes = v.processes;
-    o.worker_executable = v.executable;
+    const EngineOptions o = variant_options(v, GetParam(), model_, drafter_, num_pages);
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     return created.ok() ? std::move(created.value()) : nullptr;

@@ -196,6 +196,24 @@ void expect_no_idle_worker(FakeWorkers* workers) {
   }
 }
 
+TEST(Placement, WhoIsEmptiedHasOnlyWhatIsSentAgain) {
+  Placement p = placement_of({loaded(8, 6), loaded(2, 0)});
+  p.sent(0, 3);  // on the way
+  p.emptied(0);
+  EXPECT_EQ(p.num_samples(0), 0);
+  EXPECT_TRUE(p.is_idle(0));
+  EXPECT_EQ(text_of(p.rebalance()), "1>0:1r ");  // it has run dry
+  Placement q = placement_of({loaded(8, 6), loaded(2, 0)});
+  q.sent(0, 3);
+  q.emptied(0);
+  q.sent(0, 17);
+  EXPECT_EQ(q.num_samples(0), 17);
+  q.report(0, {.arrived = 17, .free_places = 8, .free_pages = 100});  // it has heard; what was sent again is on the way
+  EXPECT_EQ(q.num_samples(0), 17);
+  q.report(0, {.arrived = 34, .samples = 17, .running = 8, .queued = 9, .free_pages = 100});
+  EXPECT_EQ(q.num_samples(0), 17);
+}
+
 TEST(Placement, WhoIsLostHasNothing) {
   Placement p = placement_of({loaded(8, 6), idle(), idle()});
   const Move move = p.rebalance().at(0);

@@ -1,0 +1,179 @@
+// Samples that begin again from their tokens: those of a worker process that is lost, and all that are unfinished when the
+// weights change under them, or their pages are given away.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "runtime/race.h"
+
+namespace otr {
+
+// ---- A worker's ----------------------------------------------------------------------------------------------------------
+
+void Worker::withdraw(SequenceQueue* to) {
+  for (const auto& live : live_) {
+    if (live == nullptr) continue;
+    rebuild_.drop(live.get());
+    to->push(leave(live.get()));
+  }
+  num_blocked_ = 0;
+  SequenceQueue arrived;
+  mailbox_.take_arrived(&arrived);
+  arrived.for_each([this](Sequence& s) {
+    num_arrived_ += 1 + static_cast<int64_t>(s.group->blocked.size());
+    rebuild_.drop(&s);  // what came with it
+  });
+  to->append(&arrived);
+  to->for_each([](Sequence& s) { s.rewind(); });
+  rebuild_.reclaim();
+}
+
+void Worker::count_lost(const Sequence& replica) {
+  ++stats_.lost_replicas;
+  stats_.lost_tokens += replica.raced_tokens;
+}
+
+// ---- A lost process' -----------------------------------------------------------------------------------------------------
+
+// All unfinished samples that the ledger has at the worker. Those of a group whose prompt was not run go together.
+void Engine::restore_all(int32_t worker, SequenceQueue* to) const {
+  for (const auto& [id, group] : ledger_.groups()) {
+    Sequence* waits = nullptr;
+    for (const LedgerSample& sample : group.samples) {
+      if (sample.is_closed || sample.is_finished || sample.worker != worker) continue;
+      std::unique_ptr<Sequence> s = restore(group, sample);
+      if (waits != nullptr && sample.num_accepted() == 0) {
+        group.group->blocked.push_back(std::move(s));
+        continue;
+      }
+      if (sample.num_accepted() == 0 && !group.group->is_score) {
+        waits = s.get();
+        group.group->disband();  // those that never left are made again
+      }
+      to->push(std::move(s));
+    }
+  }
+}
+
+void Engine::queue_again(int32_t worker, const Status& why) {
+  SequenceQueue queue;
+  restore_all(worker, &queue);
+  while (std::unique_ptr<Sequence> s = queue.pop()) {
+    const int32_t count = 1 + s->num_waiting();
+    send(std::move(s), why);
+    requeued_samples_ += count;
+  }
+}
+
+// To whoever has the least to do; if nobody is left, it has failed.
+void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
+  const uint64_t id = s->group->id;
+  const int32_t to = placement_.place(1 + s->num_waiting());
+  if (to != Placement::kNobody) {
+    const int32_t from = ledger_.find(id)->find(s->sample)->worker;
+    if (s->num_waiting() > 0) {
+      for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, from, to);
+    }
+    ledger_.move(id, s->sample, from, to);
+    return port(to).start(std::move(s));
+  }
+  const std::string error = "every worker process is lost; the last one: " + why.message();
+  std::vector<std::unique_ptr<Sequence>> all;
+  if (s->num_waiting() > 0) all.swap(s->group->blocked);
+  all.push_back(std::move(s));
+  for (auto& failed : all) {
+    if (failed->group->is_score) failed->raw_logprobs.clear();
+    failed->finish_reason = OTR_FINISH_ERROR;
+    failed->error = error;
+    const LedgerGroup* group = ledger_.find(id);
+    const LedgerSample* sample = group != nullptr ? group->find(failed->sample) : nullptr;
+    if (sample != nullptr) (void)ledger_.finish(sample->worker, id, failed->sample, OTR_FINISH_ERROR, error);
+    publish(std::move(failed));
+  }
+}
+
+// ---- All that are unfinished ---------------------------------------------------------------------------------------------
+
+// They stay at their workers, and of replicas the one that is furthest stays. Out of memory, all is as it was. REQUIRES: mutex_
+// is held, and the workers are at rest.
+void Engine::requeue_unfinished() {
+  if (unfinished_.empty()) return;
+  ledger_.reserve_spans();
+  if (options_.worker_processes) requeue_at_processes();
+  else requeue_at_threads();
+}
+
+void Engine::requeue_at_threads() {
+  struct Taken {
+    std::unique_ptr<Sequence> s;
+    int32_t worker;
+    auto rank() const { return std::tuple(s->group->id, s->sample, -s->num_tokens(), worker); }
+  };
+  size_t most = 0;
+  for (const auto& worker : workers_) {
+    worker->for_each_sequence([&most](Sequence& s) {
+      reserve_span(&s.weight_spans);
+      ++most;
+    });
+  }
+  std::vector<Taken> all;
+  all.reserve(most);
+  // From here on nothing throws.
+  ledger_.rewind();
+  for (int32_t i = 0; i < options_.num_workers; ++i) {
+    SequenceQueue taken;
+    worker(i).withdraw(&taken);
+    placement_.report(i, worker(i).load());
+    while (std::unique_ptr<Sequence> s = taken.pop()) all.push_back({std::move(s), i});
+  }
+  std::sort(all.begin(), all.end(), [](const Taken& a, const Taken& b) { return a.rank() < b.rank(); });
+  std::pair<uint64_t, uint32_t> before(0, 0);  // no group's id is 0
+  for (auto& [s, at] : all) {
+    const std::pair name(s->group->id, s->sample);
+    if (std::exchange(before, name) == name || is_decided(*s)) {
+      worker(at).count_lost(*s);
+      continue;
+    }
+    if (const LedgerGroup* group = ledger_.find(name.first); s->race != nullptr && group != nullptr) {
+      if (const LedgerSample* sample = group->find(name.second); sample != nullptr)
+        ledger_.move(name.first, name.second, sample->worker, at);
+    }
+    s->race = nullptr;
+    s->rung = 0;
+    s->raced_tokens = 0;
+    placement_.sent(at, 1 + s->num_waiting());
+    port(at).start(std::move(s));
+  }
+}
+
+// The ledger has all that they have said.
+void Engine::requeue_at_processes() {
+  std::vector<SequenceQueue> queues(processes_.size());
+  for (size_t w = 0; w < queues.size(); ++w) {
+    if (losing_[w]) continue;  // they are about to be queued elsewhere
+    restore_all(static_cast<int32_t>(w), &queues[w]);
+    queues[w].for_each([](Sequence& s) { s.rewind(); });
+  }
+  for (int32_t w = 0; w < options_.num_workers; ++w)
+    counted_before_[static_cast<size_t>(w)].lost_replicas += ledger_.lose_stragglers(w);
+  for (const auto& [id, group] : ledger_.groups()) {
+    for (const LedgerSample& sample : group.samples) {
+      for (const int32_t replica : sample.replicas) ++counted_before_[static_cast<size_t>(replica)].lost_replicas;
+    }
+  }
+  ledger_.rewind();
+  for (size_t w = 0; w < queues.size(); ++w) {
+    const int32_t worker = static_cast<int32_t>(w);
+    if (placement_.is_gone(worker)) continue;
+    processes_[w]->withdraw();
+    placement_.emptied(worker);
+    while (std::unique_ptr<Sequence> s = queues[w].pop()) {
+      placement_.sent(worker, 1 + s->num_waiting());
+      processes_[w]->start(std::move(s));
+    }
+  }
+}
+
+}  // namespace otr
