@@ -237,8 +237,9 @@ TEST(Ledger, NewWeightsBeginASpanOfWhatIsUnfinished) {
   }
   const LedgerGroup& group = *ledger.find(7);
   const auto spans = [&group](uint32_t sample) {
+    const std::unique_ptr<Sequence> restored = restore(group, *group.find(sample));
     std::string text;
-    for (const auto& span : restore(group, *group.find(sample))->weight_spans)
+    for (const otr_weight_span& span : restored->weight_spans)
       text += std::to_string(span.first_token) + ":" + std::to_string(span.weight_version) + " ";
     return text;
   };
@@ -288,7 +289,10 @@ TEST(Ledger, AScoreGoesOnBehindWhatItHas) {
     const auto fresh = restore(*again.find(7), *again.find(7)->find(0));
     EXPECT_EQ(fresh->raw_logprobs.size(), 1u);  // of the token that nothing precedes
     restored->rewind();
-    expect_equal(*restored, *fresh);
+    EXPECT_EQ(restored->logprobs.size(), 1u);
+    EXPECT_EQ(restored->raw_logprobs.size(), 1u);
+    EXPECT_EQ(restored->num_reported, fresh->num_reported);
+    EXPECT_EQ(restored->logits_from(), fresh->logits_from());
   }
   progress.clear();
   score(-2.0f);

@@ -184,7 +184,7 @@ class ScalarExactness(Exactness):
 
     isa = "cpu-scalar"
     workers = (2,)
-    lines = workload(6, 2, num_shown=10)
+    lines = workload(6, 2, num_shown=20)
     max_new_tokens = 64
     pressure_pages = 3
     pressure_lines = [p | {"ignore_eos": True} for p in problems(8)]
