@@ -383,6 +383,9 @@ void Engine::follow_up(int32_t from, const WorkerLoad& load, WorkerReport* repor
 }
 
 void Engine::publish(std::unique_ptr<Sequence> s) {
+  // It ended before weights that came last drew anything.
+  const bool drew_nothing = s->weight_spans.back().first_token == static_cast<size_t>(s->num_tokens() - s->num_prompt());
+  if (s->weight_spans.size() > 1 && drew_nothing) s->weight_spans.pop_back();
   const auto it = unfinished_.find(s->group->id);
   if (!options_.keeps_checkpoints) ledger_.close(s->group->id, s->sample);
   if (s->race != nullptr) {  // the other replicas have lost

@@ -16,10 +16,12 @@ void Worker::withdraw(SequenceQueue* to) {
   for (const auto& live : live_) {
     if (live == nullptr) continue;
     rebuild_.drop(live.get());
-    to->push(leave(live.get()));
+    to->push(detach(live.get()));
+    report_.pages_returned = true;  // so that the host hears of it, also from a worker that gets nothing back
   }
   num_blocked_ = 0;
   SequenceQueue arrived;
+  arrived.append(&orders_.arrived);
   mailbox_.take_arrived(&arrived);
   arrived.for_each([this](Sequence& s) {
     num_arrived_ += 1 + static_cast<int64_t>(s.group->blocked.size());
@@ -28,6 +30,7 @@ void Worker::withdraw(SequenceQueue* to) {
   to->append(&arrived);
   to->for_each([](Sequence& s) { s.rewind(); });
   rebuild_.reclaim();
+  stats_.kv_pages_in_use = target().page_pool().num_in_use();
 }
 
 void Worker::count_lost(const Sequence& replica) {
@@ -37,18 +40,23 @@ void Worker::count_lost(const Sequence& replica) {
 
 // ---- A lost process' -----------------------------------------------------------------------------------------------------
 
-// All unfinished samples that the ledger has at the worker. Those of a group whose prompt was not run go together.
+// All unfinished samples that the ledger has at the worker. A group goes together if all of it is there, and its prompt was not
+// run; else each sample by itself, and whoever else holds the group sees nothing.
 void Engine::restore_all(int32_t worker, SequenceQueue* to) const {
   for (const auto& [id, group] : ledger_.groups()) {
+    const bool together =
+        !group.group->is_score && std::all_of(group.samples.begin(), group.samples.end(), [worker](const LedgerSample& s) {
+          return s.is_closed || s.is_finished || (s.worker == worker && s.num_accepted() == 0);
+        });
     Sequence* waits = nullptr;
     for (const LedgerSample& sample : group.samples) {
       if (sample.is_closed || sample.is_finished || sample.worker != worker) continue;
       std::unique_ptr<Sequence> s = restore(group, sample);
-      if (waits != nullptr && sample.num_accepted() == 0) {
+      if (waits != nullptr) {
         group.group->blocked.push_back(std::move(s));
         continue;
       }
-      if (sample.num_accepted() == 0 && !group.group->is_score) {
+      if (together) {
         waits = s.get();
         group.group->disband();  // those that never left are made again
       }
@@ -96,10 +104,9 @@ void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
 
 // ---- All that are unfinished ---------------------------------------------------------------------------------------------
 
-// They stay at their workers, and of replicas the one that is furthest stays. Out of memory, all is as it was. REQUIRES: mutex_
-// is held, and the workers are at rest.
+// They stay at their workers, and of replicas the one that is furthest stays; those of a sample that is over, which workers may
+// have while nothing is unfinished, go. Out of memory, all is as it was. REQUIRES: mutex_ is held, and the workers are at rest.
 void Engine::requeue_unfinished() {
-  if (unfinished_.empty()) return;
   ledger_.reserve_spans();
   if (options_.worker_processes) requeue_at_processes();
   else requeue_at_threads();
@@ -160,6 +167,7 @@ void Engine::requeue_at_processes() {
     counted_before_[static_cast<size_t>(w)].lost_replicas += ledger_.lose_stragglers(w);
   for (const auto& [id, group] : ledger_.groups()) {
     for (const LedgerSample& sample : group.samples) {
+      if (sample.is_closed || sample.is_finished) continue;
       for (const int32_t replica : sample.replicas) ++counted_before_[static_cast<size_t>(replica)].lost_replicas;
     }
   }

@@ -437,8 +437,8 @@ typedef struct otr_tensor {
 OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
 
 /* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished (results that
- * nobody has taken yet do not matter) and the engine is not paused, or the weights are asleep. OTR_INVALID_ARGUMENT: an update
- * has already begun. OTR_OUT_OF_MEMORY: none has. */
+ * nobody has taken yet do not matter) and the engine neither paused nor asleep, or the weights are asleep.
+ * OTR_INVALID_ARGUMENT: an update has already begun. OTR_OUT_OF_MEMORY: none has. */
 OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
 
 /* Replaces one tensor; returns when `data` is no longer needed. OTR_INVALID_ARGUMENT: no update has begun; the model has no
@@ -472,8 +472,8 @@ typedef enum otr_memory {
 
 /* Gives memory back to the system or the GPUs. What sleeps already goes on sleeping. From here on nothing can be submitted,
  * exported, imported or checkpointed (OTR_BUSY) until all is awake and the weights are committed. OTR_BUSY: samples are
- * unfinished (results that nobody has taken yet do not matter) and the engine is not paused, or the weights are being replaced.
- * OTR_UNSUPPORTED: worker processes do not sleep; nor does a GPU whose driver cannot keep addresses. */
+ * unfinished (results that nobody has taken yet do not matter) and the engine neither paused nor asleep, or the weights are
+ * being replaced. OTR_UNSUPPORTED: worker processes do not sleep; nor does a GPU whose driver cannot keep addresses. */
 OTR_API otr_status otr_sleep(otr_engine* engine, otr_memory what);
 
 /* Takes it again; what is awake stays awake. OTR_OUT_OF_MEMORY: it is not there, and all that was asked goes on sleeping: try

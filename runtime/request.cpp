@@ -145,6 +145,7 @@ bool Sequence::stops_at(int32_t token) const {
 void Sequence::rewind() {
   num_computed = prefix_hit = 0;
   runs_to = kEverything;
+  num_reported = static_cast<int32_t>(raw_logprobs.size());  // by it, or by the replica that found them
   if (!group->is_score) return;
   const size_t given = num_prompt() == 0 ? 1 : 0;  // of a token that nothing precedes
   logprobs.resize(given);

@@ -266,6 +266,10 @@ void Worker::start(std::unique_ptr<Sequence>* s) {
 // Takes a live sequence out of the batch, its pages and its slot.
 std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
   if (options_.reports_progress) report_.progress.add(s);
+  return detach(s);
+}
+
+std::unique_ptr<Sequence> Worker::detach(Sequence* s) {
   batcher_.remove(s->slot);
   if (!s->group->is_score) speculator_->leave(*s);
   s->pages.release_all(&target().page_pool());

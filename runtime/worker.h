@@ -64,6 +64,7 @@ class Worker final : private BatchHost {
     for (const auto& s : live_) {
       if (s != nullptr) visit_all(*s);
     }
+    orders_.arrived.for_each(visit_all);
     mailbox_.for_each_arrived(visit_all);
   }
   // A replica of those that were withdrawn is not to go on.
@@ -81,7 +82,7 @@ class Worker final : private BatchHost {
   void follow_orders();
   void start_arrived();
   void start(std::unique_ptr<Sequence>* s);
-  std::unique_ptr<Sequence> leave(Sequence* s);
+  std::unique_ptr<Sequence> leave(Sequence*s), detach(Sequence*s);
   void finish(Sequence* s, otr_finish_reason reason, const std::string& error = {});
   void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error);
   void conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error);

@@ -168,23 +168,26 @@ TEST_F(NetAccounts, GoodMovesBeginTheRowOfFailuresAnew) {
 }
 
 TEST(SpareIds, AreMadeBeforeTheyAreTaken) {
-  std::atomic<int> made = 0, refusals = 0;
+  struct Library {
+    std::atomic<int> made = 0, refusals = 0;
+  };
+  const auto library = std::make_shared<Library>();  // the last id's thread may be there when this test is over
   SpareId spare(
-      [&]() -> Result<NetId> {
-        if (refusals > 0 && refusals-- > 0) return unsupported("no library");
+      [library]() -> Result<NetId> {
+        if (library->refusals > 0 && library->refusals-- > 0) return unsupported("no library");
         NetId id = {};
-        id[0] = static_cast<std::byte>(++made);
+        id[0] = static_cast<std::byte>(++library->made);
         return id;
       },
       std::chrono::minutes(1));
   const auto wait_for = [&](int count) {
-    for (int i = 0; i < 10'000 && made < count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return made == count;
+    for (int i = 0; i < 10'000 && library->made < count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return library->made == count;
   };
   EXPECT_TRUE(wait_for(1));  // nobody has asked
   EXPECT_EQ(spare.take().value()[0], std::byte{1});
   EXPECT_TRUE(wait_for(2));
-  refusals = 1;
+  library->refusals = 1;
   EXPECT_EQ(spare.take().value()[0], std::byte{2});
   EXPECT_EQ(spare.take().status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(spare.take().value()[0], std::byte{3});  // that of the attempt after it

@@ -25,6 +25,7 @@ class WeightSpans : public EveryPath {
   WeightSpans() {
     if (std::string(GetParam()) == "cpu-scalar") requests_.resize(6);  // it is slow, and the same code
     for (Request& r : requests_) r.sampling.max_new_tokens += 60;      // so that many are in the midst
+    requests_[0].sampling.max_new_tokens = 600;                        // and one is, however busy the machine
   }
   const TinyModel& model(uint64_t version) const { return version % 2 == 0 ? even_ : odd_; }
 
@@ -55,7 +56,7 @@ class WeightSpans : public EveryPath {
   }
 
   // All requests, and an update after every few results.
-  Ended roll_out(Engine* e) const {
+  Ended roll_out(Engine* e, bool keeps_checkpoints = false) const {
     Ended ended;
     EXPECT_TRUE(e->pause().ok());
     submit_score(e);
@@ -68,6 +69,9 @@ class WeightSpans : public EveryPath {
       e->resume();
     }
     take(e, SIZE_MAX, &ended);
+    if (keeps_checkpoints) {
+      EXPECT_TRUE(e->save_checkpoint(even_.path() + "/state", {}).ok());  // the ledger has no doubts
+    }
     return ended;
   }
 
@@ -89,6 +93,7 @@ class WeightSpans : public EveryPath {
         continue;
       }
       num_changed += spans.size() > 1;
+      EXPECT_LT(spans.back().first_token, static_cast<size_t>(s->num_tokens() - s->num_prompt())) << what;
       for (size_t i = 0; i < spans.size(); ++i) {
         if (i > 0) {
           EXPECT_LT(spans[i - 1].first_token, spans[i].first_token);
@@ -187,7 +192,7 @@ TEST_P(WeightSpans, AreWhatEnginesOfTheirWeightsDraw) {
       {.num_workers = 3, .processes = false, .policy = "fixed:ngram+small:4:2:8", .migrate_every = 5}};
   for (const ProcessVariant& v : variants) {
     const auto e = engine(v);
-    expect_spans(roll_out(e.get()), v.policy + " " + std::to_string(v.num_workers));
+    expect_spans(roll_out(e.get(), v.keeps_checkpoints), v.policy + " " + std::to_string(v.num_workers));
     (void)settled_stats(*e);
   }
   // And without room for all, as the score alone takes 15 pages.
@@ -210,7 +215,7 @@ TEST_P(WeightSpansAnywhere, AreTheSameElsewhere) {
       {.num_workers = 3, .policy = "fixed:small:4:decoupled", .num_draft_workers = 1}};
   for (const ProcessVariant& v : variants) {
     const auto e = engine(v);
-    expect_spans(roll_out(e.get()), v.policy + (v.processes ? ", processes" : ""));
+    expect_spans(roll_out(e.get(), v.keeps_checkpoints), v.policy + (v.processes ? ", processes" : ""));
     const nlohmann::json stats = settled_stats(*e);
     EXPECT_EQ(stats.value("worker_restarts", 0), 0) << stats["last_worker_loss"];
   }
@@ -273,6 +278,53 @@ TEST_P(WeightSpansAnywhere, PausedSamplesSleep) {
   e->resume();
   take(e.get(), SIZE_MAX, &ended);
   expect_spans(ended, "sleep");
+}
+
+// Replicas that have lost are still there when nothing is unfinished any more: what they have computed is of the old weights.
+TEST_P(WeightSpansAnywhere, LosersOfRacesLeaveNothing) {
+  for (const bool processes : {false, true}) {
+    const auto e = engine({.num_workers = 3, .processes = processes, .policy = "specactor", .race = RaceMode::kFastestOfN});
+    std::vector<Request> requests(1, Request(random_tokens(5, 200, even_.shape().vocab_size)));
+    requests[0].sampling.max_new_tokens = 120;
+    requests[0].sampling.ignore_eos = 1;
+    std::array<Outputs, 2> expected;
+    for (uint64_t i = 0; i < 2; ++i) {
+      const auto fresh = engine({.num_workers = 1, .processes = false}, i);
+      submit(fresh.get(), requests[0], 0);
+      expected[i] = outputs_of(take_all(fresh.get()));
+    }
+    for (uint64_t version = 0; version < 12; ++version) {
+      if (version > 0) {
+        EXPECT_TRUE(e->pause().ok());  // at once
+        update(e.get(), version);
+        e->resume();
+      }
+      submit(e.get(), requests[0], 0);
+      EXPECT_EQ(difference(expected[version % 2], outputs_of(take_all(e.get()))), "") << version;
+    }
+    (void)settled_stats(*e);
+  }
+}
+
+// A sample that is cancelled behind an update has no span of the weights that drew nothing of it.
+TEST_P(WeightSpansAnywhere, WhoEndsWithTheUpdateHasNoSpanOfIt) {
+  const auto e = engine({.num_workers = 1, .processes = false});
+  Request r(random_tokens(1, 80, even_.shape().vocab_size));
+  r.sampling.max_new_tokens = 900;
+  r.sampling.ignore_eos = 1;
+  const uint64_t group = submit(e.get(), r, 0);
+  while (nlohmann::json::parse(e->stats_json())["generated_tokens"] < 5) std::this_thread::yield();
+  EXPECT_TRUE(e->pause().ok());
+  update(e.get(), 1);
+  ASSERT_TRUE(e->cancel(group).ok());
+  e->resume();
+  const Ended ended = take_all(e.get());
+  ASSERT_EQ(ended.size(), 1u);
+  const Sequence& s = *ended.begin()->second;
+  EXPECT_EQ(s.finish_reason, OTR_FINISH_ABORT);
+  EXPECT_GE(s.num_tokens() - s.num_prompt(), 5);
+  ASSERT_EQ(s.weight_spans.size(), 1u);
+  EXPECT_EQ(s.weight_spans[0].weight_version, 0u);
 }
 
 // An update that finds nobody in the midst, a cancel in it, and two without a sample's token between them.
