@@ -91,11 +91,8 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void note_lent(const Lend& lent);
   int32_t server_of(int32_t worker) const;
   void share_history();
-  Status check_updating(bool expected) const;
-  Status check_not_updating() const;
-  Status check_awake(uint32_t needed) const;
-  Status wait_until_done(std::unique_lock<std::mutex>* lock);
-  Status stop_workers(std::unique_lock<std::mutex>* lock);
+  Status check_updating(bool expected) const, check_not_updating() const, check_awake(uint32_t needed) const;
+  Status wait_until_done(std::unique_lock<std::mutex>*lock), stop_workers(std::unique_lock<std::mutex>*lock);
   Status give_memory(uint32_t what), take_memory(uint32_t what);
   bool on_gpu_processes() const { return options_.worker_processes && !options_.gpus.empty(); }
   // The first worker on the GPU of this one, or on the CPU: the one that loads what all there share.

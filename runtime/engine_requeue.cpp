@@ -163,12 +163,15 @@ void Engine::requeue_at_processes() {
     restore_all(static_cast<int32_t>(w), &queues[w]);
     queues[w].for_each([](Sequence& s) { s.rewind(); });
   }
-  for (int32_t w = 0; w < options_.num_workers; ++w)
-    counted_before_[static_cast<size_t>(w)].lost_replicas += ledger_.lose_stragglers(w);
+  const auto count_lost = [this](int32_t worker, int64_t replicas) {  // who never comes to count them itself
+    counted_before_[static_cast<size_t>(worker)].lost_replicas += replicas;
+    stats_[static_cast<size_t>(worker)].lost_replicas += replicas;
+  };
+  for (int32_t w = 0; w < options_.num_workers; ++w) count_lost(w, ledger_.lose_stragglers(w));
   for (const auto& [id, group] : ledger_.groups()) {
     for (const LedgerSample& sample : group.samples) {
       if (sample.is_closed || sample.is_finished) continue;
-      for (const int32_t replica : sample.replicas) ++counted_before_[static_cast<size_t>(replica)].lost_replicas;
+      for (const int32_t replica : sample.replicas) count_lost(replica, 1);
     }
   }
   ledger_.rewind();

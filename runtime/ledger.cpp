@@ -293,9 +293,8 @@ void Ledger::rewind() {
     s.replicas.clear();
     s.raced = s.leaps = false;
     if (!g.group->is_score) return;
-    const size_t given = g.group->num_prompt == 0 ? 1 : 0;  // of a token that nothing precedes
-    s.logprobs.resize(given);
-    s.raw_logprobs.resize(given);
+    s.logprobs.resize(static_cast<size_t>(g.group->num_unscored()));
+    s.raw_logprobs.resize(static_cast<size_t>(g.group->num_unscored()));
   });
 }
 

@@ -147,10 +147,9 @@ void Sequence::rewind() {
   runs_to = kEverything;
   num_reported = static_cast<int32_t>(raw_logprobs.size());  // by it, or by the replica that found them
   if (!group->is_score) return;
-  const size_t given = num_prompt() == 0 ? 1 : 0;  // of a token that nothing precedes
-  logprobs.resize(given);
-  raw_logprobs.resize(given);
-  num_reported = static_cast<int32_t>(given);
+  num_reported = group->num_unscored();
+  logprobs.resize(static_cast<size_t>(num_reported));
+  raw_logprobs.resize(static_cast<size_t>(num_reported));
   error.clear();
   penalties.clear();
   for (int32_t i = 0; i < num_prompt() + num_reported; ++i) note_penalty(tokens[static_cast<size_t>(i)], i >= num_prompt());
@@ -234,7 +233,7 @@ Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& r, const R
   group->wants_logprobs = r.sampling != nullptr;
   auto s = make_sequence(group, r.prompt_token_ids, r.num_prompt_tokens, total);
   s->tokens.insert(s->tokens.end(), r.token_ids, r.token_ids + r.num_tokens);
-  if (r.num_prompt_tokens == 0) {  // nothing precedes token 0
+  if (group->num_unscored() > 0) {
     s->logprobs.push_back(std::nanf(""));
     s->raw_logprobs.push_back(std::nanf(""));
     s->num_reported = 1;

@@ -63,6 +63,8 @@ struct Group {
   std::vector<std::unique_ptr<Sequence>> blocked;  // samples that wait for the prompt's last row
   std::atomic<bool> cancelled = false;
 
+  // Tokens of a score that nothing precedes: they have no log-prob, from the start.
+  int32_t num_unscored() const { return is_score && num_prompt == 0 ? 1 : 0; }
   // Drops the samples that wait. (A group and they own each other.)
   void disband();
 };

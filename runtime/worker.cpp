@@ -269,6 +269,7 @@ std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
   return detach(s);
 }
 
+// Without a word of it.
 std::unique_ptr<Sequence> Worker::detach(Sequence* s) {
   batcher_.remove(s->slot);
   if (!s->group->is_score) speculator_->leave(*s);

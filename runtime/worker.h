@@ -82,7 +82,8 @@ class Worker final : private BatchHost {
   void follow_orders();
   void start_arrived();
   void start(std::unique_ptr<Sequence>* s);
-  std::unique_ptr<Sequence> leave(Sequence*s), detach(Sequence*s);
+  std::unique_ptr<Sequence> leave(Sequence* s);
+  std::unique_ptr<Sequence> detach(Sequence* s);
   void finish(Sequence* s, otr_finish_reason reason, const std::string& error = {});
   void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error);
   void conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error);

@@ -64,8 +64,7 @@ void Worker::lend(Lend* order) {
 // Whether the replica, which has come to its end, is not the sample's: then it is to be dropped.
 bool Worker::lose(const Sequence& s, otr_finish_reason reason) {
   if (s.race->finish(reason == OTR_FINISH_ERROR)) return false;
-  ++stats_.lost_replicas;
-  stats_.lost_tokens += s.raced_tokens;
+  count_lost(s);
   return true;
 }
 

@@ -55,6 +55,15 @@ inline void submit_scores(Engine* e, const std::vector<Request>& requests, const
   }
 }
 
+inline Output output_of(const Sequence& s) {
+  const size_t n = s.group->is_score ? s.raw_logprobs.size() : s.tokens.size() - static_cast<size_t>(s.num_prompt());
+  return {{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
+          bits_of(s.logprobs.data(), n),
+          bits_of(s.raw_logprobs.data(), n),
+          s.finish_reason,
+          s.error};
+}
+
 // Takes at most `most` results, or as many as are outstanding.
 inline Outputs collect(Engine* e, size_t most = SIZE_MAX) {
   Outputs outputs;
@@ -65,14 +74,7 @@ inline Outputs collect(Engine* e, size_t most = SIZE_MAX) {
       return outputs;
     }
     const Sequence& s = *finished.value();
-    const size_t prompt = static_cast<size_t>(s.num_prompt());
-    const size_t n = s.group->is_score ? s.raw_logprobs.size() : s.tokens.size() - prompt;
-    const Output output{{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
-                        bits_of(s.logprobs.data(), n),
-                        bits_of(s.raw_logprobs.data(), n),
-                        s.finish_reason,
-                        s.error};
-    EXPECT_TRUE(outputs.emplace(std::pair(s.group->tag, s.sample), output).second) << "a sample came twice";
+    EXPECT_TRUE(outputs.emplace(std::pair(s.group->tag, s.sample), output_of(s)).second) << "a sample came twice";
   }
   return outputs;
 }

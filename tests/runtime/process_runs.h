@@ -13,7 +13,7 @@
 
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/mixed_requests.h"
-#include "tests/runtime/process_variant.h"
+#include "tests/runtime/variant_engine.h"
 
 namespace otr {
 
@@ -40,32 +40,7 @@ class Processes : public testing::Test {
   }
 
   Result<std::unique_ptr<Engine>> try_engine(const ProcessVariant& v) const {
-    EngineOptions o;
-    o.device.num_threads = v.num_workers;
-    o.device.target.path = model_.path();
-    o.device.target.kv_bytes = model_.kv_bytes(512 * v.num_workers);
-    o.num_workers = v.num_workers;
-    o.max_batch = v.max_batch;
-    o.num_draft_workers = v.num_draft_workers;
-    o.policy = v.policy;
-    o.race = v.race;
-    o.keeps_checkpoints = v.keeps_checkpoints;
-    o.trace_path = v.trace_path;
-    o.drafters = {"small=model:" + drafter_.path()};
-    o.proofs = {.migrate_every = v.migrate_every,
-                .migration_seed = v.seed,
-                .rebuild = v.rebuild,
-                .faults = v.faults,
-                .delay_seed = v.delay_seed,
-                .link_capacity = v.link_capacity,
-                .socket_bytes = v.socket_bytes};
-    o.pace = v.pace;
-    o.worker_processes = v.processes;
-    o.worker_executable = v.executable;
-    o.worker_timeout_ms = v.timeout_ms;
-    o.worker_start_timeout_ms = v.start_timeout_ms;
-    o.max_worker_restarts = v.max_restarts;
-    return Engine::create(o);
+    return Engine::create(variant_options(v, "auto", model_, drafter_, 512));
   }
   std::unique_ptr<Engine> engine(const ProcessVariant& v) const {
     Result<std::unique_ptr<Engine>> created = try_engine(v);

@@ -34,7 +34,8 @@ class Turns : public EveryPath {
     if (std::string(GetParam()) == "cpu-scalar") requests_.resize(6);  // it is slow, and the same code
   }
   std::unique_ptr<Engine> engine(const ProcessVariant& v, int64_t num_pages = 2048) const {
-    const EngineOptions o = variant_options(v, GetParam(), model_, drafter_, num_pages);
+    EngineOptions o = variant_options(v, GetParam(), model_, drafter_, num_pages);
+    o.prefill_chunk = 64;
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     return created.ok() ? std::move(created.value()) : nullptr;

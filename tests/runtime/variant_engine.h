@@ -24,13 +24,19 @@ inline EngineOptions variant_options(const ProcessVariant& v, const std::string&
   o.device.target.kv_bytes = model.kv_bytes(num_pages * v.num_workers);
   o.num_workers = v.num_workers;
   o.max_batch = v.max_batch;
-  o.prefill_chunk = 64;
   o.num_draft_workers = v.num_draft_workers;
   o.policy = v.policy;
   o.race = v.race;
   o.keeps_checkpoints = v.keeps_checkpoints;
+  o.trace_path = v.trace_path;
   o.drafters = {"small=model:" + drafter.path()};
-  o.proofs = {.migrate_every = v.migrate_every, .faults = v.faults};
+  o.proofs = {.migrate_every = v.migrate_every,
+              .migration_seed = v.seed,
+              .rebuild = v.rebuild,
+              .faults = v.faults,
+              .delay_seed = v.delay_seed,
+              .link_capacity = v.link_capacity,
+              .socket_bytes = v.socket_bytes};
   o.pace = v.pace;
   o.worker_processes = v.processes;
   o.worker_executable = v.executable;
@@ -60,14 +66,6 @@ inline Ended take_all(Engine* e) {
   Ended ended;
   take(e, SIZE_MAX, &ended);
   return ended;
-}
-
-inline Output output_of(const Sequence& s) {
-  return {{s.tokens.begin() + s.num_prompt(), s.tokens.end()},
-          bits_of(s.logprobs.data(), s.logprobs.size()),
-          bits_of(s.raw_logprobs.data(), s.raw_logprobs.size()),
-          s.finish_reason,
-          s.error};
 }
 
 inline Outputs outputs_of(const Ended& ended) {

@@ -30,8 +30,9 @@ class WeightSpans : public EveryPath {
   const TinyModel& model(uint64_t version) const { return version % 2 == 0 ? even_ : odd_; }
 
   std::unique_ptr<Engine> engine(const ProcessVariant& v, uint64_t version = 0, int64_t num_pages = 2048) const {
-    Result<std::unique_ptr<Engine>> created =
-        Engine::create(variant_options(v, GetParam(), model(version), drafter_, num_pages));
+    EngineOptions o = variant_options(v, GetParam(), model(version), drafter_, num_pages);
+    o.prefill_chunk = 64;  // so that the score takes many ticks
+    Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     return created.ok() ? std::move(created.value()) : nullptr;
   }
@@ -75,89 +76,80 @@ class WeightSpans : public EveryPath {
     return ended;
   }
 
-  // What engines of one set of weights draw, and score, where each span is.
+  // Asks an engine of a span's weights what it draws there, and scores.
+  void ask(Engine* e, const Sequence& s, size_t span) const {
+    if (s.group->is_score) return submit_score(e);
+    const Request& r = requests_[s.group->tag];
+    const size_t begin = s.weight_spans[span].first_token;
+    // Penalties count the whole response: no prompt has it.
+    if (r.sampling.repetition_penalty == 1 && r.sampling.presence_penalty == 0) submit(e, behind(r, s, begin), tag_of(s, span));
+    const otr_score_request score = {.struct_size = sizeof(otr_score_request),
+                                     .prompt_token_ids = r.prompt.data(),
+                                     .num_prompt_tokens = r.prompt.size(),
+                                     .token_ids = s.tokens.data() + s.num_prompt(),
+                                     .num_tokens = end_of(s, span),
+                                     .tag = tag_of(s, span) + 1,
+                                     .sampling = &r.sampling};
+    EXPECT_TRUE(e->score(score).ok());
+  }
+  static void expect_answer(const Ended& all, const Sequence& s, size_t span, const std::string& what) {
+    const Output whole = output_of(s);
+    const size_t begin = s.weight_spans[span].first_token, end = end_of(s, span);
+    const std::string where = what + ", request " + std::to_string(s.group->tag) + " sample " + std::to_string(s.sample) +
+                              " from " + std::to_string(begin) + " of " + std::to_string(whole.tokens.size());
+    const auto part = [](const auto& x, size_t from, size_t size) {
+      return std::vector(x.begin() + from, x.begin() + from + size);
+    };
+    const Output score = output_of(*all.at({s.group->is_score ? kScoreTag : tag_of(s, span) + 1, 0}));
+    ASSERT_EQ(score.logprobs.size(), end) << where;
+    EXPECT_EQ(part(score.logprobs, begin, end - begin), part(whole.logprobs, begin, end - begin)) << where;
+    EXPECT_EQ(part(score.raw_logprobs, begin, end - begin), part(whole.raw_logprobs, begin, end - begin)) << where;
+    const auto drawn = all.find({tag_of(s, span), s.sample});
+    if (s.group->is_score || drawn == all.end()) return;
+    const Output from_here = output_of(*drawn->second);
+    ASSERT_GE(from_here.tokens.size(), end - begin) << where;
+    EXPECT_EQ(part(from_here.tokens, 0, end - begin), part(whole.tokens, begin, end - begin)) << where;
+    EXPECT_EQ(part(from_here.logprobs, 0, end - begin), part(whole.logprobs, begin, end - begin)) << where;
+    if (span + 1 < s.weight_spans.size()) return;
+    EXPECT_EQ(from_here.tokens.size(), end - begin) << where;
+    EXPECT_EQ(from_here.reason, whole.reason) << where;
+  }
+  static void expect_order(const Sequence& s, const std::string& what) {
+    const std::vector<otr_weight_span>& spans = s.weight_spans;
+    ASSERT_FALSE(spans.empty());
+    EXPECT_EQ(spans.front().first_token, 0u) << what;
+    EXPECT_LT(spans.back().first_token, static_cast<size_t>(s.num_tokens() - s.num_prompt())) << what;
+    for (size_t i = 1; i < spans.size(); ++i) {
+      EXPECT_LT(spans[i - 1].first_token, spans[i].first_token) << what;
+      EXPECT_LT(spans[i - 1].weight_version, spans[i].weight_version) << what;
+    }
+    EXPECT_TRUE(!s.group->is_score || spans.size() == 1) << what;
+  }
+  // Every span is what an engine of its weights draws, and scores.
   void expect_spans(const Ended& ended, const std::string& what) const {
     size_t num_samples = 0, num_changed = 0;
     for (const Request& r : requests_) num_samples += static_cast<size_t>(r.n);
     EXPECT_EQ(ended.size(), num_samples + 1) << what;
-    std::array<std::unique_ptr<Engine>, 2> fresh = {engine({.num_workers = 1, .processes = false}, 0),
-                                                    engine({.num_workers = 1, .processes = false}, 1)};
-    for (const auto& e : fresh) ASSERT_TRUE(e->pause().ok());
-    for (const auto& [key, s] : ended) {
-      const std::vector<otr_weight_span>& spans = s->weight_spans;
-      ASSERT_FALSE(spans.empty());
-      EXPECT_EQ(spans.front().first_token, 0u);
-      if (s->group->is_score) {
-        EXPECT_EQ(spans.size(), 1u) << what;
-        submit_score(fresh[spans[0].weight_version % 2].get());
-        continue;
-      }
-      num_changed += spans.size() > 1;
-      EXPECT_LT(spans.back().first_token, static_cast<size_t>(s->num_tokens() - s->num_prompt())) << what;
-      for (size_t i = 0; i < spans.size(); ++i) {
-        if (i > 0) {
-          EXPECT_LT(spans[i - 1].first_token, spans[i].first_token);
-          EXPECT_LT(spans[i - 1].weight_version, spans[i].weight_version);
+    for (const uint64_t parity : {0, 1}) {
+      const auto e = engine({.num_workers = 1, .processes = false}, parity);
+      const auto for_each_span = [&](const auto& visit) {
+        for (const auto& [key, s] : ended) {
+          for (size_t i = 0; i < s->weight_spans.size(); ++i) {
+            if (s->weight_spans[i].weight_version % 2 == parity) visit(*s, i);
+          }
         }
-        Engine* const e = fresh[spans[i].weight_version % 2].get();
-        const Request& r = requests_[key.first];
-        const uint64_t tag = tag_of(key, i);
-        // Penalties count the whole response: no prompt has it.
-        if (r.sampling.repetition_penalty == 1 && r.sampling.presence_penalty == 0)
-          submit(e, behind(r, *s, spans[i].first_token), tag);
-        const auto begin = s->tokens.begin() + s->num_prompt();
-        const std::vector<int32_t> tokens(begin, begin + static_cast<std::ptrdiff_t>(end_of(*s, i)));
-        ASSERT_TRUE(e->score({.struct_size = sizeof(otr_score_request),
-                              .prompt_token_ids = r.prompt.data(),
-                              .num_prompt_tokens = r.prompt.size(),
-                              .token_ids = tokens.data(),
-                              .num_tokens = tokens.size(),
-                              .tag = tag + 1,
-                              .sampling = &r.sampling})
-                        .ok());
-      }
+      };
+      ASSERT_TRUE(e->pause().ok());
+      for_each_span([&](const Sequence& s, size_t i) { ask(e.get(), s, i); });
+      e->resume();
+      const Ended answers = take_all(e.get());
+      for_each_span([&](const Sequence& s, size_t i) { expect_answer(answers, s, i, what); });
+    }
+    for (const auto& [key, s] : ended) {
+      expect_order(*s, what);
+      num_changed += s->weight_spans.size() > 1;
     }
     EXPECT_GT(num_changed, 0u) << what;
-    std::array<Ended, 2> expected;
-    for (size_t i = 0; i < 2; ++i) {
-      fresh[i]->resume();
-      expected[i] = take_all(fresh[i].get());
-    }
-    for (const auto& [key, s] : ended) {
-      const Output whole = output_of(*s);
-      for (size_t i = 0; i < s->weight_spans.size(); ++i) {
-        const otr_weight_span& span = s->weight_spans[i];
-        const Ended& all = expected[span.weight_version % 2];
-        const std::string where = what + ", request " + std::to_string(key.first) + " sample " + std::to_string(key.second) +
-                                  " from " + std::to_string(span.first_token) + " of " + std::to_string(whole.tokens.size());
-        if (s->group->is_score) {
-          EXPECT_EQ(output_of(*all.at({kScoreTag, 0})).logprobs, whole.logprobs) << where;
-          EXPECT_EQ(output_of(*all.at({kScoreTag, 0})).raw_logprobs, whole.raw_logprobs) << where;
-          continue;
-        }
-        const size_t begin = span.first_token, end = end_of(*s, i);
-        const Output score = output_of(*all.at({tag_of(key, i) + 1, 0}));
-        EXPECT_TRUE(std::equal(score.logprobs.begin() + static_cast<std::ptrdiff_t>(begin), score.logprobs.end(),
-                               whole.logprobs.begin() + static_cast<std::ptrdiff_t>(begin)))
-            << where;
-        EXPECT_TRUE(std::equal(score.raw_logprobs.begin() + static_cast<std::ptrdiff_t>(begin), score.raw_logprobs.end(),
-                               whole.raw_logprobs.begin() + static_cast<std::ptrdiff_t>(begin)))
-            << where;
-        const auto drawn = all.find({tag_of(key, i), key.second});
-        if (drawn == all.end()) continue;
-        const Output from_here = output_of(*drawn->second);
-        ASSERT_GE(from_here.tokens.size(), end - begin) << where;
-        EXPECT_TRUE(std::equal(whole.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
-                               whole.tokens.begin() + static_cast<std::ptrdiff_t>(end), from_here.tokens.begin()))
-            << where;
-        EXPECT_TRUE(std::equal(whole.logprobs.begin() + static_cast<std::ptrdiff_t>(begin),
-                               whole.logprobs.begin() + static_cast<std::ptrdiff_t>(end), from_here.logprobs.begin()))
-            << where;
-        if (i + 1 < s->weight_spans.size()) continue;
-        EXPECT_EQ(from_here.tokens.size(), end - begin) << where;
-        EXPECT_EQ(from_here.reason, whole.reason) << where;
-      }
-    }
   }
 
   static size_t end_of(const Sequence& s, size_t span) {
@@ -165,8 +157,8 @@ class WeightSpans : public EveryPath {
                                             : static_cast<size_t>(s.num_tokens() - s.num_prompt());
   }
   // Of a span's draw; its score has the next one.
-  static uint64_t tag_of(const std::pair<uint64_t, uint32_t>& key, size_t span) {
-    return 2 * (span + 16 * (uint64_t{key.second} + 4096 * (1 + key.first)));
+  static uint64_t tag_of(const Sequence& s, size_t span) {
+    return 2 * (span + 16 * (uint64_t{s.sample} + 4096 * (1 + s.group->tag)));
   }
   static Request behind(const Request& r, const Sequence& s, size_t num_tokens) {
     Request from = r;
@@ -208,10 +200,10 @@ class WeightSpansAnywhere : public WeightSpans {};
 TEST_P(WeightSpansAnywhere, AreTheSameElsewhere) {
   const std::vector<ProcessVariant> variants = {
       {.num_workers = 2, .processes = false, .policy = "fixed:small:4:decoupled", .num_draft_workers = 1},
-      {.num_workers = 3, .processes = false, .policy = "specactor", .race = RaceMode::kFastestOfN, .keeps_checkpoints = true},
+      {.num_workers = 3, .processes = false, .policy = "specactor", .keeps_checkpoints = true},
       {.num_workers = 3, .processes = false, .policy = "auto:leapfrog"},
       {.num_workers = 2, .policy = "fixed:self:3"},
-      {.num_workers = 3, .policy = "specactor", .race = RaceMode::kLeapfrog, .migrate_every = 7},
+      {.num_workers = 3, .policy = "specactor", .migrate_every = 7},
       {.num_workers = 3, .policy = "fixed:small:4:decoupled", .num_draft_workers = 1}};
   for (const ProcessVariant& v : variants) {
     const auto e = engine(v);
@@ -280,31 +272,92 @@ TEST_P(WeightSpansAnywhere, PausedSamplesSleep) {
   expect_spans(ended, "sleep");
 }
 
-// Replicas that have lost are still there when nothing is unfinished any more: what they have computed is of the old weights.
-TEST_P(WeightSpansAnywhere, LosersOfRacesLeaveNothing) {
-  for (const bool processes : {false, true}) {
-    const auto e = engine({.num_workers = 3, .processes = processes, .policy = "specactor", .race = RaceMode::kFastestOfN});
-    std::vector<Request> requests(1, Request(random_tokens(5, 200, even_.shape().vocab_size)));
-    requests[0].sampling.max_new_tokens = 120;
-    requests[0].sampling.ignore_eos = 1;
-    std::array<Outputs, 2> expected;
-    for (uint64_t i = 0; i < 2; ++i) {
-      const auto fresh = engine({.num_workers = 1, .processes = false}, i);
-      submit(fresh.get(), requests[0], 0);
-      expected[i] = outputs_of(take_all(fresh.get()));
-    }
-    for (uint64_t version = 0; version < 12; ++version) {
-      if (version > 0) {
-        EXPECT_TRUE(e->pause().ok());  // at once
+// One sample, whose replicas race at all workers: a pass takes a millisecond, so that others see them race.
+class WeightSpansInRaces : public WeightSpans {
+ protected:
+  void SetUp() override {
+    WeightSpans::SetUp();
+    requests_.resize(1);
+    requests_[0].prompt = random_tokens(5, 200, even_.shape().vocab_size);
+    requests_[0].sampling.max_new_tokens = 400;  // who had nothing to lend in a prompt is asked again 64 ticks later
+    pace_.scale = 1;
+    for (RoleCost& role : pace_.target.roles) role.weights_ms = 1;
+  }
+  std::unique_ptr<Engine> racing(RaceMode race, bool processes) const {
+    return engine({.num_workers = 3,
+                   .processes = processes,
+                   .policy = "fixed:ngram:2",
+                   .race = race,
+                   .keeps_checkpoints = !processes,
+                   .pace = pace_});
+  }
+  static int64_t replicas(const Engine& e) {
+    const nlohmann::json stats = nlohmann::json::parse(e.stats_json());
+    int64_t sum = 0;
+    for (const nlohmann::json& w : stats["workers"]) sum += w["replicas"].get<int64_t>();
+    return sum;
+  }
+  PaceOptions pace_;
+};
+
+// An update ends the race, and the furthest replica goes on.
+TEST_P(WeightSpansInRaces, TheFurthestReplicaGoesOn) {
+  for (const RaceMode race : {RaceMode::kFastestOfN, RaceMode::kLeapfrog}) {
+    for (const bool processes : {false, true}) {
+      const auto e = racing(race, processes);
+      submit_score(e.get());
+      submit(e.get(), requests_[0], 0);
+      int64_t seen = 0;
+      for (const uint64_t version : {1, 2}) {
+        for (int i = 0; i < 2'000 && replicas(*e) == seen; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        seen = replicas(*e);
+        EXPECT_TRUE(e->pause().ok());
         update(e.get(), version);
         e->resume();
       }
-      submit(e.get(), requests[0], 0);
-      EXPECT_EQ(difference(expected[version % 2], outputs_of(take_all(e.get()))), "") << version;
+      const std::string what =
+          std::string(race == RaceMode::kLeapfrog ? "leapfrog" : "fastest") + (processes ? ", processes" : "");
+      EXPECT_GT(seen, 0) << what;
+      expect_spans(take_all(e.get()), what);
+      const nlohmann::json stats = settled_stats(*e);
+      EXPECT_EQ(stats.value("worker_restarts", 0), 0) << stats["last_worker_loss"];
+      EXPECT_TRUE(processes || e->save_checkpoint(even_.path() + "/state", {}).ok()) << what;  // the ledger has no doubts
     }
-    (void)settled_stats(*e);
   }
 }
+
+// Replicas that have lost are still there when nothing is unfinished any more: what they have computed is of the old weights,
+// and no other sample of that prompt is to find it at any worker.
+TEST_P(WeightSpansInRaces, LosersLeaveNothing) {
+  const auto roll_short = [this](Engine* e) {
+    EXPECT_TRUE(e->pause().ok());  // so that each worker gets one
+    for (uint64_t i = 0; i < 3; ++i) {
+      Request r = requests_[0];
+      r.stream += i;
+      r.sampling.max_new_tokens = 10;
+      submit(e, r, i);
+    }
+    e->resume();
+    return outputs_of(take_all(e));
+  };
+  const std::array<Outputs, 2> expected = {roll_short(engine({.num_workers = 1, .processes = false}, 0).get()),
+                                           roll_short(engine({.num_workers = 1, .processes = false}, 1).get())};
+  for (const bool processes : {false, true}) {
+    const auto e = racing(RaceMode::kFastestOfN, processes);
+    for (const uint64_t version : {1, 2, 3}) {
+      submit(e.get(), requests_[0], 0);
+      EXPECT_EQ(take_all(e.get()).size(), 1u);
+      EXPECT_TRUE(e->pause().ok());  // at once: who has lost is in the midst of a pass
+      update(e.get(), version);
+      e->resume();
+      EXPECT_EQ(difference(expected[version % 2], roll_short(e.get())), "") << version << (processes ? ", processes" : "");
+    }
+    (void)settled_stats(*e);
+    EXPECT_GT(replicas(*e), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Path, WeightSpansInRaces, testing::Values("cpu-avx2"), path_name);
 
 // A sample that is cancelled behind an update has no span of the weights that drew nothing of it.
 TEST_P(WeightSpansAnywhere, WhoEndsWithTheUpdateHasNoSpanOfIt) {
