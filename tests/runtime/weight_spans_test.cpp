@@ -31,7 +31,7 @@ class WeightSpans : public EveryPath {
 
   std::unique_ptr<Engine> engine(const ProcessVariant& v, uint64_t version = 0, int64_t num_pages = 2048) const {
     EngineOptions o = variant_options(v, GetParam(), model(version), drafter_, num_pages);
-    o.prefill_chunk = 64;  // so that the score takes many ticks
+    o.prefill_chunk = prefill_chunk_;
     Result<std::unique_ptr<Engine>> created = Engine::create(o);
     EXPECT_TRUE(created.ok()) << created.status().message();
     return created.ok() ? std::move(created.value()) : nullptr;
@@ -173,6 +173,7 @@ class WeightSpans : public EveryPath {
   const TinyModel even_{{.num_layers = 2, .seed = 1}}, odd_{{.num_layers = 2, .seed = 2}};
   const TinyModel drafter_{{.hidden_size = 16, .intermediate_size = 24, .seed = 9}};
   const std::array<std::vector<TrainerTensor>, 2> tensors_ = {trainer_tensors(even_), trainer_tensors(odd_)};
+  int32_t prefill_chunk_ = 64;  // so that the score takes many ticks
   std::vector<Request> requests_ = mixed_requests(even_);
   const std::vector<int32_t> scored_ = random_tokens(3, 900, even_.shape().vocab_size);
 };
@@ -279,7 +280,8 @@ class WeightSpansInRaces : public WeightSpans {
     WeightSpans::SetUp();
     requests_.resize(1);
     requests_[0].prompt = random_tokens(5, 200, even_.shape().vocab_size);
-    requests_[0].sampling.max_new_tokens = 400;  // who had nothing to lend in a prompt is asked again 64 ticks later
+    requests_[0].sampling.max_new_tokens = 400;
+    prefill_chunk_ = 512;  // who is asked for a replica in the midst of a prompt has none, and is not asked again for long
     pace_.scale = 1;
     for (RoleCost& role : pace_.target.roles) role.weights_ms = 1;
   }
