@@ -36,7 +36,7 @@ struct Listed {
 
 // Shard names come from the index, which may be hostile: nothing outside the folder may be opened.
 Status check_shard_name(const std::string& index_path, std::string_view tensor, std::string_view shard) {
-  const std::string named = "shard " + quoted(shard);
+  const std::string named = "shard " + in_quotes(shard);
   if (shard.starts_with('/')) return bad_item(index_path, tensor, named + " is an absolute path");
   if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != shard.npos || shard.find('\0') != shard.npos) {
     return bad_item(index_path, tensor, named + " is not the name of a file in the folder");
@@ -58,7 +58,7 @@ Result<SafetensorsFile> open_inside(const std::string& folder, const std::string
   const CPath real_path(::realpath(path.c_str(), nullptr));
   if (!real_path) {
     if (errno != ENOENT) return io_error(path + ": " + std::strerror(errno));
-    return bad_item(lister, item, "file " + quoted(name) + " does not exist");
+    return bad_item(lister, item, "file " + in_quotes(name) + " does not exist");
   }
   if (!std::string_view(real_path.get()).starts_with(join_path(real_folder.get(), ""))) {
     return bad_item(path, item,
@@ -162,11 +162,11 @@ Status Checkpoint::Impl::compare_with_index(const std::vector<Listed>& listed,
       return bad_item(files[entry->file].path(), entry->info->name, "in this file, but not listed in " + source);
     }
     if (entry == entries.end() || line->tensor < entry->info->name) {
-      return bad_item(source, line->tensor, "listed for " + quoted(line->shard) + ", which does not hold it");
+      return bad_item(source, line->tensor, "listed for " + in_quotes(line->shard) + ", which does not hold it");
     }
     if (shards[entry->file] != line->shard) {
       return bad_item(source, line->tensor,
-                      "listed for " + quoted(line->shard) + ", but found in " + files[entry->file].path());
+                      "listed for " + in_quotes(line->shard) + ", but found in " + files[entry->file].path());
     }
     ++line, ++entry;
   }

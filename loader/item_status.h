@@ -23,7 +23,7 @@ inline std::string printable(std::string_view text) {
   return text.size() > size ? out + "..." : out;
 }
 
-inline std::string quoted(std::string_view text) { return std::string("'").append(printable(text)).append("'"); }
+inline std::string in_quotes(std::string_view text) { return std::string("'").append(printable(text)).append("'"); }
 
 inline std::string item_message(const std::string& file, std::string_view item, std::string_view reason) {
   return file + ": " + printable(item) + ": " + std::string(reason);

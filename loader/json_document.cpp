@@ -31,7 +31,7 @@ struct Node {
 };
 
 // Keeps every offset inside 32 bits.
-constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr size_t kMaxJsonBytes = size_t{1} << 30;
 
 }  // namespace
 
@@ -135,7 +135,7 @@ class Builder {
     std::sort(keys.begin(), keys.end());
     const auto twin = std::adjacent_find(keys.begin(), keys.end());
     if (twin == keys.end()) return true;
-    reason = "duplicate key " + quoted(*twin);
+    reason = "duplicate key " + in_quotes(*twin);
     return false;
   }
 
@@ -210,7 +210,7 @@ JsonDocument& JsonDocument::operator=(JsonDocument&&) noexcept = default;
 JsonDocument::~JsonDocument() = default;
 
 Result<JsonDocument> JsonDocument::parse(const std::string& label, std::string_view text) {
-  if (text.size() > kMaxTextBytes) return bad_item(label, "JSON", "more than 1 GiB");
+  if (text.size() > kMaxJsonBytes) return bad_item(label, "JSON", "more than 1 GiB");
   // nlohmann takes a zero byte for the end of the text, and skips a byte order mark.
   if (const size_t zero = text.find('\0'); zero != text.npos) {
     return bad_item(label, "JSON", "a zero byte at byte " + std::to_string(zero));

@@ -100,9 +100,9 @@ void read_architecture(KeyReader& keys, ModelConfig& config) {
   } else if (type.empty()) {
     keys.fail("model_type", "missing");
   } else if (type.ends_with("_moe")) {
-    keys.refuse("model_type", quoted(type) + " is a mixture of experts, which is not supported");
+    keys.refuse("model_type", in_quotes(type) + " is a mixture of experts, which is not supported");
   } else {
-    keys.refuse("model_type", quoted(type) + " is not supported (qwen2 and qwen3 are)");
+    keys.refuse("model_type", in_quotes(type) + " is not supported (qwen2 and qwen3 are)");
   }
   config.qkv_bias = config.architecture == Architecture::kQwen2;
   config.qk_norm = config.architecture == Architecture::kQwen3;
@@ -162,12 +162,16 @@ void read_rope_object(KeyReader& keys, std::string_view name, ModelConfig& confi
   if (!value) return;
   if (!value.is(JsonKind::kObject))
     return keys.fail(name, "must be an object, not " + std::string(json_kind_name(value.kind())));
+  for (JsonValue member = value.first(); member; member = member.next()) {  // a kind of layer's own, or a kind of position's
+    if (member.is(JsonKind::kObject) || member.key() == "mrope_section")
+      return keys.refuse(name, in_quotes(member.key()) + " is not supported: rope is the same for all layers and positions");
+  }
   KeyReader rope(keys.file(), value);
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (type == "yarn") {
     config.yarn = read_yarn(rope, config);
   } else if (rope.status.ok() && type != "default") {
-    keys.refuse(name, "rope type " + quoted(type) + " is not supported (default and yarn are)");
+    keys.refuse(name, "rope type " + in_quotes(type) + " is not supported (default and yarn are)");
   }
   if (rope.real("partial_rotary_factor", 1, 0, 1) != 1) keys.refuse(name, "a partial_rotary_factor is not supported");
   config.rope_theta = rope.real("rope_theta", config.rope_theta, kRopeThetaRange);
@@ -184,7 +188,7 @@ void read_rope(KeyReader& keys, ModelConfig& config) {
 // What would change the forward pass and is not known to it.
 void refuse_variants(KeyReader& keys, const ModelConfig& config) {
   if (const std::string act = keys.text("hidden_act", "silu"); act != "silu") {
-    keys.refuse("hidden_act", quoted(act) + " is not supported (silu is)");
+    keys.refuse("hidden_act", in_quotes(act) + " is not supported (silu is)");
   }
   if (keys.flag("use_sliding_window", false)) keys.refuse("use_sliding_window", "sliding windows are not supported");
   if (config.architecture == Architecture::kQwen3 && keys.flag("attention_bias", false)) {
@@ -196,7 +200,7 @@ void refuse_variants(KeyReader& keys, const ModelConfig& config) {
   for (JsonValue type = layer_types.first(); type; type = type.next()) {
     if (!type.is(JsonKind::kString)) return keys.fail("layer_types", "holds something other than strings");
     if (type.as_string() != "full_attention") {
-      return keys.refuse("layer_types", quoted(type.as_string()) + " is not supported (full_attention is)");
+      return keys.refuse("layer_types", in_quotes(type.as_string()) + " is not supported (full_attention is)");
     }
   }
 }

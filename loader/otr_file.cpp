@@ -19,7 +19,7 @@ namespace otr {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'U', 'T', 'R', 'I', 'D', 'E', 'R'};
-constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxItemBytes = uint64_t{64} << 20;
 
 struct Preamble {
   char magic[8];
@@ -269,7 +269,7 @@ Status OtrFile::read(std::span<const OtrRead> reads, ThreadPool& pool) const {
 Result<std::string> OtrFile::read_text(const std::string& name) const {
   const OtrItem* item = file_item(name);
   if (item == nullptr) return std::string();
-  if (item->bytes > kMaxTextBytes) return bad_item(path(), name, "larger than " + std::to_string(kMaxTextBytes) + " bytes");
+  if (item->bytes > kMaxItemBytes) return bad_item(path(), name, "larger than " + std::to_string(kMaxItemBytes) + " bytes");
   std::string text(item->bytes, '\0');
   const OtrRead read{item, name, text.data()};
   Scratch scratch;

@@ -82,7 +82,7 @@ class HeaderReader {
     item_ = "__metadata__";
     if (!metadata.is(JsonKind::kObject)) return bad("not an object");
     for (JsonValue v = metadata.first(); v; v = v.next()) {
-      if (!v.is(JsonKind::kString)) return bad(quoted(v.key()) + " is not a string");
+      if (!v.is(JsonKind::kString)) return bad(in_quotes(v.key()) + " is not a string");
     }
     return {};
   }
@@ -100,12 +100,12 @@ class HeaderReader {
       } else if (v.key() == "data_offsets") {
         offsets = v;
       } else {
-        return bad("unknown key " + quoted(v.key()));
+        return bad("unknown key " + in_quotes(v.key()));
       }
     }
     if (!dtype || !dtype.is(JsonKind::kString)) return bad("dtype is missing or not a string");
     const auto known = dtype_of(dtype.as_string());
-    if (!known) return bad("unknown dtype " + quoted(dtype.as_string()));
+    if (!known) return bad("unknown dtype " + in_quotes(dtype.as_string()));
     info.dtype = *known;
     OTR_RETURN_IF_ERROR(read_shape(shape, info));
     return read_offsets(offsets, info);

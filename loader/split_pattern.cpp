@@ -31,8 +31,11 @@ class Translator {
       if (c == '\\') OTR_RETURN_IF_ERROR(escape(false));
       else if (c == '[') OTR_RETURN_IF_ERROR(char_class());
       else if (c == '(') OTR_RETURN_IF_ERROR(group());
-      else if (c == '^' || c == '$') return refuse(1);                                       // Ruby's match at every line
-      else if (c == '}' && pos_ + 1 < in_.size() && in_[pos_ + 1] == '+') return refuse(2);  // possessive in one of the two
+      else if (c == '^' || c == '$') return refuse(1);  // Ruby's match at every line
+      else if (c == '{' && in_.substr(pos_, 2) == "{,")
+        return refuse(2);  // digits before the comma are optional in one of the two
+      else if (c == '}' && pos_ + 1 < in_.size() && is_one_of(in_[pos_ + 1], "+{")) return refuse(2);  // likewise {n}+, {n}{m}
+      else if (c == '}' && in_.substr(pos_, 2) == "}?" && !ends_in_range()) return refuse(2);  // and {n}?: optional, or lazy
       else copy(1);
     }
     return std::move(out_);
@@ -40,8 +43,14 @@ class Translator {
 
  private:
   Status refuse(size_t size) const {
-    return unsupported(quoted(in_.substr(pos_, size)) + " at byte " + std::to_string(pos_) +
+    return unsupported(in_quotes(in_.substr(pos_, size)) + " at byte " + std::to_string(pos_) +
                        " of the expression is not supported");
+  }
+
+  // At a '}': whether it closes {n,} or {n,m}.
+  bool ends_in_range() const {
+    const size_t open = in_.rfind('{', pos_);
+    return open != in_.npos && in_.substr(open, pos_ - open).find(',') != in_.npos;
   }
 
   void copy(size_t size) {

@@ -72,7 +72,7 @@ Status Tokenizer::Impl::fill(TokenizerFile file) {
       continue;
     }
     if (!normalised.emplace(token.content, token.id).second) {
-      return bad_item(label, "added_tokens " + quoted(token.content), "two tokens have this normal form");
+      return bad_item(label, "added_tokens " + in_quotes(token.content), "two tokens have this normal form");
     }
     after.push_back(std::move(token));
   }

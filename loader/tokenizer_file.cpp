@@ -53,7 +53,7 @@ class Reader {
 
   Status read_normalizer(JsonValue normalizer) {
     OTR_ASSIGN_OR_RETURN(const std::string_view type, type_of("normalizer", normalizer));
-    if (type != "NFC" && type != "null") return refuse("normalizer", quoted(type) + " is not supported (NFC and null are)");
+    if (type != "NFC" && type != "null") return refuse("normalizer", in_quotes(type) + " is not supported (NFC and null are)");
     file_.normalize_nfc = type == "NFC";
     return {};
   }
@@ -63,7 +63,7 @@ class Reader {
     constexpr std::string_view kItem = "pre_tokenizer";
     constexpr std::string_view kWanted = " is not supported (a Sequence of Split and ByteLevel is)";
     OTR_ASSIGN_OR_RETURN(const std::string_view type, type_of(kItem, pre));
-    if (type != "Sequence") return refuse(kItem, quoted(type) + std::string(kWanted));
+    if (type != "Sequence") return refuse(kItem, in_quotes(type) + std::string(kWanted));
     const JsonValue parts = pre.find("pretokenizers");
     if (!parts || !parts.is(JsonKind::kArray)) return bad(kItem, "pretokenizers is missing or not an array");
     std::string types;
@@ -72,7 +72,7 @@ class Reader {
       types += (types.empty() ? "" : ", ") + printable(part_type);
       if (part_type == "Split") OTR_RETURN_IF_ERROR(read_split(part));
       else if (part_type == "ByteLevel") OTR_RETURN_IF_ERROR(check_byte_level(part));
-      else return refuse(kItem, quoted(part_type) + std::string(kWanted));
+      else return refuse(kItem, in_quotes(part_type) + std::string(kWanted));
     }
     if (types != "Split, ByteLevel") return refuse(kItem, "the sequence '" + types + "'" + std::string(kWanted));
     return {};
@@ -88,7 +88,7 @@ class Reader {
     const JsonValue behavior = split.find("behavior");
     if (!behavior || !behavior.is(JsonKind::kString)) return bad(kItem, "behavior is missing or not a string");
     if (behavior.as_string() != "Isolated") {
-      return refuse(kItem, "behavior " + quoted(behavior.as_string()) + " is not supported (Isolated is)");
+      return refuse(kItem, "behavior " + in_quotes(behavior.as_string()) + " is not supported (Isolated is)");
     }
     file_.split_pattern = regex.as_string();
     return expect_flag(kItem, split, "invert", false, false);
@@ -102,14 +102,14 @@ class Reader {
 
   Status check_decoder(JsonValue decoder) const {
     OTR_ASSIGN_OR_RETURN(const std::string_view type, type_of("decoder", decoder));
-    if (type != "ByteLevel") return refuse("decoder", quoted(type) + " is not supported (ByteLevel is)");
+    if (type != "ByteLevel") return refuse("decoder", in_quotes(type) + " is not supported (ByteLevel is)");
     return {};
   }
 
   Status read_model_options(JsonValue model) {
     if (!model || !model.is(JsonKind::kObject)) return bad("model", "missing or not an object");
     OTR_ASSIGN_OR_RETURN(const std::string_view type, type_of("model", model));
-    if (type != "BPE") return refuse("model", quoted(type) + " is not supported (BPE is)");
+    if (type != "BPE") return refuse("model", in_quotes(type) + " is not supported (BPE is)");
     for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const JsonValue affix = model.find(key);
       if (affix && !affix.is_null() && !(affix.is(JsonKind::kString) && affix.as_string().empty())) {
@@ -138,7 +138,7 @@ class Reader {
     file_.vocab.reserve(vocab.size());
     used_ids_.assign(static_cast<size_t>(kMaxTokens), false);
     for (JsonValue entry = vocab.first(); entry; entry = entry.next()) {
-      const std::string item = "model.vocab " + quoted(entry.key());
+      const std::string item = "model.vocab " + in_quotes(entry.key());
       OTR_ASSIGN_OR_RETURN(const int32_t id, read_id(item, entry));
       if (used_ids_[static_cast<size_t>(id)]) return bad(item, "id " + std::to_string(id) + " is another token's too");
       used_ids_[static_cast<size_t>(id)] = true;
@@ -159,7 +159,7 @@ class Reader {
         const std::string_view line = merge.as_string();
         const size_t space = line.find(' ');
         if (space == line.npos || line.find(' ', space + 1) != line.npos) {
-          return bad(item, quoted(line) + " is not two tokens and one space");
+          return bad(item, in_quotes(line) + " is not two tokens and one space");
         }
         left = line.substr(0, space);
         right = line.substr(space + 1);
@@ -175,7 +175,7 @@ class Reader {
       OTR_ASSIGN_OR_RETURN(ids.right, id_in_vocab(item, right));
       OTR_ASSIGN_OR_RETURN(ids.merged, id_in_vocab(item, std::string(left) + std::string(right)));
       if (!seen.insert(static_cast<uint64_t>(ids.left) << 32 | static_cast<uint64_t>(ids.right)).second) {
-        return bad(item, "the pair " + quoted(left) + ", " + quoted(right) + " occurs before");
+        return bad(item, "the pair " + in_quotes(left) + ", " + in_quotes(right) + " occurs before");
       }
     }
     return {};
@@ -183,7 +183,7 @@ class Reader {
 
   Result<int32_t> id_in_vocab(std::string_view item, std::string_view token) const {
     const auto at = file_.vocab.find(std::string(token));
-    if (at == file_.vocab.end()) return bad(item, "token " + quoted(token) + " is not in the vocabulary");
+    if (at == file_.vocab.end()) return bad(item, "token " + in_quotes(token) + " is not in the vocabulary");
     return at->second;
   }
 
@@ -197,7 +197,7 @@ class Reader {
         return bad("added_tokens[" + std::to_string(contents.size()) + "]", "content is missing or not a string");
       }
       if (!contents.insert(content.as_string()).second) {
-        return bad("added_tokens " + quoted(content.as_string()), "occurs twice");
+        return bad("added_tokens " + in_quotes(content.as_string()), "occurs twice");
       }
       OTR_RETURN_IF_ERROR(read_added_token(entry, content.as_string()));
     }
@@ -205,7 +205,7 @@ class Reader {
   }
 
   Status read_added_token(JsonValue entry, std::string_view content) {
-    const std::string item = "added_tokens " + quoted(content);
+    const std::string item = "added_tokens " + in_quotes(content);
     if (content.empty() || content.size() > kMaxAddedTokenBytes) {
       return bad(item, std::to_string(content.size()) + " bytes are outside 1.." + std::to_string(kMaxAddedTokenBytes));
     }

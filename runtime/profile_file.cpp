@@ -170,7 +170,7 @@ class ProfileReader {
     const std::string name = keys->text(key);
     const auto& all = p_.subject.drafters;
     const auto found = std::find_if(all.begin(), all.end(), [&](const auto& d) { return d.name == name; });
-    if (found == all.end()) keys->fail(keys->item(key), "is none of the profile's drafters: " + otr::quoted(name));
+    if (found == all.end()) keys->fail(keys->item(key), "is none of the profile's drafters: " + in_quotes(name));
     return static_cast<int32_t>(found - all.begin());
   }
 
@@ -346,7 +346,7 @@ Status save_profile(const Profile& profile, const std::string& path) {
 
 std::string mismatch(const ProfileSubject& a, const ProfileSubject& b) {
   const auto other = [](const char* what, const std::string& is, const std::string& wanted) {
-    return std::string(what) + ": the profile is of " + otr::quoted(is) + ", not of " + otr::quoted(wanted);
+    return std::string(what) + ": the profile is of " + in_quotes(is) + ", not of " + in_quotes(wanted);
   };
   if (a.machine != b.machine) return other("machine", a.machine, b.machine);
   if (a.isa != b.isa) return other("isa", a.isa, b.isa);
@@ -356,7 +356,7 @@ std::string mismatch(const ProfileSubject& a, const ProfileSubject& b) {
     if (drafter.shape.empty()) continue;
     const auto found =
         std::find_if(a.drafters.begin(), a.drafters.end(), [&](const auto& d) { return d.name == drafter.name; });
-    if (found == a.drafters.end()) return "drafters: the profile has no drafter " + otr::quoted(drafter.name);
+    if (found == a.drafters.end()) return "drafters: the profile has no drafter " + in_quotes(drafter.name);
     if (found->shape != drafter.shape) return other(("drafter " + drafter.name).c_str(), found->shape, drafter.shape);
   }
   return {};

@@ -5,12 +5,12 @@
 namespace otr {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNeverComes = std::numeric_limits<double>::infinity();
 
 // Ticks of a chunk each, and the last one of what is left.
 double front_seconds(int32_t x, const RebuildRates& rates) {
   const auto tick = [&rates](int32_t tokens) {
-    return std::max(rates.least_tick, rates.computed > 0 ? tokens / rates.computed : kNever);
+    return std::max(rates.least_tick, rates.computed > 0 ? tokens / rates.computed : kNeverComes);
   };
   const int32_t chunks = x / rates.chunk, rest = x % rates.chunk;
   return (chunks > 0 ? chunks * tick(rates.chunk) : 0) + (rest > 0 ? tick(rest) : 0);
@@ -18,7 +18,7 @@ double front_seconds(int32_t x, const RebuildRates& rates) {
 
 double copy_seconds(int32_t tokens, const RebuildRates& rates) {
   if (tokens <= rates.arrived) return 0;
-  return rates.copied > 0 ? (tokens - rates.arrived) / rates.copied : kNever;
+  return rates.copied > 0 ? (tokens - rates.arrived) / rates.copied : kNeverComes;
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ double rebuild_seconds(int32_t x, int32_t gap, int32_t page, const RebuildRates&
   if (x == gap && !rates.any_copied) return front;
   const double copies = copy_seconds((gap - x + page - 1) / page * page, rates);
   const double begin = std::max(front, copies - rates.least_tick);
-  return begin == kNever ? kNever : begin + rates.least_tick + std::max(0.0, copies - begin) / rates.num_layers;
+  return begin == kNeverComes ? kNeverComes : begin + rates.least_tick + std::max(0.0, copies - begin) / rates.num_layers;
 }
 
 int32_t tokens_from_front(int32_t begin, int32_t end, int32_t page, const RebuildRates& rates) {
@@ -58,7 +58,9 @@ ComingCopies coming_copies(double wanted, double arrived, double per_second, int
           .all = std::max(0.0, wanted - arrived) / per_second};
 }
 
-double seconds_until_early(const ComingCopies& copies, double tick) { return copies.all > tick ? copies.all - tick : kNever; }
+double seconds_until_early(const ComingCopies& copies, double tick) {
+  return copies.all > tick ? copies.all - tick : kNeverComes;
+}
 
 bool may_begin_early(const ComingCopies& copies, double tick, int32_t num_samples) {
   return copies.all <= tick && num_samples * copies.first_layer <= tick;
