@@ -155,15 +155,21 @@ Status ModelWeights::wake() {
 }
 
 Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
-  const auto wrong = [&](const std::string& reason) { return invalid_argument(quoted(tensor.name) + ": " + reason); };
+  const auto wrong = [&](const std::string& reason) { return invalid_argument(in_quotes(tensor.name) + ": " + reason); };
   const WeightPlan::Place at = plan_.place_of(tensor.name);
-  if (at.piece == nullptr) return is_never_read(config_, tensor.name) ? Status() : wrong("the model has no such tensor");
+  const auto check_shape = [&](const std::vector<int64_t>& shape) {
+    const bool same = std::ranges::equal(tensor.shape, shape);
+    return same ? Status() : wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
+  };
+  if (at.piece == nullptr) {
+    if (!is_never_read(config_, tensor.name)) return wrong("the model has no such tensor");
+    return tensor.name == kLmHeadWeight ? check_shape({config_.vocab_size, config_.hidden_size}) : Status();
+  }
   const WeightPiece& piece = *at.piece;
   const int64_t rows = at.part->out_features, width = piece.in_features;
   std::vector<int64_t> shape = {rows};
   if (piece.kind != PieceKind::kVector) shape.push_back(width);
-  if (!std::ranges::equal(tensor.shape, shape))
-    return wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
+  OTR_RETURN_IF_ERROR(check_shape(shape));
   if (!dtype_is_loadable(tensor.dtype))
     return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
   OTR_RETURN_IF_ERROR(accelerator_ != nullptr ? put_on_device(tensor, at) : put_on_host(tensor, at, pool));

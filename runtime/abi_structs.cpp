@@ -105,9 +105,9 @@ otr_result_view result_view(const Sequence& s) {
           .logprobs = logprobs ? s.logprobs.data() : nullptr,
           .raw_logprobs = s.raw_logprobs.data(),
           .error = s.error.c_str(),
-          .spec_num_draft_tokens = s.spec_draft_tokens,
-          .spec_num_accepted_tokens = s.spec_accepted_tokens,
-          .spec_num_verify_steps = s.spec_verify_steps,
+          .spec_num_draft_tokens = s.spec.draft_tokens,
+          .spec_num_accepted_tokens = s.spec.accepted_tokens,
+          .spec_num_verify_steps = s.spec.verify_steps,
           .weight_version = s.weight_spans.back().weight_version,
           .weight_spans = s.weight_spans.data(),
           .num_weight_spans = s.weight_spans.size()};

@@ -13,7 +13,7 @@ namespace otr {
 namespace {
 
 constexpr char kCheckpointMagic[] = "OTRCHECK";
-constexpr uint64_t kCheckpointFormat = 2;
+constexpr uint64_t kCheckpointFormat = 3;
 constexpr uint64_t kMaxCheckpointBytes = uint64_t{1} << 36;
 
 struct CheckpointHeader {
@@ -36,20 +36,21 @@ struct GroupRecord {
   float temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
   int32_t top_k, max_new_tokens;
   int32_t ignore_eos, is_score, wants_logprobs, cancelled;
+  uint64_t is_later_turn;
 };
-static_assert(sizeof(GroupRecord) == 96);
+static_assert(sizeof(GroupRecord) == 104);
 
 // Likewise of a sample.
 struct SampleRecord {
   NoiseStream noise;
-  int64_t spec_draft_tokens, spec_accepted_tokens, spec_verify_steps;
+  SampleSpec spec;
   uint32_t sample;
   uint32_t num_accepted, num_logprobs;
   int32_t is_finished, finish_reason;
   uint32_t error_bytes;
   uint64_t num_weight_spans;
 };
-static_assert(sizeof(SampleRecord) == 72);
+static_assert(sizeof(SampleRecord) == 80);
 static_assert(sizeof(otr_weight_span) == 16);
 
 // ---- Writing -------------------------------------------------------------------------------------------------------------
@@ -64,9 +65,7 @@ void append(std::vector<std::byte>* bytes, std::span<const T> values) {
 
 void append_sample(std::vector<std::byte>* bytes, const LedgerSample& s) {
   const SampleRecord record{.noise = s.noise,
-                            .spec_draft_tokens = s.spec_draft_tokens,
-                            .spec_accepted_tokens = s.spec_accepted_tokens,
-                            .spec_verify_steps = s.spec_verify_steps,
+                            .spec = s.spec,
                             .sample = s.sample,
                             .num_accepted = static_cast<uint32_t>(s.tokens.size()),
                             .num_logprobs = static_cast<uint32_t>(s.raw_logprobs.size()),
@@ -103,7 +102,8 @@ void append_group(std::vector<std::byte>* bytes, const LedgerGroup& g) {
                            .ignore_eos = p.ignore_eos,
                            .is_score = g.group->is_score,
                            .wants_logprobs = g.group->wants_logprobs,
-                           .cancelled = g.group->cancelled};
+                           .cancelled = g.group->cancelled,
+                           .is_later_turn = g.group->is_later_turn};
   append(bytes, std::span(&record, 1));
   append(bytes, std::span(g.prompt));
   append(bytes, std::span(p.stop_token_ids));
@@ -310,6 +310,7 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
       return Status(is_large ? StatusCode::kNeverFits : StatusCode::kBadInput, where + made.status().message());
     }
     made.value().front()->group->cancelled = g.record.cancelled == 1;
+    made.value().front()->group->is_later_turn = g.record.is_later_turn == 1;
     std::vector<Sample> samples;
     for (std::unique_ptr<Sequence>& s : made.value()) {
       const SampleRecord r = in.take<SampleRecord>();
@@ -325,9 +326,7 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
       if (!wrong.empty()) return bad_input(where + "sample " + std::to_string(r.sample) + " " + wrong);
       s->sample = r.sample;
       s->noise = r.noise;
-      s->spec_draft_tokens = r.spec_draft_tokens;
-      s->spec_accepted_tokens = r.spec_accepted_tokens;
-      s->spec_verify_steps = r.spec_verify_steps;
+      s->spec = r.spec;
       s->finish_reason = static_cast<otr_finish_reason>(r.finish_reason);
       s->error.assign(error.begin(), error.end());
       samples.push_back({.sequence = std::move(s), .is_finished = r.is_finished == 1});

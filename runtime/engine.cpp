@@ -294,7 +294,7 @@ bool Engine::at_rest() const {
 }
 
 void Engine::resume_workers() {
-  if (paused_ || updating_ || asleep_ != 0 || standstills_ > 0) return;
+  if (paused_ || updating_ || asleep_ != 0 || weights_lost_ || standstills_ > 0) return;
   for (WorkerPort* port : ports_) port->resume();
 }
 
@@ -322,7 +322,11 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   constexpr int64_t kYearMs = int64_t{365} * 24 * 3600 * 1000;
   const int64_t limit_ms = timeout_ms < 0 ? kYearMs : std::min(timeout_ms, kYearMs);
   if (!result_arrived_.wait_for(lock, std::chrono::milliseconds(limit_ms), ready)) {
-    return Status(StatusCode::kTimeout, "no sample finished within " + std::to_string(timeout_ms) + " ms");
+    const char* const why = paused_                         ? "; the engine is paused"
+                            : updating_                     ? "; its weights are being replaced"
+                            : asleep_ != 0 || weights_lost_ ? "; it sleeps, or lacks the weights that it lost in sleep"
+                                                            : "";
+    return Status(StatusCode::kTimeout, "no sample finished within " + std::to_string(timeout_ms) + " ms" + why);
   }
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   if (outbox_.empty()) return Status(StatusCode::kIdle, "nothing is outstanding");

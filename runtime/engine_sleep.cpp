@@ -37,7 +37,7 @@ Status Engine::wait_until_done(std::unique_lock<std::mutex>* lock) {
   // A tick publishes its last samples before it ends; and whoever sees those may submit again while this waits.
   at_rest_changed_.wait(*lock, [this] { return stop_ || !unfinished_.empty() || at_rest(); });
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
-  if (unfinished_.empty() || paused_ || asleep_ != 0) return {};
+  if (unfinished_.empty() || paused_ || asleep_ != 0 || weights_lost_) return {};
   return Status(StatusCode::kBusy, "samples of " + std::to_string(unfinished_.size()) +
                                        " groups are unfinished: wait for them, cancel them, or pause the engine first");
 }

@@ -22,11 +22,15 @@ void HistoryStore::collect(const Sequence& s) noexcept {
   if (!complete) return;  // a stub must not take the place of what is known
   try {
     const auto response = s.tokens.begin() + s.num_prompt();
-    HistoryResponse r{{response, s.tokens.end()}, {}, kUnknownReward};
-    if (with_logprobs_) r.logprobs = s.logprobs;
+    HistoryResponse r{{}, {}, kUnknownReward};
+    const bool is_kept = !s.group->is_later_turn;
+    if (is_kept) {
+      r.tokens.assign(response, s.tokens.end());
+      if (with_logprobs_) r.logprobs = s.logprobs;
+    }
     std::lock_guard<std::mutex> lock(mutex_);
     PendingGroup& group = pending_[s.group->id];
-    if (group.prompt.empty()) group.prompt.assign(s.tokens.begin(), response);
+    if (is_kept && group.prompt.empty()) group.prompt.assign(s.tokens.begin(), response);
     group.responses[s.sample] = std::move(r);
     ++num_pending_;
   } catch (const std::exception&) {  // no memory: the sample is worth more than its history
@@ -42,8 +46,8 @@ Status HistoryStore::reward(uint64_t group_id, uint32_t sample, float reward) {
       return {};
     }
   }
-  return invalid_argument("group " + std::to_string(group_id) + " has no finished sample " + std::to_string(sample) +
-                          " since the last commit");
+  return invalid_argument("group " + std::to_string(group_id) + " has no sample " + std::to_string(sample) +
+                          " that ended with a stop or at its length since the last commit");
 }
 
 // What may fail comes before the samples are taken. Where the system refuses a thread, this one builds.

@@ -44,9 +44,7 @@ LedgerSample ledger_sample(const Sequence& s, int32_t worker) {
   l.logprobs = s.logprobs;
   l.raw_logprobs = s.raw_logprobs;
   l.weight_spans = s.weight_spans;
-  l.spec_draft_tokens = s.spec_draft_tokens;
-  l.spec_accepted_tokens = s.spec_accepted_tokens;
-  l.spec_verify_steps = s.spec_verify_steps;
+  l.spec = s.spec;
   return l;
 }
 
@@ -66,9 +64,7 @@ void Progress::add(Sequence* s) {
                       .sample = s->sample,
                       .first = s->num_reported,
                       .count = static_cast<int32_t>(end - first),
-                      .spec_draft_tokens = s->spec_draft_tokens,
-                      .spec_accepted_tokens = s->spec_accepted_tokens,
-                      .spec_verify_steps = s->spec_verify_steps});
+                      .spec = s->spec});
   for (size_t i = first; i < end; ++i) {
     tokens.push_back(s->group->is_score ? -1 : s->tokens[static_cast<size_t>(s->num_prompt()) + i]);
     logprobs.push_back(s->logprobs[i]);
@@ -113,9 +109,7 @@ std::unique_ptr<Sequence> restore(const LedgerGroup& g, const LedgerSample& l) {
     const int32_t seen = g.group->num_prompt + l.num_accepted();
     for (int32_t i = 0; i < seen; ++i) s->note_penalty(s->tokens[static_cast<size_t>(i)], i >= g.group->num_prompt);
   }
-  s->spec_draft_tokens = l.spec_draft_tokens;
-  s->spec_accepted_tokens = l.spec_accepted_tokens;
-  s->spec_verify_steps = l.spec_verify_steps;
+  s->spec = l.spec;
   s->finish_reason = l.finish_reason;
   s->error = l.error;
   return s;
@@ -189,9 +183,7 @@ Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t a
   if (!is_score) copy(progress.tokens, &s->tokens);
   copy(progress.logprobs, &s->logprobs);
   copy(progress.raw_logprobs, &s->raw_logprobs);
-  s->spec_draft_tokens = p.spec_draft_tokens;
-  s->spec_accepted_tokens = p.spec_accepted_tokens;
-  s->spec_verify_steps = p.spec_verify_steps;
+  s->spec = p.spec;
   return {};
 }
 

@@ -32,8 +32,7 @@ struct ProgressSegment {
   uint32_t sample = 0;
   int32_t first = 0;  // index in the response (of a score: in what it scores) of its first token
   int32_t count = 0;
-  // Of the sample so far.
-  int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+  SampleSpec spec = {};  // of the sample so far
 };
 
 // What a worker's samples have accepted since its last report: segments, and their numbers one behind the other. A score's
@@ -62,7 +61,7 @@ struct LedgerSample {
   std::vector<int32_t> tokens;                     // accepted; of a score none
   std::vector<float> logprobs, raw_logprobs;       // of them
   std::vector<otr_weight_span> weight_spans = {};  // as Sequence's
-  int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
+  SampleSpec spec = {};
   bool is_finished = false, is_closed = false;
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;

@@ -261,7 +261,9 @@ typedef struct otr_sampling_params {
 OTR_API otr_status otr_sampling_params_init(otr_sampling_params* params, size_t struct_size);
 
 /* A group: n samples of one prompt. Sample i has index first_sample + i; (seed, stream, index) is its noise key, so `stream`
- * must be unique per (step, prompt), or different prompts would share their noise. */
+ * must be unique per (step, prompt), or different prompts would share their noise. To add samples to a prompt's, submit it
+ * again with the same seed and stream, and first_sample behind those that there are: a group of its own, with the same noise
+ * key. */
 typedef struct otr_group_request {
   size_t struct_size;
   const int32_t* prompt_token_ids; /* [num_prompt_tokens], at least one, each in [0, the model's vocab_size) */
@@ -424,8 +426,8 @@ typedef enum otr_dtype { OTR_DTYPE_BF16 = 0, OTR_DTYPE_F16 = 1, OTR_DTYPE_F32 = 
 
 typedef struct otr_tensor {
   size_t struct_size;
-  const char* name;     /* "model.layers.0.mlp.up_proj.weight"; one that checkpoints have and the engine never reads (a tied
-                           model's lm_head.weight, rotary_emb.inv_freq) is accepted */
+  const char* name;     /* "model.layers.0.mlp.up_proj.weight"; one that checkpoints have and the engine never reads is accepted
+                           (rotary_emb.inv_freq; a tied model's lm_head.weight: its embedding is read in its place) */
   otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;
@@ -436,8 +438,10 @@ typedef struct otr_tensor {
 
 OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
 
-/* Begins an update to weights of `version` (any number; results carry it). OTR_BUSY: samples are unfinished (results that
- * nobody has taken yet do not matter) and the engine neither paused nor asleep, or the weights are asleep.
+/* Begins an update to weights of `version` (any number; results carry it. It names weights: of unfinished samples, which go on
+ * with the new ones, spans of one number are one). There is no way back: what has been put stays put. To give an update up, put
+ * the old tensors again, and commit. OTR_BUSY: samples are unfinished (results that
+ * nobody has taken yet do not matter) and the engine neither paused nor asleep nor without weights, or the weights are asleep.
  * OTR_INVALID_ARGUMENT: an update has already begun. OTR_OUT_OF_MEMORY: none has. */
 OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
 
@@ -460,7 +464,7 @@ OTR_API otr_status otr_weights_commit(otr_engine* engine);
  *
  * Samples are those of an engine created with these weights, bit for bit. A sleeping engine keeps its options, its history and
  * what it has learnt of drafters; and, where otr_pause comes before, unfinished samples, whose keys and values are computed
- * again when all is awake and the engine resumed: see Weights. */
+ * again when all is awake, the weights that were lost are committed, and the engine is resumed, in any order: see Weights. */
 
 typedef enum otr_memory {
   OTR_MEMORY_WEIGHTS = 1, /* the model's weights and what is made of them ("self"). They are lost: after otr_wake all are to be
@@ -518,7 +522,8 @@ OTR_API otr_status otr_checkpoint_save(otr_engine* engine, const char* path, con
  * that the next otr_submit would have given (in a new engine: 1, 2, …); groups whose results had all been taken are not among
  * them. Options that change no sample may differ: workers, batch, policy, pages. Whether the weights are the same their digest
  * decides; the file's version of them becomes the engine's, so that a new process with these weights as its model_path goes on
- * under the number they had. OTR_IO_ERROR, OTR_INVALID_ARGUMENT (it is no checkpoint), OTR_BAD_INPUT (torn or damaged),
+ * under the number they had. So after an update first put the weights that the checkpoint was saved under, load it, and then
+ * update in a pause. OTR_IO_ERROR, OTR_INVALID_ARGUMENT (it is no checkpoint), OTR_BAD_INPUT (torn or damaged),
  * OTR_UNSUPPORTED (of other weights, another instruction-set path or library version), OTR_NEVER_FITS: nothing was taken; the
  * text says what. */
 OTR_API otr_status otr_checkpoint_load(otr_engine* engine, const char* path);
@@ -537,9 +542,10 @@ OTR_API otr_status otr_checkpoint_user_data(const char* path, void* buffer, size
  *     each step: submit and wait as ever; otr_reward for each sample; otr_history_commit
  *     otr_history_save(engine, "history");          with each checkpoint */
 
-/* The reward of a finished sample, at any time from its otr_wait to the next otr_history_commit; a second one replaces the
- * first. Of different branches in a prompt's history those with the greater sum of rewards are drafted first; only the order
- * and the distances of one prompt's rewards matter. Without a reward a sample counts as middling. An engine without a history
+/* The reward of a sample that ended (OTR_FINISH_STOP or _LENGTH), at any time from its otr_wait to the next otr_history_commit;
+ * a second one replaces the first. Of different branches in a prompt's history those with the greater sum of rewards are
+ * drafted first; only the order and the distances of one prompt's rewards matter. Without a reward a sample counts as middling.
+ * A later turn's reward is taken too and changes nothing: of a conversation, first turns are kept. An engine without a history
  * takes it and does nothing. OTR_INVALID_ARGUMENT: no such sample since the last commit, or a reward that is not finite. */
 OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward);
 

@@ -194,6 +194,7 @@ void RemoteDrafter::observe(const DraftVerdict& v) {
     judged = std::min(draft->num_tokens, v.num_new);
     while (kept < judged && draft->tokens[static_cast<size_t>(kept)] == found[static_cast<size_t>(kept)]) ++kept;
     rate_.add_chain(judged, kept);
+    rate_.fade();
   }
   r->window->grow(found, false);
   if (!r->wanted) return;

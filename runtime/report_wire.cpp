@@ -10,7 +10,6 @@
 namespace otr {
 namespace {
 
-constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 constexpr double kMaxSeconds = 1e12;
 
 void put_load(const WorkerLoad& l, WireWriter* w) {
@@ -108,9 +107,7 @@ void put_progress(const Progress& progress, WireWriter* w) {
     w->put(p.sample);
     w->put(p.first);
     w->put(p.count);
-    w->put(p.spec_draft_tokens);
-    w->put(p.spec_accepted_tokens);
-    w->put(p.spec_verify_steps);
+    put_spec(p.spec, w);
   }
   w->put_array(std::span(progress.tokens));
   w->put_array(std::span(progress.logprobs));
@@ -119,16 +116,14 @@ void put_progress(const Progress& progress, WireWriter* w) {
 
 // What the samples are and may become is the ledger's to check.
 void read_progress(WireReader* r, Progress* progress) {
-  constexpr size_t kSegmentBytes = 44;
+  constexpr size_t kSegmentBytes = 52;
   progress->segments.resize(r->count("segments", kSegmentBytes));
   for (ProgressSegment& p : progress->segments) {
     p.group = r->integer<uint64_t>("group", 0, UINT64_MAX);
     p.sample = r->integer<uint32_t>("sample", 0, UINT32_MAX);
     p.first = r->integer("first", 0, kMaxInt);
     p.count = r->integer("count", 1, kMaxInt);
-    p.spec_draft_tokens = r->integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
-    p.spec_accepted_tokens = r->integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
-    p.spec_verify_steps = r->integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+    p.spec = read_spec(r);
   }
   r->array("tokens", &progress->tokens);
   r->array("logprobs", &progress->logprobs);

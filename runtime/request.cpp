@@ -210,6 +210,7 @@ Result<std::vector<std::unique_ptr<Sequence>>> make_appended(const Sequence& end
   OTR_ASSIGN_OR_RETURN(auto sequences, build_group(prompt, 1, r.tag, std::move(sampling), limits));
   sequences.front()->sample = ended.sample;
   sequences.front()->noise = ended.noise;
+  sequences.front()->group->is_later_turn = true;
   return sequences;
 }
 

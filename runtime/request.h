@@ -52,6 +52,12 @@ class Race;
 // Records that `token` is now part of the history that penalties look at.
 void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties);
 
+// What came of a sample's drafts.
+struct SampleSpec {
+  int64_t draft_tokens = 0, accepted_tokens = 0, verify_steps = 0;
+  int64_t judged_tokens = 0;  // of those drafted, the accepted ones and the first of each draft that was not
+};
+
 struct Group {
   uint64_t id = 0;
   uint64_t tag = 0;
@@ -59,6 +65,7 @@ struct Group {
   std::vector<int32_t> stop_ids;  // ascending: the model's and the request's
   int32_t num_prompt = 0;
   bool is_score = false;
+  bool is_later_turn = false;                      // its prompt ends in what it was answered: no other sample has it
   bool wants_logprobs = true;                      // a score without sampling parameters reports raw_logprobs only
   std::vector<std::unique_ptr<Sequence>> blocked;  // samples that wait for the prompt's last row
   std::atomic<bool> cancelled = false;
@@ -101,9 +108,8 @@ struct Sequence {
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
-  int64_t spec_draft_tokens = 0, spec_accepted_tokens = 0, spec_verify_steps = 0;
-  int64_t spec_judged_tokens = 0;  // of those drafted, the accepted ones and the first of each draft that was not
-  int32_t num_reported = 0;        // of `raw_logprobs`: what the ledger has been told
+  SampleSpec spec;
+  int32_t num_reported = 0;  // of `raw_logprobs`: what the ledger has been told
 
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;

@@ -246,6 +246,7 @@ void Speculator::offer(size_t run, const Sequence& s, int32_t max_depth) {
                       .context = s.num_tokens(),
                       .generated = s.num_tokens() - s.num_prompt(),
                       .max_depth = max_depth,
+                      .most_left = s.max_tokens - s.num_tokens(),
                       .rung = s.rung});
   if (policy().kind == PolicyKind::kAuto) find_behind(s, &offered_.back());
   run_of_.push_back(run);
@@ -363,10 +364,10 @@ void Speculator::observe(Sequence* s, const Forest& forest, std::span<const int3
     const int32_t judged = ended ? num_new : kMaxDraftDepth;
     const int64_t drafted = counts_.draft_tokens;
     counts_.add(forest, accepted, num_new, judged);
-    s->spec_draft_tokens += counts_.draft_tokens - drafted;
-    s->spec_accepted_tokens += static_cast<int64_t>(accepted.size());
-    s->spec_verify_steps += !forest.empty();
-    s->spec_judged_tokens += std::min({forest.max_depth(), static_cast<int32_t>(accepted.size()) + 1, judged});
+    s->spec.draft_tokens += counts_.draft_tokens - drafted;
+    s->spec.accepted_tokens += static_cast<int64_t>(accepted.size());
+    s->spec.verify_steps += !forest.empty();
+    s->spec.judged_tokens += std::min({forest.max_depth(), static_cast<int32_t>(accepted.size()) + 1, judged});
   }
   note_outcome(*s, forest, accepted, num_new, ended);
   const DraftVerdict verdict{.sequence = view(*s), .num_new = num_new, .forest = &forest, .accepted = accepted};

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/request.h"
 #include "runtime/wire_fields.h"
 #include "runtime/worker_port.h"
 #include "sched/placement.h"
@@ -15,7 +16,21 @@
 namespace otr {
 
 inline constexpr int32_t kMaxMoved = 1 << 30, kMaxRung = 1 << 16, kMaxCosts = 64;
+inline constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 inline constexpr double kMaxMs = 1e12;
+
+inline void put_spec(const SampleSpec& s, WireWriter* w) {
+  for (const int64_t n : {s.draft_tokens, s.accepted_tokens, s.verify_steps, s.judged_tokens}) w->put(n);
+}
+
+inline SampleSpec read_spec(WireReader* r) {
+  SampleSpec s;
+  s.draft_tokens = r->integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
+  s.accepted_tokens = r->integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
+  s.verify_steps = r->integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+  s.judged_tokens = r->integer<int64_t>("spec_judged_tokens", 0, kMaxCount);
+  return s;
+}
 
 inline void put_move(const Move& m, WireWriter* w) {
   w->put(m.from);

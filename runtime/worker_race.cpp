@@ -7,7 +7,7 @@ namespace otr {
 namespace {
 
 double keep_rate(const Sequence& s) {
-  return static_cast<double>(s.spec_accepted_tokens + 1) / static_cast<double>(s.spec_draft_tokens + 2);
+  return static_cast<double>(s.spec.accepted_tokens + 1) / static_cast<double>(s.spec.judged_tokens + 2);
 }
 
 std::unique_ptr<Sequence> copy_for_race(const Sequence& s) {

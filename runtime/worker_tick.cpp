@@ -47,7 +47,7 @@ bool Worker::step() {
     speculator_->look_ahead();  // … beside which, on a device, drafters look up for the next tick
   draw(runs);                   // verify: the target's own draw at every row that wants one, drafted or not …
   hold_pass(runs.size());
-  const double waited = rebuild_.waited_seconds(), verifying = marks_.clock.seconds() - marks_.verify_at - waited;
+  const double waited = rebuild_.waited_seconds(), verifying = std::max(0.0, marks_.clock.seconds() - marks_.verify_at - waited);
   settle_copies();
   commit(runs);  // commit: … kept, with its pages; finished samples leave
   const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;

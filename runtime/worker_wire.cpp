@@ -96,9 +96,7 @@ void put_start(const Sequence& s, int32_t num_accepted, const StartPages& pages,
   put_key(s, &w);
   w.put_array(std::span(s.tokens));
   w.put(num_accepted);
-  w.put(s.spec_draft_tokens);
-  w.put(s.spec_accepted_tokens);
-  w.put(s.spec_verify_steps);
+  put_spec(s.spec, &w);
   w.put(pages.num_positions);
   w.put(pages.parcel);
   w.put(pages.generation);
@@ -142,9 +140,7 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
   if (!g->is_score && (g->num_prompt == 0 || size >= s->max_tokens)) r.fail("tokens", "leave nothing to draw");
   if (g->is_score && size > 1 && num_accepted == size - g->num_prompt) r.fail("num_accepted", "leaves nothing to score");
   if (g->is_score && g->num_prompt == 0 && num_accepted == 0) r.fail("num_accepted", "lacks the first token");
-  s->spec_draft_tokens = r.integer<int64_t>("spec_draft_tokens", 0, kMaxCount);
-  s->spec_accepted_tokens = r.integer<int64_t>("spec_accepted_tokens", 0, kMaxCount);
-  s->spec_verify_steps = r.integer<int64_t>("spec_verify_steps", 0, kMaxCount);
+  s->spec = read_spec(&r);
   StartPages found;
   found.num_positions = r.integer("num_positions", 0, pages == nullptr ? 0 : std::max(0, size - 1));
   found.parcel = r.integer<uint64_t>("parcel", 0, found.num_positions == 0 ? 0 : UINT64_MAX);

@@ -8,9 +8,6 @@
 namespace otr {
 namespace {
 
-// Heap order: the top is the oldest.
-constexpr auto kYounger = [](const auto& a, const auto& b) { return a.age > b.age; };
-
 int32_t logit_rows(const SequenceView& v, int32_t begin, int32_t end) {
   return std::max(0, end - std::max(begin, v.logits_from));
 }
@@ -22,28 +19,17 @@ Batcher::Batcher(const BatchLimits& limits) : limits_(limits) {
   plan_.reserve(static_cast<size_t>(limits.max_batch));
 }
 
-void Batcher::push_waiting(Entry e) {
-  waiting_.push_back(e);
-  std::push_heap(waiting_.begin(), waiting_.end(), kYounger);
-}
-
 void Batcher::add(int32_t slot, uint64_t age) {
   // Room for every sequence to wait at once, so that preemption never allocates.
-  const size_t most = waiting_.size() + running_.size() + 1;
-  if (waiting_.capacity() < most) waiting_.reserve(std::max(most, 2 * waiting_.capacity()));
-  push_waiting({slot, age});
+  waiting_.reserve(waiting_.size() + running_.size() + 1, static_cast<size_t>(slot) + 1);
+  waiting_.push({slot, age});
 }
 
 void Batcher::remove(int32_t slot) {
-  const auto is_slot = [slot](const Entry& e) { return e.slot == slot; };
-  if (auto it = std::find_if(running_.begin(), running_.end(), is_slot); it != running_.end()) {
-    running_.erase(it);
-    return;
-  }
-  auto it = std::find_if(waiting_.begin(), waiting_.end(), is_slot);
-  assert(it != waiting_.end());
-  waiting_.erase(it);
-  std::make_heap(waiting_.begin(), waiting_.end(), kYounger);
+  if (waiting_.contains(slot)) return waiting_.remove(slot);
+  const auto it = std::find_if(running_.begin(), running_.end(), [slot](const Entry& e) { return e.slot == slot; });
+  assert(it != running_.end());
+  running_.erase(it);
 }
 
 int32_t Batcher::rows_wanted(const SequenceView& v, int32_t chunk_left, int32_t logit_rows_left) const {
@@ -85,14 +71,14 @@ bool Batcher::preempt_one(BatchHost* host) {
   for (size_t i = 1; i < running_.size(); ++i) {
     if (host->pages_held(running_[i].slot) > 0) consider(running_[i], true);
   }
-  for (const Entry& e : waiting_) {
+  for (const Entry& e : waiting_.entries()) {
     if (host->pages_held(e.slot) > 0) consider(e, false);
   }
   if (best < 0) return false;
   host->drop_pages(best, best_runs);
   if (best_runs) {
     const auto it = std::find_if(running_.begin(), running_.end(), [best](const Entry& e) { return e.slot == best; });
-    push_waiting(*it);
+    waiting_.push(*it);
     running_.erase(it);
   }
   return true;
@@ -100,7 +86,7 @@ bool Batcher::preempt_one(BatchHost* host) {
 
 void Batcher::admit(BatchHost* host) {
   while (!waiting_.empty() && num_running() < limits_.max_batch) {
-    const Entry e = waiting_.front();
+    const Entry e = waiting_.oldest();
     if (host->pages_held(e.slot) == 0) host->attach_prefix(e.slot);
     const SequenceView v = host->view(e.slot);
     const int32_t pages = host->pages_to_write(e.slot, v.num_computed, v.num_target);
@@ -109,8 +95,7 @@ void Batcher::admit(BatchHost* host) {
       host->drop_pages(e.slot, false);
       return;
     }
-    std::pop_heap(waiting_.begin(), waiting_.end(), kYounger);
-    waiting_.pop_back();
+    waiting_.remove(e.slot);
     running_.insert(
         std::upper_bound(running_.begin(), running_.end(), e, [](const Entry& a, const Entry& b) { return a.age < b.age; }), e);
   }

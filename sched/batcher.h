@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sched/slot_heap.h"
+
 namespace otr {
 
 // A sequence as the batcher sees it.
@@ -69,7 +71,7 @@ class Batcher {
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t running_slot(int32_t index) const { return running_[static_cast<size_t>(index)].slot; }  // by age
-  int32_t oldest_waiting() const { return waiting_.empty() ? -1 : waiting_.front().slot; }
+  int32_t oldest_waiting() const { return waiting_.empty() ? -1 : waiting_.oldest().slot; }
 
   // Sends the sequence with the most left to do back to wait, but never the oldest running one; among those that hold pages,
   // one whose pages would come free. False if there is none.
@@ -79,18 +81,14 @@ class Batcher {
   const std::vector<RowRun>& schedule(BatchHost* host);
 
  private:
-  struct Entry {
-    int32_t slot;
-    uint64_t age;
-  };
+  using Entry = SlotHeap::Entry;
   int32_t rows_wanted(const SequenceView& v, int32_t chunk_left, int32_t logit_rows_left) const;
   int32_t pages_wanted(const BatchHost& host) const;
   void admit(BatchHost* host);
-  void push_waiting(Entry e);
 
   const BatchLimits limits_;
   std::vector<Entry> running_;  // ascending age
-  std::vector<Entry> waiting_;  // a heap, oldest on top
+  SlotHeap waiting_;
   std::vector<RowRun> plan_;
 };
 

@@ -156,7 +156,8 @@ void AutoChooser::fill_odds(const TickView& view, int drafter, float at_least, f
     const Acceptance::Known known = acceptance_.known(row.slot, row.sequence);
     const int32_t unknown = row.behind[static_cast<size_t>(drafter)];
     double tokens = std::min(unknown, 1);
-    if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, hazard_.remaining(row.generated));
+    const double left = std::min<double>(hazard_.remaining(row.generated), row.most_left);  // that profit from it
+    if (unknown > 1) tokens += (unknown - 1) / std::max(1.0, left);
     const float known_p = acceptance_.p(drafter, row.slot, row.sequence);
     const float hoped_p = std::max(known_p, std::min(kHoped, known_p + hope));
     odds_.push_back({.p = std::max(at_least, hoped_p),

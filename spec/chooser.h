@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -19,12 +20,13 @@ namespace otr {
 
 // A sequence that may draft in this tick.
 struct TickRow {
-  uint64_t sequence;  // its name: unique in the engine
-  int32_t slot;       // small and its own while it lives
-  int32_t context;    // tokens it has: prompt and response
-  int32_t generated;  // of them, the response's
-  int32_t max_depth;  // of its draft: tokens it may still produce, pages to spare; >= 1
-  int32_t rung = 0;   // not 0: a replica; policy specactor drafts with drafter rung - 1 for it, auto with the next best ones
+  uint64_t sequence;                                        // its name: unique in the engine
+  int32_t slot;                                             // small and its own while it lives
+  int32_t context;                                          // tokens it has: prompt and response
+  int32_t generated;                                        // of them, the response's
+  int32_t max_depth;                                        // of its draft: tokens it may still produce, pages to spare; >= 1
+  int32_t most_left = std::numeric_limits<int32_t>::max();  // tokens that its limit leaves it
+  int32_t rung = 0;  // not 0: a replica; policy specactor drafts with drafter rung - 1 for it, auto with the next best ones
   std::array<int32_t, kMaxDrafters> behind = {};  // by drafter: see Drafter::behind
 };
 

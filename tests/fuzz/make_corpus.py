@@ -59,15 +59,15 @@ def run_checkpoint(groups, user=b"", isa=b"cpu-avx2", digest=7, spans=((0, 0),))
     """A run's checkpoint; the target makes its checksums fit."""
     body = user
     for prompt, scored, samples, finished in groups:
-        body += struct.pack("<6Q6f6i", 5, 1, len(prompt), len(scored), 1, len(samples), 1.0, 1.0, 0.0, 1.2, 0.0, 0.0, 0, 20, 0,
-                            bool(scored), 1, 0)
+        body += struct.pack("<6Q6f6iQ", 5, 1, len(prompt), len(scored), 1, len(samples), 1.0, 1.0, 0.0, 1.2, 0.0, 0.0, 0, 20, 0,
+                            bool(scored), 1, 0, 0)
         body += struct.pack(f"<{len(prompt) + len(scored) + 1}i", *prompt, *scored, 11)
         for index, tokens in samples:
-            body += struct.pack("<4I3QIIIiiIQ", 1, 2, 3, 4, 6, 5, 4, index, len(tokens), len(tokens), finished, 1, 3 * finished,
+            body += struct.pack("<4I4QIIIiiIQ", 1, 2, 3, 4, 6, 5, 4, 5, index, len(tokens), len(tokens), finished, 1, 3 * finished,
                                 len(spans))
             body += struct.pack(f"<{len(tokens)}i{2 * len(tokens)}f", *tokens, *[-0.5] * (2 * len(tokens))) + b"bad" * finished
             body += b"".join(struct.pack("<2Q", *span) for span in spans)
-    return struct.pack("<8sQ16s16s7Q", b"OTRCHECK", 2, isa, b"0.1.0", digest, 0, len(user), len(groups), len(body), 0, 0) + body
+    return struct.pack("<8sQ16s16s7Q", b"OTRCHECK", 3, isa, b"0.1.0", digest, 0, len(user), len(groups), len(body), 0, 0) + body
 
 
 def compact(value):
@@ -152,7 +152,7 @@ def wire_start(tokens, num_prompt, num_accepted, is_score=0, blocked=(), pages=(
     return (struct.pack("<Qfi5fQi", 7, 1, 0, 1, 0, 1.5, 0, 0, 5, 20) + struct.pack("<I2i", 2, 3, 9)
             + struct.pack("<iBB", num_prompt, is_score, 0)
             + struct.pack(key, 2, 40, len(tokens) if is_score else 24, 1, 2, 3, 4)
-            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i3qi2Q2iBI", num_accepted, 12, 3, 1, *pages, 0, 0, len(blocked))
+            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i4qi2Q2iBI", num_accepted, 12, 3, 1, 4, *pages, 0, 0, len(blocked))
             + b"".join(struct.pack(key, sample, 41, 24, 5, 6, 7, 8) for sample in blocked))
 
 
@@ -162,7 +162,7 @@ def wire_seeds():
     save("worker_wire", "parcel", b"\0" + wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3, pages=(6, 9, 3, 1)))
     save("worker_wire", "blocked", b"\0" + wire_start([5, 6, 7, 5], 4, 0, blocked=(10, 11)))
     save("worker_wire", "score", b"\0" + wire_start([5, 6, 7, 5], 2, 1, is_score=1))
-    save("worker_wire", "report", b"\1" + load + b"\0" + struct.pack("<IQI2i3q", 1, 7, 2, 3, 2, 5, 1, 1)
+    save("worker_wire", "report", b"\1" + load + b"\0" + struct.pack("<IQI2i4q", 1, 7, 2, 3, 2, 5, 1, 1, 2)
          + struct.pack("<I2i", 2, 8, 9) + 2 * struct.pack("<I2f", 2, -1, -2)
          + struct.pack("<IQIiI", 1, 7, 2, 3, 3) + b"why" + struct.pack("<IQIiii2Q", 1, 7, 3, 3, 1, 70, 2, 5) + b"\1" + move
          + struct.pack("<B3iB", 1, 2, 1, 1, 1) + 2 * struct.pack("<IQI", 1, 7, 2))
@@ -173,7 +173,7 @@ def wire_seeds():
     request = wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3)
     save("worker_wire", "link", b"\x08" + struct.pack("<iI3I", 2, 1, 1, 0, 2) + struct.pack("<II", 1, len(request)) + request
          + struct.pack("<IQIiI2iB", 1, 7, 2, 9, 2, 5, 6, 1) + struct.pack("<IQIiIiBB", 1, 7, 2, 9, 1, 5, 1, 0))
-    save("worker_wire", "progress", b"\x09" + struct.pack("<IQI2i3q", 1, 7, 2, 3, 2, 5, 1, 1)
+    save("worker_wire", "progress", b"\x09" + struct.pack("<IQI2i4q", 1, 7, 2, 3, 2, 5, 1, 1, 2)
          + struct.pack("<I2i", 2, 8, 9) + 2 * struct.pack("<I2f", 2, -1, -2))
     save("worker_wire", "ticks", b"\x0a" + struct.pack("<qI6q6i7d", 5, 1, *range(6), *range(6), *[0.5] * 7))
     save("worker_wire", "lend", b"\x0b" + struct.pack("<3iB", 2, 1, 3, 1))
@@ -230,7 +230,7 @@ def main():
     save("run_checkpoint", "spans-backwards", run_checkpoint([([5], [], [(0, [8, 9])], False)], spans=((0, 6), (2, 5), (1, 0))))
     one_group = bytearray(run_checkpoint([]))
     struct.pack_into("<Q", one_group, 72, 1)
-    many_samples = struct.pack("<6Q6f6i", 5, 1, 0, 0, 0, 1 << 20, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, 20, 0, 0, 1, 0)
+    many_samples = struct.pack("<6Q6f6iQ", 5, 1, 0, 0, 0, 1 << 20, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, 20, 0, 0, 1, 0, 0)
     save("run_checkpoint", "ends-before-its-samples", bytes(one_group) + many_samples)
 
 

@@ -185,7 +185,7 @@ TEST_P(CheckpointRefusals, EveryByteCounts) {
 
 // Checksums that fit, and one group more than the body has, which ends where that group's samples would begin.
 TEST_P(CheckpointRefusals, AGroupThatIsNotThere) {
-  constexpr size_t kHeaderBytes = 104, kNumGroupsAt = 72, kBodyBytesAt = 80, kSumAt = 88, kHashAt = 96, kGroupBytes = 96,
+  constexpr size_t kHeaderBytes = 104, kNumGroupsAt = 72, kBodyBytesAt = 80, kSumAt = 88, kHashAt = 96, kGroupBytes = 104,
                    kNumSamplesAt = 40;
   std::vector<std::byte> crafted = bytes();
   uint64_t num_groups;

@@ -195,6 +195,20 @@ TEST(HistoryStore, RewardsReachTheIndex) {
   EXPECT_EQ(history->response(1).reward, 3.0f);
 }
 
+// The prompt of a later turn ends in what was drawn and answered: it does not come again.
+TEST(HistoryStore, LaterTurnsAreRewardedAndNotKept) {
+  HistoryStore store(HistoryContent::kTokens, kVocab);
+  store.collect(finished_sample(7, 0, {4, 5}));
+  const Sequence turn = finished_sample(8, 0, {6, 7});
+  turn.group->is_later_turn = true;
+  store.collect(turn);
+  EXPECT_TRUE(store.reward(8, 0, 1.0f).ok());
+  const TempFolder folder;
+  ASSERT_TRUE(store.save(folder.file("h")).ok());
+  EXPECT_EQ(store.index()->prompts().size(), 1u);
+  EXPECT_EQ(store.index()->num_tokens(), 2);
+}
+
 // A cancelled sample is a stub: it must not take the place of what was known.
 TEST(HistoryStore, KeepsCompleteSamplesOnly) {
   HistoryStore store(HistoryContent::kTokens, kVocab);
@@ -380,7 +394,8 @@ TEST(HistoryEngine, ErrorsArePlain) {
   EXPECT_EQ(otr_history_save(without.engine, "x"), OTR_INVALID_ARGUMENT);
   const HistoryEngine with(model, "fixed:history:4", 0);  // the policy is enough
   EXPECT_EQ(otr_reward(with.engine, 1, 0, 1.0f), OTR_INVALID_ARGUMENT);
-  EXPECT_STREQ(otr_last_error(with.engine), "group 1 has no finished sample 0 since the last commit");
+  EXPECT_STREQ(otr_last_error(with.engine),
+               "group 1 has no sample 0 that ended with a stop or at its length since the last commit");
   EXPECT_EQ(otr_history_load(with.engine, "/nowhere/h"), OTR_IO_ERROR);
   EXPECT_EQ(otr_history_load(with.engine, nullptr), OTR_INVALID_ARGUMENT);
   EXPECT_EQ(otr_history_commit(nullptr), OTR_INVALID_HANDLE);

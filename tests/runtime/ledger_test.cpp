@@ -35,7 +35,8 @@ void accept(Sequence* s, int32_t token) {
   s->logprobs.push_back(-0.5f * static_cast<float>(token));
   s->raw_logprobs.push_back(-1.0f * static_cast<float>(token));
   s->note_penalty(token, true);
-  s->spec_draft_tokens += 2;
+  s->spec.draft_tokens += 2;
+  s->spec.judged_tokens += 1;
 }
 
 void expect_equal(const Sequence& a, const Sequence& b) {
@@ -46,7 +47,8 @@ void expect_equal(const Sequence& a, const Sequence& b) {
   EXPECT_EQ(a.logprobs, b.logprobs);
   EXPECT_EQ(a.raw_logprobs, b.raw_logprobs);
   EXPECT_EQ(a.max_tokens, b.max_tokens);
-  EXPECT_EQ(a.spec_draft_tokens, b.spec_draft_tokens);
+  EXPECT_EQ(a.spec.draft_tokens, b.spec.draft_tokens);
+  EXPECT_EQ(a.spec.judged_tokens, b.spec.judged_tokens);
   EXPECT_EQ(a.num_computed, 0);
   ASSERT_EQ(a.penalties.size(), b.penalties.size());
   for (size_t i = 0; i < a.penalties.size(); ++i) {

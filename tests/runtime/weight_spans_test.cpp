@@ -273,6 +273,35 @@ TEST_P(WeightSpansAnywhere, PausedSamplesSleep) {
   expect_spans(ended, "sleep");
 }
 
+// Weights that a sleep has lost are zeros: until others are committed nothing runs, whatever is resumed or awake.
+TEST_P(WeightSpansAnywhere, NothingRunsOnLostWeights) {
+  for (const bool resumed_first : {false, true}) {
+    const auto e = engine({.num_workers = 2, .processes = false, .policy = "fixed:self+small:3:2:6"});
+    Ended ended;
+    EXPECT_TRUE(e->pause().ok());
+    submit_score(e.get());
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+    e->resume();
+    take(e.get(), 3, &ended);
+    EXPECT_TRUE(e->pause().ok());
+    ASSERT_TRUE(e->sleep(OTR_MEMORY_ALL).ok());
+    if (resumed_first) e->resume();
+    ASSERT_TRUE(e->wake(OTR_MEMORY_ALL).ok());
+    if (!resumed_first) e->resume();
+    Result<std::unique_ptr<Sequence>> none = e->wait(50);
+    while (none.ok()) {  // had ended before the pause
+      const std::pair key = {none.value()->group->tag, none.value()->sample};
+      ended[key] = std::move(none.value());
+      none = e->wait(50);
+    }
+    EXPECT_EQ(none.status().code(), StatusCode::kTimeout);
+    EXPECT_NE(none.status().message().find("lacks the weights"), std::string::npos) << none.status().message();
+    update(e.get(), 1);
+    take(e.get(), SIZE_MAX, &ended);
+    expect_spans(ended, "lost");
+  }
+}
+
 // One sample, whose replicas race at all workers: a pass takes a millisecond, so that others see them race.
 class WeightSpansInRaces : public WeightSpans {
  protected:

@@ -229,8 +229,11 @@ TEST(WeightUpdate, MisuseIsRefusedAndHasNoEffect) {
   with([](otr_tensor& t) { t.struct_size = 3; }, OTR_INVALID_ARGUMENT, "struct_size");
   refused(otr_weights_put(engine.get(), nullptr), OTR_INVALID_ARGUMENT, "tensor is NULL");
   // A tied model's lm_head is in checkpoints, and never read.
-  TrainerTensor head{"lm_head.weight", {2, 2}, {1, 2, 3, 4}};
+  const std::vector<int64_t> head_shape = {model.shape().vocab_size, model.shape().hidden_size};
+  TrainerTensor head{"lm_head.weight", head_shape, std::vector<float>(static_cast<size_t>(head_shape[0] * head_shape[1]))};
   EXPECT_EQ(put(engine.get(), head), OTR_OK) << otr_last_error(engine.get());
+  head.shape = {head_shape[1], head_shape[0]};
+  refused(put(engine.get(), head), OTR_INVALID_ARGUMENT, "'lm_head.weight': expected shape");
   EXPECT_EQ(otr_weights_commit(engine.get()), OTR_OK);
   EXPECT_EQ(difference(engine.run(requests()), expected), "");
 }

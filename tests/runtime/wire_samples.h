@@ -97,7 +97,7 @@ inline std::unique_ptr<Sequence> sample_sequence(bool is_blocked) {
   if (!is_blocked) {
     s->tokens.insert(s->tokens.end(), {8, 8, 1});
     s->logprobs = s->raw_logprobs = {-1, -2, -3};
-    s->spec_draft_tokens = 12;
+    s->spec = {.draft_tokens = 12, .accepted_tokens = 5, .verify_steps = 4, .judged_tokens = 7};
   }
   for (size_t i = 0; i < s->tokens.size(); ++i) s->note_penalty(s->tokens[i], i >= 4);
   return s;
@@ -111,7 +111,7 @@ inline ProcessReport sample_report() {
   r.stats->busy_seconds = 0.5;
   r.stats->drafting.kept_tokens = 5;
   r.stats->spec.drafters[2].kept_at_pi[3] = 9;
-  r.progress.segments = {{.group = 7, .sample = 2, .first = 3, .count = 2, .spec_draft_tokens = 5}};
+  r.progress.segments = {{.group = 7, .sample = 2, .first = 3, .count = 2, .spec = {.draft_tokens = 5, .judged_tokens = 3}}};
   r.progress.tokens = {8, 9};
   r.progress.logprobs = {-1, -2};
   r.progress.raw_logprobs = {-1, -3};

@@ -432,6 +432,23 @@ TEST(AutoChooser, ReplicasDraftWithTheNextBest) {
   }
 }
 
+// What a drafter must read first is worth it where many tokens follow, and not where the sample's limit is near.
+TEST(AutoChooser, ReadsNoLongContextForAFewTokens) {
+  const auto drafts = [](int32_t most_left) {
+    const std::unique_ptr<Chooser> chooser = make_auto(made_costs(64, 0.3));
+    TickRow row{.sequence = 1, .slot = 0, .context = 6000, .generated = 50, .max_depth = 30, .most_left = most_left};
+    row.behind[kModel] = 6000;
+    TickPlan plan;
+    for (int tick = 0; tick < 4 && plan.drafters == 0; ++tick) {  // some look what plain decoding takes
+      plan.clear();
+      chooser->choose({.rows = {&row, 1}, .batch = 1, .other_rows = 0, .context = 6000}, &plan);
+    }
+    return (plan.drafters & 1u << kModel) != 0;
+  };
+  EXPECT_TRUE(drafts(4000));
+  EXPECT_FALSE(drafts(8));
+}
+
 // A model that was made for shorter contexts is not asked past them, and the next best one is.
 TEST(AutoChooser, AsksNobodyPastItsContext) {
   constexpr int32_t kShort = 100;
