@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace otr {
@@ -105,7 +107,27 @@ Status NewFile::append(std::span<const std::byte> bytes) {
 
 Status NewFile::finish() { return ::fsync(fd_) == 0 ? Status() : system_error(path_, "cannot make durable"); }
 
-ReplacedFile::ReplacedFile(const std::string& path) : path_(path), fd_(open_beside(path, &name_)) {}
+namespace {
+
+// What a link leads to, if it leads anywhere: links stay.
+std::string behind_links(const std::string& path) {
+  struct stat info;
+  char whole[PATH_MAX];
+  const bool is_link = ::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+  return is_link && ::realpath(path.c_str(), whole) != nullptr ? whole : path;
+}
+
+bool is_replaceable(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
+}
+
+}  // namespace
+
+ReplacedFile::ReplacedFile(const std::string& path)
+    : path_(behind_links(path)),
+      is_replaceable_(is_replaceable(path_)),
+      fd_(is_replaceable_ ? open_beside(path_, &name_) : -1) {}
 
 ReplacedFile::~ReplacedFile() {
   if (fd_ < 0) return;
@@ -114,6 +136,7 @@ ReplacedFile::~ReplacedFile() {
 }
 
 Status ReplacedFile::created() const {
+  if (!is_replaceable_) return io_error(path_ + ": is not a regular file, and is not replaced by one");
   return fd_ >= 0 ? Status() : io_error(path_ + ": cannot create a temporary file beside it: " + std::strerror(errno));
 }
 

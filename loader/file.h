@@ -58,8 +58,8 @@ class NewFile {
 };
 
 // A file that takes the place of another, or none, at once, when it is complete: a temporary one beside it that is unlinked
-// unless it is renamed. It has the permissions of the regular file that it replaces, from before it holds anything; else what
-// the umask leaves.
+// unless it is renamed. It has the permissions of the file that it replaces, from before it holds anything; else what the umask
+// leaves. Of links the file behind them is replaced; devices, pipes and folders are not.
 class ReplacedFile {
  public:
   explicit ReplacedFile(const std::string& path);
@@ -78,6 +78,7 @@ class ReplacedFile {
 
   const std::string path_;
   std::string name_;
+  const bool is_replaceable_;
   const int fd_;
   uint64_t written_ = 0;
   bool renamed_ = false;

@@ -287,8 +287,8 @@ OTR_DEVICE int32_t survivors(const SampleDraw& d, const float* x, float max, dou
     edge = edge_of_best(x, d.top_k, n, shared);
   } else if (top_p) {  // lighter tokens together weigh less than what top-p leaves out; 0.01 for the roundings
     edge = key_of(max + (log32(static_cast<float>((1.0 - static_cast<double>(d.top_p)) * sum / n)) - 0.01f));
-  } else {
-    edge = key_of(max + (log32(fminf(fmaxf(d.min_p, 1e-37f), 1.0f)) - 0.01f));
+  } else if (d.min_p >= 1e-37f) {  // else every weight that is not zero may be kept
+    edge = key_of(max + (log32(fminf(d.min_p, 1.0f)) - 0.01f));
   }
   int32_t count = collect(x, edge, n, order, shared);
   sort_by_key(x, count, order, spare, shared);

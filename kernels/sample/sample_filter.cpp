@@ -89,8 +89,8 @@ float sample_survivor_bound(const SampleDraw& d, float max_logit, double sum, in
     const double least_weight = (1.0 - static_cast<double>(d.top_p)) * sum / vocab_size;
     return max_logit + (log32(static_cast<float>(least_weight)) - 0.01f);
   }
-  return max_logit +
-         (log32(std::clamp(d.min_p, 1e-37f, 1.0f)) - 0.01f);  // p_v >= min_p * p_max, and p_max has weight exp(0) = 1
+  // p_v >= min_p * p_max, and p_max has weight exp(0) = 1. Below 1e-37 every weight that is not zero may be kept.
+  return d.min_p < 1e-37f ? -__builtin_inff() : max_logit + (log32(std::min(d.min_p, 1.0f)) - 0.01f);
 }
 
 int32_t sample_survivors(const SampleDraw& d, const float* scaled, float max_logit, double sum, int32_t vocab_size,

@@ -431,5 +431,16 @@ TEST(SampleSurvivors, AreThoseOfTheDefinition) {
   }
 }
 
+// A weight near the least normal number, and a min_p below it.
+TEST(SampleFilter, TheSmallestMinPKeepsWhatItsNumberSays) {
+  const std::vector<float> logits = {-86.5f, 0.0f, -88.0f};
+  for (const auto& [min_p, kept] : {std::pair{1e-38f, 2}, {5e-38f, 1}, {1e-37f, 1}}) {
+    SampleDraw d = plain_draw();
+    d.min_p = min_p;
+    std::vector<int32_t> order(3);
+    EXPECT_EQ(survivors(d, logits, 0.0f, 1.0, &order), kept) << min_p;
+  }
+}
+
 }  // namespace
 }  // namespace otr

@@ -33,6 +33,30 @@ void replace(const std::string& path, std::string_view text) {
   ASSERT_TRUE(file.rename().ok());
 }
 
+// A link stays, and leads to the new file. What is no file is not made one.
+TEST(ReplacedFile, ReplacesFilesAlone) {
+  const TempFolder folder;
+  std::filesystem::create_symlink("text", folder / "link");
+  std::ofstream(folder / "text") << "old";
+  {
+    ReplacedFile file(folder / "link");
+    ASSERT_TRUE(file.created().ok());
+    ASSERT_TRUE(file.write("new", 3).ok());
+    ASSERT_TRUE(file.rename().ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  std::string text;
+  std::ifstream(folder / "text") >> text;
+  EXPECT_EQ(text, "new");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const char* name : {"pipe", "."}) {
+    const Status status = ReplacedFile(folder / name).created();
+    EXPECT_EQ(status.code(), StatusCode::kIoError);
+    EXPECT_NE(status.message().find("not a regular file"), std::string::npos) << status.message();
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+}
+
 TEST(ReplacedFile, IsWrittenAnywhere) {
   const TempFolder folder;
   const std::string path = folder.write("text", "old");

@@ -193,6 +193,8 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotKnow) {
   expect_unsupported(kQwen3, "rope_parameters", R"({"rope_type":"llama3"})", "'llama3'");
   expect_unsupported(kQwen3, "rope_parameters", R"({"rope_type":"default","partial_rotary_factor":0.5})",
                      "partial_rotary_factor");
+  expect_unsupported(kQwen3, "rope_parameters", R"({"full_attention":{"rope_type":"yarn","factor":4.0}})", "'full_attention'");
+  expect_unsupported(kQwen2, "rope_scaling", R"({"type":"default","mrope_section":[16,24,24]})", "'mrope_section'");
   EXPECT_TRUE(load(with_key(kQwen2, "attention_bias", "true")).ok()) << "Qwen2 has its biases in any case";
 }
 

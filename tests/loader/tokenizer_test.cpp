@@ -146,7 +146,7 @@ TEST(Tokenizer, RefusesByNameWhatItDoesNotKnow) {
     expect_unsupported(name + "\":false", name + "\":true", {"added_tokens '<s>': " + name + " true"});
   }
   for (const char* regex : {"\\\\w+", "\\\\p{Han}+", "(?<x>a)", "(?>a)", "^a", "a$", "[a[b]]", "[a&&b]", "[\\\\S]",
-                            "(*COMMIT)a", "(?R)", "\\\\x41", "a\\\\", "\\\\p{", "[]a]", "a{1}+"}) {
+                            "(*COMMIT)a", "(?R)", "\\\\x41", "a\\\\", "\\\\p{", "[]a]", "a{1}+", "a{,2}", "a{2}?", "a{2}{3}"}) {
     expect_unsupported("\\\\p{L}+|\\\\s+", regex, {"pre_tokenizer Split: ", "is not supported"});
   }
   expect_unsupported("\\\\p{L}+|\\\\s+", "a*", {"pre_tokenizer Split: ", "empty"});

@@ -1,6 +1,7 @@
 """The command line as a user meets it: flags, lines, pipes, exit codes, the C99 program."""
 
 import json
+import os
 import subprocess
 import time
 import unittest
@@ -129,6 +130,28 @@ class Failures(ProgramTest):
                 done = subprocess.run([BIN, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
             self.assertEqual(done.returncode, 4, args)
             self.assertIn("outrider: cannot write <stdout>: ", done.stderr)
+
+    def test_paths_that_are_not_utf8(self):
+        model, stats = os.fsencode(self.folder) + b"/m\xe9", self.folder / "stats.json"
+        os.symlink(os.fsencode(MODEL), model)
+        done = subprocess.run([BIN, b"rollout", b"--model", model, b"--prompts", b"-", b"--stats", os.fsencode(stats), *map(str.encode, SHORT)],
+                              input=to_lines(problems(1)).encode(), capture_output=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertTrue(self.stats(stats)["settings"]["model"].endswith("m\ufffd"))
+        self.assertEqual(subprocess.run([BIN, b"inspect", model, b"--json"], stdout=subprocess.DEVNULL, check=False).returncode, 0)
+
+    def test_what_convert_would_overwrite(self):
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            (self.folder / name).write_bytes((Path(MODEL) / name).read_bytes())
+        before = {file: file.read_bytes() for file in self.folder.iterdir()}
+        for path, needle in ((self.folder / "model.safetensors", "is a file of the model"), (self.folder, "is a folder")):
+            self.expect(2, f"-o {path}: {needle}", "convert", self.folder, "-o", path)
+        self.assertEqual({file: file.read_bytes() for file in self.folder.iterdir()}, before)
+
+    def test_a_file_that_is_no_model(self):
+        path = self.folder / "model.otr"
+        path.write_bytes(bytes(5))
+        self.expect(3, f"{path}: too short for an .otr file", "inspect", path)
 
     def test_a_converted_file_that_reads_back_wrong(self):
         path = self.folder / "model.otr"

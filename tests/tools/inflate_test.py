@@ -254,7 +254,7 @@ class Refused(InflateTest):
     def test_usage(self):
         out = self.folder / "wide"
         self.refuse(2, "MODEL is required", "--like", "qwen2.5-7b", "-o", out)
-        self.refuse(2, "--o is required", "--like", "qwen2.5-7b", MODEL)
+        self.refuse(2, "-o is required", "--like", "qwen2.5-7b", MODEL)
         self.refuse(2, "either --like or --shape", MODEL, "-o", out)
         self.refuse(2, "either --like or --shape", "--like", "qwen2.5-7b", "--shape", shape(), MODEL, "-o", out)
         self.refuse(2, "must be one of qwen2.5-0.5b", "--like", "qwen3-8b", MODEL, "-o", out)

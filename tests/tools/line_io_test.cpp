@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tools/outrider/failure.h"
@@ -85,11 +87,29 @@ TEST_F(LineIo, DoesNotWaitForAPipe) {
   ::close(ends[0]);
 }
 
+// Whoever shares a pipe may have made it not block: who reads or writes waits all the same.
+TEST_F(LineIo, WaitsWhereOthersWouldNot) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_NONBLOCK), 0);
+  LineReader reader("/dev/fd/" + std::to_string(ends[0]));
+  const std::string text(size_t{1} << 20, 'x');  // more than a pipe holds
+  std::string_view line;
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    OutputFile output("/dev/fd/" + std::to_string(ends[1]));
+    ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    output.start();
+    output.write_line(text);
+  });
+  EXPECT_EQ(reader.next(true, &line), LineReader::Next::kLine);
+  EXPECT_EQ(line, text);
+  writer.join();
+  for (const int end : ends) ::close(end);
+}
+
 TEST_F(LineIo, RefusesWhatCannotBeRead) {
   EXPECT_THROW(LineReader("/nonexistent/file"), Failure);
-  LineReader folder("/");
-  std::string_view line;
-  EXPECT_THROW(folder.next(true, &line), Failure);
+  EXPECT_THROW(LineReader("/"), Failure);  // before an output is begun
 }
 
 TEST_F(LineIo, OutputKeepsTheOldFileUntilItStarts) {

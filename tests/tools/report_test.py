@@ -204,7 +204,7 @@ class Report(ProgramTest):
             self.assertIn(reason, err)
             self.assertFalse((self.folder / "none.html").exists())
         for args, code, reason in (((self.folder / "absent", "-o", "x"), 3, "No such file"), ((self.folder, "-o", "x"), 3, "is a folder"),
-                                   (("-o", "x"), 2, "a FILE is required"), ((self.folder / "stats.json",), 2, "--o"),
+                                   (("-o", "x"), 2, "a FILE is required"), ((self.folder / "stats.json",), 2, "-o is required"),
                                    ((self.folder / "stats.json", "-o", "/nowhere/x"), 4, "/nowhere/x")):
             got, _, err = outrider("report", *args)
             self.assertEqual(got, code, err)

@@ -3,7 +3,9 @@
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -89,6 +91,17 @@ void write_otr(const std::string& folder, const std::string& path, const Flags& 
   }));
 }
 
+// What took the place of a file that it is made of would end the model. (An older .otr file may lie beside them.)
+void check_output(const std::string& folder, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  if (fs::is_directory(path, none)) throw Failure(kExitUsage, "-o " + path + ": is a folder");
+  for (const auto& file : fs::directory_iterator(folder, none)) {
+    if (fs::path(path).extension() != ".otr" && fs::equivalent(file.path(), path, none))
+      throw Failure(kExitUsage, "-o " + path + ": is a file of the model");
+  }
+}
+
 uint64_t file_size(const std::string& path) {
   struct stat info;
   return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
@@ -112,6 +125,7 @@ int convert_command(int argc, char** argv) {
   if (looks_like_otr(folder)) throw Failure(kExitBadInput, folder + ": is an .otr file already");
   const Stopwatch watch;
   OpenModel model = check_model(open_model(folder));
+  check_output(folder, path);
   load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
   if (flags.given("small") && flags.given("no-compress"))

@@ -275,11 +275,11 @@ void Emulation::write_samples(const std::string& drafter, OutputFile* out) const
                          {"prompt_tokens", s.num_prompt()},
                          {"tokens", s.num_tokens() - s.num_prompt()},
                          {"seconds", done.seconds},
-                         {"draft_tokens", s.spec_draft_tokens},
-                         {"judged_tokens", s.spec_judged_tokens},
-                         {"accepted_tokens", s.spec_accepted_tokens}};
-    if (!drafter.empty() && s.spec_judged_tokens > 0) {
-      line["p"][drafter] = static_cast<double>(s.spec_accepted_tokens) / static_cast<double>(s.spec_judged_tokens);
+                         {"draft_tokens", s.spec.draft_tokens},
+                         {"judged_tokens", s.spec.judged_tokens},
+                         {"accepted_tokens", s.spec.accepted_tokens}};
+    if (!drafter.empty() && s.spec.judged_tokens > 0) {
+      line["p"][drafter] = static_cast<double>(s.spec.accepted_tokens) / static_cast<double>(s.spec.judged_tokens);
     }
     out->write_line(line.dump());
   }
@@ -361,7 +361,7 @@ int emulate_command(int argc, char** argv) {
     json["settings"].update(own_settings(flags, options));
     history.add_settings(&json["settings"]);
     stats->start();
-    stats->write_line(json.dump(2));
+    stats->write_line(json_dump(json, 2));
     stats->close();
   }
   if (lost) throw *lost;

@@ -113,7 +113,7 @@ std::vector<std::string> Flags::all(const std::string& name) const {
 }
 
 std::string Flags::required(const std::string& name) const {
-  if (!given(name)) throw Failure(kExitUsage, "--" + name + " is required");
+  if (!given(name)) throw Failure(kExitUsage, (name.size() == 1 ? "-" : "--") + name + " is required");
   return values_.at(name);
 }
 

@@ -22,6 +22,7 @@
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/inflate_shape.h"
+#include "tools/outrider/json_text.h"
 #include "tools/outrider/model_tokenizer.h"
 #include "tools/outrider/progress_bar.h"
 #include "tools/outrider/status_failure.h"
@@ -237,7 +238,11 @@ int inflate_command(int argc, char** argv) {
 
   NewFolder folder(path);
   if (flags.given("recipe")) {
-    folder.write_text(kInflateFile, ordered_json{{"source", std::filesystem::canonical(source).string()}}.dump(2) + "\n");
+    const std::string whole = std::filesystem::canonical(source).string();
+    const std::string text = json_dump({{"source", whole}}, 2);
+    if (ordered_json::parse(text)["source"] != whole)
+      throw Failure(kExitBadInput, source + ": a recipe names this folder, and the path is not UTF-8");
+    folder.write_text(kInflateFile, text + "\n");
   } else {
     check_space(folder.path(), total);
     Inflater inflater(checkpoint, total, pool);

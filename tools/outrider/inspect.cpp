@@ -1,6 +1,7 @@
 // outrider inspect: what a model holds, folder or .otr file. Opens every file that a rollout would, and reads no
 // weights but a recipe's small model.
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
+#include "tools/outrider/json_text.h"
 #include "tools/outrider/model_tokenizer.h"
 #include "tools/outrider/status_failure.h"
 
@@ -94,7 +96,7 @@ ModelConfig inspect_otr(const std::string& path, ordered_json* facts) {
 ordered_json inspect_model(const std::string& path) {
   ordered_json facts;
   facts["path"] = path;
-  const ModelConfig config = looks_like_otr(path) ? inspect_otr(path, &facts) : inspect_folder(path, &facts);
+  const ModelConfig config = std::filesystem::is_regular_file(path) ? inspect_otr(path, &facts) : inspect_folder(path, &facts);
   add_shapes(config, &facts);
   add_sizes(config, &facts);
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(path);
@@ -112,7 +114,7 @@ int inspect_command(int argc, char** argv) {
 
   const ordered_json facts = inspect_model(flags.positional().front());
   if (flags.given("json")) {
-    std::printf("%s\n", facts.dump().c_str());
+    std::printf("%s\n", json_dump(facts).c_str());
   } else {
     for (const auto& [key, value] : facts.items()) {
       const std::string text = value.is_string() ? value.get<std::string>() : value.is_null() ? "none" : value.dump();

@@ -37,6 +37,10 @@ std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string json_dump(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 void append_json_array(std::string* out, std::span<const int32_t> values) { append_array(out, values); }
 void append_json_array(std::string* out, std::span<const float> values) { append_array(out, values); }
 

@@ -21,7 +21,12 @@ LineReader::LineReader(const std::string& path) : name_(path == "-" ? "<stdin>" 
   fd_ = path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd_ < 0) throw Failure(kExitBadInput, name_ + ": " + std::strerror(errno));
   struct stat info;
-  if (::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode)) size_ = info.st_size;
+  if (::fstat(fd_, &info) != 0) return;
+  if (S_ISREG(info.st_mode)) size_ = info.st_size;
+  if (S_ISDIR(info.st_mode) && fd_ != STDIN_FILENO) {
+    ::close(fd_);
+    throw Failure(kExitBadInput, name_ + ": " + std::strerror(EISDIR));
+  }
 }
 
 LineReader::~LineReader() {
@@ -35,16 +40,15 @@ bool LineReader::fill(bool may_block) {
     scanned_ -= begin_;
     begin_ = 0;
   }
-  if (!may_block) {
-    struct pollfd descriptor = {fd_, POLLIN, 0};
-    if (::poll(&descriptor, 1, 0) == 0) return false;
-  }
+  struct pollfd descriptor = {fd_, POLLIN, 0};
+  if (!may_block && ::poll(&descriptor, 1, 0) == 0) return false;
   const size_t old_size = buffer_.size();
   buffer_.resize(old_size + kReadBytes);
   ssize_t got;
   do {
     got = ::read(fd_, buffer_.data() + old_size, kReadBytes);
-  } while (got < 0 && errno == EINTR);
+    if (got < 0 && errno == EAGAIN) ::poll(&descriptor, 1, -1);  // whoever shares it has made it not block
+  } while (got < 0 && (errno == EINTR || errno == EAGAIN));
   if (got < 0) throw Failure(kExitBadInput, name_ + ": " + std::strerror(errno));
   buffer_.resize(old_size + static_cast<size_t>(got));
   end_ = got == 0;

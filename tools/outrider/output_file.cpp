@@ -1,6 +1,7 @@
 #include "tools/outrider/output_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,8 +62,11 @@ void OutputFile::write_line(std::string_view line) {
   buffer_ += '\n';
   for (size_t done = 0; done < buffer_.size();) {
     const ssize_t put = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
-    if (put < 0 && errno != EINTR) fail();
     if (put > 0) done += static_cast<size_t>(put);
+    if (put >= 0 || errno == EINTR) continue;
+    if (errno != EAGAIN) fail();
+    struct pollfd full = {fd_, POLLOUT, 0};  // whoever shares the pipe or the terminal has made it not block
+    if (::poll(&full, 1, -1) < 0 && errno != EINTR) fail();
   }
   written_ += static_cast<int64_t>(buffer_.size());
 }

@@ -295,7 +295,7 @@ ProfileLadder ladder_of(const Profile& profile, int32_t context, std::span<const
   costs.back().roles[static_cast<size_t>(CostRole::kDraft)] = {};
   costs.back().comm_ms = 0;
   std::vector<int32_t> batches;
-  for (int32_t batch = 1; batch <= profile.max_batch; batch *= 2) batches.push_back(batch);
+  for (int64_t batch = 1; batch <= profile.max_batch; batch *= 2) batches.push_back(static_cast<int32_t>(batch));
   l.ladder = make_ladder(costs, batches, acceptances, context, kDeepestRung);
   return l;
 }

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tools/outrider/json_text.h"
+
 namespace otr::cli {
 
 nlohmann::ordered_json sampling_settings(const SamplingSettings& defaults) {
@@ -34,7 +36,7 @@ void StatsFile::write(const char* command, const EngineHandle& engine, const Pip
   stats["tokens_per_second"] = counts.wall_seconds > 0 ? static_cast<double>(counts.num_tokens) / counts.wall_seconds : 0.0;
   stats["settings"] = settings;
   file_->start();
-  file_->write_line(stats.dump(2));
+  file_->write_line(json_dump(stats, 2));
   file_->close();
 }
 

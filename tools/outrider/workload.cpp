@@ -124,7 +124,7 @@ std::vector<SimulatedRequest> read_requests(const std::string& path, const Workl
   for (LineReader::Next next; (next = reader.next(/*may_block=*/true, &line)) != LineReader::Next::kEnd;) {
     const std::string where = reader.name() + ":" + std::to_string(reader.line_number()) + ": ";
     if (next == LineReader::Next::kTooLong) throw Failure(kExitBadInput, where + "is too long");
-    if (line.empty()) continue;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     try {
       requests.push_back(parse_request(line, law, acceptance, &normal));
     } catch (const BadLine& bad) {
