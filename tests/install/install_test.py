@@ -22,7 +22,8 @@ PROMPT = [10, 20, 30]
 FILES = {
     "bin/outrider", "include/outrider.h", "lib/liboutrider.a", "lib/liboutrider.so", "lib/liboutrider.so.0", "lib/liboutrider.so.0.2.0",
     "lib/cmake/outrider/outriderConfig.cmake", "lib/cmake/outrider/outriderConfigVersion.cmake",
-    "lib/cmake/outrider/outriderTargets.cmake", "lib/pkgconfig/outrider.pc", "share/doc/outrider/LICENSE", "share/doc/outrider/README.md"}
+    "lib/cmake/outrider/outriderTargets.cmake", "lib/pkgconfig/outrider.pc", "share/doc/outrider/LICENSE", "share/doc/outrider/README.md",
+    "share/outrider/outrider.py"}
 
 
 def run(*command, **kwargs):
@@ -98,6 +99,20 @@ class Install(unittest.TestCase):
                                                "find_package(outrider 9.0 REQUIRED)\n", encoding="utf-8")
         with self.assertRaisesRegex(AssertionError, "(?s)9.0.*version: 0.2.0"):
             run(CMAKE, "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+
+    def test_python(self):
+        """The module finds the library that is installed with it."""
+        code = ("import outrider, sys\nwith outrider.Engine(sys.argv[1]) as engine:\n"
+                f"  engine.submit({[int(token) for token in PROMPT]}, n=2, stream=17, seed=5, max_new_tokens=24)\n"
+                "  for s in engine.results(): print(s.sample, *(f'{t}:{p!r}' for t, p in zip(s.token_ids, s.logprobs)))")
+        program = self.folder / "program.py"
+        program.write_text(code, encoding="utf-8")
+        samples = {}
+        env = {name: value for name, value in os.environ.items() if name != "OUTRIDER_LIBRARY"}
+        for line in run(sys.executable, program, MODEL, env={**env, "PYTHONPATH": str(self.prefix / "share/outrider")}).splitlines():
+            sample, *tokens = line.split()
+            samples[int(sample)] = [(int(t), float32(p)) for t, p in (pair.split(":") for pair in tokens)]
+        self.assertEqual(samples, self.expected)
 
     def test_pkg_config(self):
         self.assertEqual(self.pkg_config("--modversion"), ["0.2.0"])

@@ -1,0 +1,195 @@
+"""The Python module: what it draws is the program's, it binds all of the header, Ctrl-C ends a wait, its errors have a text."""
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+from harness import LIBRARY, MODEL, SOURCE, ProgramTest, json_lines, to_lines
+
+HERE = Path(LIBRARY).exists()
+if HERE:
+    os.environ["OUTRIDER_LIBRARY"] = LIBRARY
+    sys.path.insert(0, str(SOURCE / "tools/python"))
+    import outrider
+    import training_steps
+
+PROMPT = [10, 20, 30]
+ANSWER = [4, 5, 6]
+LONG = """import outrider
+with outrider.Engine({!r}) as engine:
+  engine.submit({!r}, n=256, stream=1, max_new_tokens=4000, ignore_eos=1)
+  print("here", flush=True)
+  for sample in engine.results(): pass
+"""
+
+
+@unittest.skipUnless(HERE, "the shared library is not built")
+class Module(ProgramTest):
+    def engine(self, **options):
+        engine = outrider.Engine(MODEL, **options)
+        self.addCleanup(engine.close)
+        return engine
+
+    def test_samples_are_those_of_the_program(self):
+        engine = self.engine()
+        group = engine.submit(PROMPT, n=4, stream=17, tag=3, seed=5, max_new_tokens=48)
+        drawn = sorted(engine.results(), key=lambda s: s.sample)
+        expected = json_lines(self.rollout([{"prompt_token_ids": PROMPT, "stream": 17}], "--n", "4", "--seed", "5", "--max-new-tokens", "48"))
+        self.assertEqual(len(drawn), 4)
+        for mine, theirs in zip(drawn, expected, strict=True):
+            self.assertEqual((mine.group, mine.tag, mine.error), (group, 3, ""))
+            for key in ("sample", "finish_reason"):
+                self.assertEqual(getattr(mine, key), theirs[key])
+            for key in ("token_ids", "logprobs", "raw_logprobs"):
+                kept = getattr(mine, key)
+                self.assertEqual(kept, type(kept)(kept.typecode, theirs[key]))
+
+    def test_turns(self):
+        """A sample goes on behind a tool's answer as it would behind a prompt that ends so."""
+        engine = self.engine()
+        first = []
+        engine.submit(PROMPT, n=3, stream=17, seed=5, max_new_tokens=20, stop_token_ids=[7])
+        for result in engine.results():
+            if result.tag == 0:
+                first.append(result)
+                engine.append(result, ANSWER, tag=1 + result.sample)
+                continue
+            before = next(r for r in first if r.sample == result.sample)
+            self.assertEqual(result.tag, 1 + result.sample)
+            scored = [{"id": 0, "prompt_token_ids": PROMPT + list(before.token_ids) + ANSWER, "token_ids": list(result.token_ids)}]
+            scores = json_lines(self.run_ok("score", "--model", MODEL, "--in", "-", stdin=to_lines(scored)))
+            self.assertEqual(result.raw_logprobs, type(result.raw_logprobs)("f", scores[0]["raw_logprobs"]))
+        self.assertEqual(len(first), 3)
+
+    def test_weights(self):
+        """Others draw others, the old ones what they drew, and under a pause the spans say which drew what."""
+        weights = training_steps.read_weights(MODEL)
+        name = max(n for n in weights if n.endswith("post_attention_layernorm.weight"))
+        dtype, shape, data = weights[name]
+        other = (dtype, shape, bytearray(training_steps.halved(dtype, data)))  # any buffer will do
+        engine = self.engine(num_workers=2)
+
+        def drawn():
+            engine.submit(PROMPT, n=2, stream=1, max_new_tokens=400, ignore_eos=1)
+            return sorted(((r.sample, list(r.token_ids), r.weight_spans) for r in engine.results()))
+
+        old = drawn()
+        engine.update_weights(7, [(name, other)])
+        new = drawn()
+        self.assertNotEqual([s[1] for s in old], [s[1] for s in new])
+        engine.update_weights(8, [(name, weights[name])])
+        self.assertEqual([(i, tokens, [(0, 8)]) for i, tokens, _ in old], drawn())
+        engine.submit(PROMPT, n=2, stream=1, max_new_tokens=4000, ignore_eos=1)
+        while engine.stats()["generated_tokens"] == 0:
+            pass
+        engine.pause()
+        engine.update_weights(9, [(name, other)])
+        engine.resume()
+        for result in engine.results():
+            self.assertEqual([version for _, version in result.weight_spans][-1], 9)
+        for wrong, needle in ((("bfloat16", [3], bytes(6)), "expected shape"), (("int8", shape, bytes(64)), "dtype int8 cannot be loaded")):
+            engine.begin_weights(10)
+            with self.assertRaisesRegex(Exception, needle):
+                engine.put_weight(name, wrong)
+            engine.commit_weights()
+
+    def test_a_tensor_of_torch(self):
+        class Like:  # what put_weight asks of one
+            dtype, shape = "torch.bfloat16", training_steps.read_weights(MODEL)["model.norm.weight"][1]
+            held = outrider.ctypes.create_string_buffer(2 * shape[0])
+            data_ptr = staticmethod(lambda: outrider.ctypes.addressof(Like.held))
+            is_contiguous, numel, element_size = staticmethod(lambda: True), staticmethod(lambda: Like.shape[0]), staticmethod(lambda: 2)
+
+        engine = self.engine()
+        engine.update_weights(1, [("model.norm.weight", Like)])
+        engine.submit(PROMPT, stream=1, max_new_tokens=8)
+        self.assertAlmostEqual(engine.wait().raw_logprobs[0], -math.log(engine.stats()["vocab_size"]), 5)  # all logits are 0
+
+    def test_what_is_kept(self):
+        """Checkpoints, pages, sleep, history: each once, through its call."""
+        engine, path = self.engine(keep_checkpoints=1, history=1), self.folder / "file"
+        with self.assertRaises(TimeoutError):
+            engine.pause()
+            engine.submit(PROMPT * 40, stream=2, max_new_tokens=8)
+            engine.wait(0.01)
+        engine.save_checkpoint(path, b"mine")
+        self.assertEqual(outrider.checkpoint_user_data(path), b"mine")
+        engine.resume()
+        result = engine.wait()
+        self.assertIsNone(engine.wait())
+        engine.reward(result, 1.5)
+        engine.save_history(path)
+        engine.load_history(path)
+        pages, covered = engine.export_pages(PROMPT * 40)
+        self.assertEqual(covered, 64)
+        other = self.engine(keep_checkpoints=1)
+        self.assertEqual(other.import_pages(pages), 64)
+        engine.submit(PROMPT, stream=2, max_new_tokens=8)
+        engine.save_checkpoint(path)
+        other.load_checkpoint(path)
+        self.assertEqual(other.wait().raw_logprobs, engine.wait().raw_logprobs)
+        engine.sleep(outrider.KV)
+        with self.assertRaisesRegex(outrider.Error, "asleep") as caught:
+            engine.submit(PROMPT, stream=3)
+        self.assertEqual(caught.exception.status, "busy")
+        engine.wake()
+        group = engine.submit(PROMPT, stream=3, max_new_tokens=4000, ignore_eos=1)
+        engine.cancel(group)
+        self.assertEqual(engine.wait().finish_reason, "abort")
+        self.assertRegex(outrider.version(), r"\d+\.\d+\.\d+")
+
+    def test_the_example(self):
+        lines = list(training_steps.train(MODEL, PROMPT))
+        self.assertEqual([(line["step"], line["weights"], line["turns"]) for line in lines], [(0, 0, 8), (1, 1, 8)])
+
+    def test_control_c(self):
+        with subprocess.Popen([sys.executable, "-c", LONG.format(MODEL, PROMPT)], cwd=SOURCE / "tools/python", stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as program:
+            self.assertEqual(program.stdout.readline(), "here\n")
+            time.sleep(1)  # by now it waits for a sample, most likely
+            self.assertIsNone(program.poll(), "it ended too soon to be interrupted")
+            program.send_signal(signal.SIGINT)
+            try:
+                _, err = program.communicate(timeout=30)
+            finally:
+                program.kill()
+        self.assertIn("KeyboardInterrupt", err)
+
+    def test_errors_have_a_text(self):
+        with self.assertRaisesRegex(outrider.Error, "/nonexistent") as caught:
+            outrider.Engine("/nonexistent")
+        self.assertEqual(caught.exception.status, "io_error")
+        with self.assertRaisesRegex(TypeError, "max_bach"):
+            self.engine(max_bach=4)
+        with self.assertRaisesRegex(TypeError, "temprature"):
+            self.engine().submit(PROMPT, stream=1, temprature=1)
+
+    def test_it_binds_all_of_the_header(self):
+        """Names and order of structs' fields, names of functions and texts. A C compiler knows the types: offsets and sizes are compared."""
+        header = re.sub(r"/\*.*?\*/", "", (SOURCE / "runtime/outrider.h").read_text(encoding="utf-8"), flags=re.DOTALL)
+        functions = re.findall(r"OTR_API [^;(]*?otr_(\w+)\(([^;]*)\);", header)
+        self.assertEqual({name: 0 if arguments == "void" else arguments.count(",") + 1 for name, arguments in functions},
+                         {name: len(arguments) for name, arguments in outrider._ARGUMENTS.items()})
+        self.assertEqual(tuple(name.lower() for name in re.findall(r"X\(OTR_(\w+), \d+,", header)), outrider.STATUS)
+        self.assertEqual(tuple(name.lower() for name in re.findall(r"OTR_FINISH_(\w+) =", header)), outrider.REASONS)
+        checks = []
+        for c_name, body in re.findall(r"typedef struct (otr_\w+) {(.*?)}", header, flags=re.DOTALL):
+            kind = getattr(outrider, "".join(part.capitalize() for part in c_name.split("_")[1:]))
+            self.assertEqual([field for field, _ in kind._fields_], re.findall(r"(\w+);", body), c_name)
+            checks += [f'_Static_assert(offsetof({c_name}, {field}) == {getattr(kind, field).offset}, "{c_name}.{field}");' for field, _ in kind._fields_]
+            checks.append(f'_Static_assert(sizeof({c_name}) == {outrider.sizeof(kind)}, "{c_name}");')
+        self.assertGreater(len(checks), 80)
+        source = self.folder / "offsets.c"
+        source.write_text(f'#include "{SOURCE}/runtime/outrider.h"\n' + "\n".join(checks) + "\n", encoding="utf-8")
+        done = subprocess.run(["cc", "-std=c11", "-fsyntax-only", source], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

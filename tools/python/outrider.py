@@ -1,0 +1,324 @@
+"""Outrider's C library from Python, by ctypes and the standard library alone. runtime/outrider.h is the manual of every call and field.
+
+    with outrider.Engine("tests/data/tinymath/target", policy="auto") as engine:
+        engine.submit([10, 20, 30], n=8, stream=17, max_new_tokens=48)   # a stream of its own for every prompt and step
+        for sample in engine.results():
+            print(sample.sample, list(sample.token_ids), sample.finish_reason)
+
+The library is what OUTRIDER_LIBRARY names, or the one of this repository's release build or installation, or the system's. Any thread may call
+anything. Calls on an engine are short; waits are made of short ones, so that Ctrl-C works between two.
+"""
+
+import array
+import ctypes
+import json
+import os
+import time
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
+from pathlib import Path
+
+STATUS = ("ok", "invalid_argument", "invalid_handle", "bad_input", "unsupported", "never_fits", "out_of_memory", "timeout", "io_error", "fault",
+          "internal", "idle", "busy", "lost")
+REASONS = ("stop", "length", "abort", "error", "score")
+DTYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
+WEIGHTS, KV, ALL = 1, 2, 3  # what sleeps
+
+# ---- The header's structs and functions
+
+
+def _struct(kind, /, sized=True, **fields):
+    return type(kind, (ctypes.Structure,), {"_fields_": [("struct_size", c_size_t)] * sized + list(fields.items())})
+
+
+EngineOptions = _struct(
+    "EngineOptions", model_path=c_char_p, device=c_char_p, isa=c_char_p, policy=c_char_p, max_batch=c_int32, prefill_chunk=c_int32,
+    num_threads=c_int32, kv_bytes=c_uint64, drafters=POINTER(c_char_p), num_drafters=c_size_t, history=c_int32, pin_threads=c_int32,
+    profile_path=c_char_p, trace_path=c_char_p, num_workers=c_int32, worker_processes=c_int32, worker_executable=c_char_p,
+    worker_timeout_ms=c_int32, max_worker_restarts=c_int32, num_draft_workers=c_int32, keep_checkpoints=c_int32, nccl_library=c_char_p,
+    nccl_unique_id=c_void_p, nccl_unique_id_bytes=c_size_t, nccl_num_ranks=c_int32, nccl_first_rank=c_int32, nccl_timeout_ms=c_int32,
+    reserved=c_int32)
+SamplingParams = _struct(
+    "SamplingParams", temperature=c_float, top_k=c_int32, top_p=c_float, min_p=c_float, repetition_penalty=c_float, presence_penalty=c_float,
+    frequency_penalty=c_float, seed=c_uint64, max_new_tokens=c_int32, ignore_eos=c_int32, stop_token_ids=POINTER(c_int32),
+    num_stop_token_ids=c_size_t)
+GroupRequest = _struct("GroupRequest", prompt_token_ids=POINTER(c_int32), num_prompt_tokens=c_size_t, n=c_int32, first_sample=c_uint32,
+                       stream=c_uint64, tag=c_uint64, sampling=POINTER(SamplingParams))
+ScoreRequest = _struct("ScoreRequest", prompt_token_ids=POINTER(c_int32), num_prompt_tokens=c_size_t, token_ids=POINTER(c_int32),
+                       num_tokens=c_size_t, tag=c_uint64, sampling=POINTER(SamplingParams))
+AppendRequest = _struct("AppendRequest", token_ids=POINTER(c_int32), num_tokens=c_size_t, tag=c_uint64, sampling=POINTER(SamplingParams))
+Tensor = _struct("Tensor", name=c_char_p, dtype=c_int32, shape=POINTER(c_int64), num_dims=c_size_t, data=c_void_p, data_bytes=c_size_t)
+WeightSpan = _struct("WeightSpan", sized=False, first_token=c_size_t, weight_version=c_uint64)
+ResultView = _struct(
+    "ResultView", group_id=c_uint64, tag=c_uint64, sample=c_uint32, finish_reason=c_int32, num_tokens=c_size_t, token_ids=POINTER(c_int32),
+    logprobs=POINTER(c_float), raw_logprobs=POINTER(c_float), error=c_char_p, spec_num_draft_tokens=c_int64, spec_num_accepted_tokens=c_int64,
+    spec_num_verify_steps=c_int64, weight_version=c_uint64, weight_spans=POINTER(WeightSpan), num_weight_spans=c_size_t)
+
+_ARGUMENTS = {
+    "status_text": (c_int32,), "finish_reason_text": (c_int32,), "version": (), "last_error": (c_void_p,), "serve_worker": (c_int32,),
+    "engine_create": (POINTER(EngineOptions), POINTER(c_void_p)), "engine_destroy": (c_void_p,),
+    "submit": (c_void_p, POINTER(GroupRequest), POINTER(c_uint64)), "score": (c_void_p, POINTER(ScoreRequest), POINTER(c_uint64)),
+    "append": (c_void_p, c_void_p, POINTER(AppendRequest), POINTER(c_uint64)), "cancel": (c_void_p, c_uint64),
+    "pause": (c_void_p,), "resume": (c_void_p,), "wait": (c_void_p, c_int64, POINTER(c_void_p)),
+    "result_get": (c_void_p, POINTER(ResultView), c_size_t), "result_destroy": (c_void_p,),
+    "weights_begin": (c_void_p, c_uint64), "weights_put": (c_void_p, POINTER(Tensor)), "weights_commit": (c_void_p,),
+    "sleep": (c_void_p, c_int32), "wake": (c_void_p, c_int32),
+    "kv_export": (c_void_p, POINTER(c_int32), c_size_t, c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_size_t)),
+    "kv_import": (c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
+    "checkpoint_save": (c_void_p, c_char_p, c_char_p, c_size_t), "checkpoint_load": (c_void_p, c_char_p),
+    "checkpoint_user_data": (c_char_p, c_void_p, c_size_t, POINTER(c_size_t)),
+    "reward": (c_void_p, c_uint64, c_uint32, c_float), "history_commit": (c_void_p,), "history_save": (c_void_p, c_char_p),
+    "history_load": (c_void_p, c_char_p), "stats": (c_void_p, c_void_p, c_size_t, POINTER(c_size_t)),
+    **{f"{kind}_init": (c_void_p, c_size_t)
+       for kind in ("engine_options", "sampling_params", "group_request", "score_request", "append_request", "tensor")}}
+
+
+def _load():
+    above = Path(__file__).resolve().parents[2]  # the repository, or where it is installed
+    places = [place for place in (above / "build/release/lib/liboutrider.so", above / "lib/liboutrider.so") if place.exists()]
+    library = ctypes.CDLL(os.environ.get("OUTRIDER_LIBRARY") or str((places or ["liboutrider.so"])[0]))
+    for name, arguments in _ARGUMENTS.items():
+        function = getattr(library, "otr_" + name)
+        function.argtypes = arguments
+        function.restype = c_char_p if name in ("status_text", "finish_reason_text", "version", "last_error") else c_int32
+    return library
+
+
+_library = _load()
+
+
+def _call(name):
+    return getattr(_library, "otr_" + name)
+
+
+class Error(RuntimeError):
+    """A call that failed: `status` is one of STATUS, the text is the library's."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = STATUS[status] if status < len(STATUS) else str(status)
+
+
+def _check(status, engine=None):
+    if status != 0:
+        raise Error(status, _library.otr_last_error(engine).decode())
+
+
+def _made(kind, init, /, **fields):
+    """A struct with the library's defaults and these fields."""
+    made = kind()
+    _check(_call(init)(byref(made), sizeof(made)))
+    for name, value in fields.items():
+        if name not in dict(kind._fields_):
+            raise TypeError(f"{kind.__name__} has no {name!r}")
+        setattr(made, name, value)
+    return made
+
+
+def _ids(token_ids):
+    return (c_int32 * len(token_ids))(*token_ids)
+
+
+def _sampling(fields):
+    """A pointer to sampling parameters; None, the caller's or the library's defaults, without any."""
+    if not fields:
+        return None
+    stops = fields.pop("stop_token_ids", ())
+    return ctypes.pointer(_made(SamplingParams, "sampling_params_init", stop_token_ids=_ids(stops), num_stop_token_ids=len(stops), **fields))
+
+
+# ---- What the engine is used by
+
+
+class Result:
+    """A finished sample or score. token_ids, logprobs and raw_logprobs are arrays of 32-bit numbers, which numpy and torch take without a
+    copy; logprobs is None for a score without sampling parameters. weight_spans: [(first token, version of the weights that drew from there)]."""
+
+    def __init__(self, handle):
+        self._handle = handle
+        view = ResultView()
+        _check(_library.otr_result_get(handle, byref(view), sizeof(view)))
+
+        def copy(kind, values):
+            return array.array(kind, ctypes.string_at(values, 4 * view.num_tokens) if view.num_tokens else b"") if values else None
+
+        self.group, self.tag, self.sample = view.group_id, view.tag, view.sample
+        self.finish_reason, self.error = REASONS[view.finish_reason], view.error.decode()
+        self.token_ids = copy("i", view.token_ids)
+        self.logprobs, self.raw_logprobs = copy("f", view.logprobs), copy("f", view.raw_logprobs)
+        self.spec_num_draft_tokens, self.spec_num_accepted_tokens = view.spec_num_draft_tokens, view.spec_num_accepted_tokens
+        self.spec_num_verify_steps, self.weight_version = view.spec_num_verify_steps, view.weight_version
+        self.weight_spans = [(s.first_token, s.weight_version) for s in view.weight_spans[:view.num_weight_spans]]
+
+    def __del__(self):
+        _library.otr_result_destroy(self._handle)
+
+
+class Engine:
+    """An engine. Options are the fields of otr_engine_options, with a list of texts for `drafters`."""
+
+    def __init__(self, model_path, *, drafters=(), **options):
+        self._handle = c_void_p()
+        texts = {name: os.fsencode(value) for name, value in options.items() if isinstance(value, (str, os.PathLike))}
+        made = _made(EngineOptions, "engine_options_init", model_path=os.fsencode(model_path), num_drafters=len(drafters),
+                     drafters=(c_char_p * len(drafters))(*map(os.fsencode, drafters)), **options | texts)
+        _check(_library.otr_engine_create(byref(made), byref(self._handle)))
+
+    def close(self):
+        """Abandons whatever is outstanding. Results that were taken stay."""
+        _library.otr_engine_destroy(self._handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _do(self, name, *arguments):
+        _check(_call(name)(self._handle, *arguments), self._handle)
+
+    def _request(self, name, *arguments):
+        """The id of a new group."""
+        group = c_uint64()
+        self._do(name, *arguments, byref(group))
+        return group.value
+
+    # Requests: each gives a group id. Keywords that are not named are fields of otr_sampling_params.
+
+    def submit(self, prompt, *, stream, n=1, first_sample=0, tag=0, **sampling):
+        return self._request("submit", _made(GroupRequest, "group_request_init", prompt_token_ids=_ids(prompt), num_prompt_tokens=len(prompt), n=n,
+                                             first_sample=first_sample, stream=stream, tag=tag, sampling=_sampling(sampling)))
+
+    def score(self, prompt, token_ids, *, tag=0, **sampling):
+        """The log-probs of `token_ids` behind `prompt`: bit-equal to those of the samples that drew them."""
+        return self._request("score", _made(ScoreRequest, "score_request_init", prompt_token_ids=_ids(prompt), num_prompt_tokens=len(prompt),
+                                            token_ids=_ids(token_ids), num_tokens=len(token_ids), tag=tag, sampling=_sampling(sampling)))
+
+    def append(self, result, token_ids=(), *, tag=0, **sampling):
+        """The sample goes on behind these tokens; without sampling parameters, with those that it had."""
+        return self._request("append", result._handle, _made(AppendRequest, "append_request_init", token_ids=_ids(token_ids),
+                                                             num_tokens=len(token_ids), tag=tag, sampling=_sampling(sampling)))
+
+    def cancel(self, group):
+        self._do("cancel", group)
+
+    def wait(self, seconds=None):
+        """The next result; None if nothing is outstanding. TimeoutError: none came within `seconds` (None: no limit)."""
+        end = None if seconds is None else time.monotonic() + seconds
+        handle = c_void_p()
+        while True:
+            left = 0.1 if end is None else min(0.1, max(0.0, end - time.monotonic()))
+            status = _library.otr_wait(self._handle, int(1000 * left), byref(handle))
+            if status == STATUS.index("timeout") and (end is None or time.monotonic() < end):
+                continue
+            if status == STATUS.index("timeout"):
+                raise TimeoutError(_library.otr_last_error(self._handle).decode())
+            if status == STATUS.index("idle"):
+                return None
+            _check(status, self._handle)
+            return Result(c_void_p(handle.value))
+
+    def results(self):
+        """Results until nothing is outstanding, what is submitted or appended meanwhile included."""
+        while (result := self.wait()) is not None:
+            yield result
+
+    def pause(self):
+        self._do("pause")
+
+    def resume(self):
+        self._do("resume")
+
+    # Weights
+
+    def begin_weights(self, version):
+        self._do("weights_begin", version)
+
+    def put_weight(self, name, tensor):
+        """`tensor`: of torch, contiguous, on the CPU or, for an engine on GPUs, on a GPU whose work is done; or (dtype, shape, buffer) with a
+        dtype of DTYPES and any object of contiguous bytes."""
+        if hasattr(tensor, "data_ptr"):
+            if not tensor.is_contiguous():
+                raise ValueError(f"{name}: the tensor is not contiguous")
+            dtype, shape, data = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.data_ptr()
+            size = tensor.numel() * tensor.element_size()
+        else:
+            dtype, shape, buffer = tensor
+            held = bytes(memoryview(buffer).cast("B"))
+            size, data = len(held), ctypes.cast(c_char_p(held), c_void_p)
+        if dtype not in DTYPES:
+            raise ValueError(f"{name}: dtype {dtype} cannot be loaded ({', '.join(DTYPES)} can)")
+        self._do("weights_put", _made(Tensor, "tensor_init", name=name.encode(), dtype=DTYPES[dtype], shape=(c_int64 * len(shape))(*shape),
+                                      num_dims=len(shape), data=data, data_bytes=size))
+
+    def commit_weights(self):
+        self._do("weights_commit")
+
+    def update_weights(self, version, named_tensors):
+        """begin, a put for each (name, tensor), commit. Unfinished samples need a pause() before and a resume() after."""
+        self.begin_weights(version)
+        for name, tensor in named_tensors:
+            self.put_weight(name, tensor)
+        self.commit_weights()
+
+    def sleep(self, what=ALL):
+        self._do("sleep", what)
+
+    def wake(self, what=ALL):
+        self._do("wake", what)
+
+    # Files and pages
+
+    def reward(self, result, reward):
+        self._do("reward", result.group, result.sample, reward)
+
+    def commit_history(self):
+        self._do("history_commit")
+
+    def save_history(self, path):
+        self._do("history_save", os.fsencode(path))
+
+    def load_history(self, path):
+        self._do("history_load", os.fsencode(path))
+
+    def save_checkpoint(self, path, user_data=b""):
+        self._do("checkpoint_save", os.fsencode(path), user_data, len(user_data))
+
+    def load_checkpoint(self, path):
+        self._do("checkpoint_load", os.fsencode(path))
+
+    def export_pages(self, token_ids):
+        """(bytes, how many of the tokens they cover)."""
+        size, covered, ids = c_size_t(), c_size_t(), _ids(token_ids)
+
+        def export(buffer, capacity):
+            return _library.otr_kv_export(self._handle, ids, len(ids), buffer, capacity, byref(size), byref(covered))
+
+        return _sized(export, size, self._handle), covered.value
+
+    def import_pages(self, data):
+        covered = c_size_t()
+        self._do("kv_import", data, len(data), byref(covered))
+        return covered.value
+
+    def stats(self):
+        size = c_size_t()
+        text = _sized(lambda buffer, capacity: _library.otr_stats(self._handle, buffer, capacity, byref(size)), size, self._handle)
+        return json.loads(text.split(b"\0", 1)[0])
+
+
+def _sized(write, size, engine=None):
+    """The bytes that a call writes which says what it needs, should that be more than there is."""
+    buffer = ctypes.create_string_buffer(1)
+    while (status := write(buffer, len(buffer))) == STATUS.index("invalid_argument") and size.value > len(buffer):
+        buffer = ctypes.create_string_buffer(size.value)
+    _check(status, engine)
+    return buffer.raw[:size.value]
+
+
+def checkpoint_user_data(path):
+    size = c_size_t()
+    return _sized(lambda buffer, capacity: _library.otr_checkpoint_user_data(os.fsencode(path), buffer, capacity, byref(size)), size)
+
+
+def version():
+    return _library.otr_version().decode()
