@@ -135,10 +135,10 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void pass_leaps(int32_t worker);
   void lose_replicas(int32_t worker);
   void restore_all(int32_t worker, SequenceQueue* to) const;
-  void requeue_unfinished();
-  void requeue_at_threads(), requeue_at_processes();
+  void requeue_unfinished(), requeue_at_threads(), requeue_at_processes();
   void relink(int32_t worker, bool comes_back);
   void queue_again(int32_t worker, const Status& why);
+  void conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_reason reason);
   void send(std::unique_ptr<Sequence> s, const Status& why);
   void publish(std::unique_ptr<Sequence> s);
 

@@ -70,9 +70,20 @@ void Engine::queue_again(int32_t worker, const Status& why) {
   restore_all(worker, &queue);
   while (std::unique_ptr<Sequence> s = queue.pop()) {
     const int32_t count = 1 + s->num_waiting();
-    send(std::move(s), why);
+    if (const auto end = s->end()) conclude(worker, std::move(s), *end);
+    else send(std::move(s), why);
     requeued_samples_ += count;
   }
+}
+
+// It has all its tokens: its worker was lost before it said so.
+void Engine::conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_reason reason) {
+  s->finish_reason = reason;
+  (void)ledger_.finish(worker, s->group->id, s->sample, reason, "");
+  for (WorkerStats* stats : {&stats_[static_cast<size_t>(worker)], &counted_before_[static_cast<size_t>(worker)]})
+    ++stats->finished_samples;
+  if (history_ != nullptr) history_->collect(*s);
+  publish(std::move(s));
 }
 
 // To whoever has the least to do; if nobody is left, it has failed.

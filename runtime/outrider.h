@@ -308,7 +308,8 @@ OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 /* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on
  * later as if nothing had been, unless the weights change or its memory sleeps meanwhile. Processors and GPUs are free
  * meanwhile. otr_pause returns when the running tick has ended. Submits are queued, cancels take effect at the resume, waits
- * wait. Pausing a paused engine, or resuming one that runs, is no error. */
+ * wait: whoever waits without a limit needs another thread that resumes. Pausing a paused engine, or resuming one that runs, is
+ * no error. */
 OTR_API otr_status otr_pause(otr_engine* engine);
 OTR_API otr_status otr_resume(otr_engine* engine);
 
@@ -575,7 +576,7 @@ OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
  * (loaded, put and quantised so far), busy_seconds, kernel_seconds, quantize_seconds, num_workers, num_threads, migrations
  * (samples that went to another worker), worker_restarts, requeued_samples and last_worker_loss (of worker processes: the last
  * one's cause, "" while none was lost), workers (a list: what each one counted), … Of several workers all are sums, peaks too.
- * */
+ * runtime/README.md has a table of all. */
 OTR_API otr_status otr_stats(otr_engine* engine, char* buffer, size_t capacity, size_t* size);
 
 #ifdef __cplusplus

@@ -142,6 +142,13 @@ bool Sequence::stops_at(int32_t token) const {
   return std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), token);
 }
 
+std::optional<otr_finish_reason> Sequence::end() const {
+  if (group->is_score || num_tokens() == num_prompt()) return std::nullopt;
+  if (stops_at(tokens.back())) return OTR_FINISH_STOP;
+  if (num_tokens() == max_tokens) return OTR_FINISH_LENGTH;
+  return std::nullopt;
+}
+
 void Sequence::rewind() {
   num_computed = prefix_hit = 0;
   runs_to = kEverything;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -130,6 +131,8 @@ struct Sequence {
     if (group->sampling.penalised()) add_penalty(token, in_output, &penalties);
   }
   bool stops_at(int32_t token) const;
+  // How a sample ends with the tokens that it has; none: it goes on.
+  std::optional<otr_finish_reason> end() const;
   // As it was before it ran, with the tokens that it has; of a score nothing is left.
   void rewind();
   // The draw of position `position`, on `logits_row`; forced_token < 0 draws freely.

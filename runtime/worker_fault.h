@@ -58,7 +58,7 @@ enum class FaultKind : uint8_t {
   kHang,     // the thread that comes there does nothing more
   kTear,     // half a frame, and death
   kCorrupt,  // the next frame has a bit that is not what was sent
-  kLie,      // a report of a sample that the worker does not have
+  kLie,      // a report of a sample that the worker does not have; at kReport, at the head of that one
   kRefuse,   // no memory
   kLate,     // goes on after half of the engine's patience
 };

@@ -253,11 +253,12 @@ void WorkerServer::strike(const WorkerFault& fault) {
   while (fault.kind == FaultKind::kHang) pause();
   if (fault.kind == FaultKind::kLate) std::this_thread::sleep_for(std::chrono::milliseconds(setup_.timeout_ms / 2));
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const SampleEnd liar = {.group = ~uint64_t{0}, .sample = 1, .reason = OTR_FINISH_STOP, .error = {}};
   WireBytes lie;
   encode_report({.load = {},
                  .stats = {},
                  .progress = {},
-                 .finished = {{.group = ~uint64_t{0}, .sample = 1, .reason = OTR_FINISH_STOP, .error = {}}},
+                 .finished = {liar},
                  .given = {},
                  .files = {},
                  .answered = {},
@@ -274,7 +275,11 @@ void WorkerServer::strike(const WorkerFault& fault) {
       [[fallthrough]];
     case FaultKind::kDie: (void)raise(SIGKILL); return;
     case FaultKind::kCorrupt: channel_.corrupt_next(); return;
-    case FaultKind::kLie: (void)send(WireType::kReport, lie); return;
+    case FaultKind::kLie:
+      if (fault.step == ProtocolStep::kReport)
+        pending_.finished.insert(pending_.finished.begin(), liar);  // before what is true
+      else (void)send(WireType::kReport, lie);
+      return;
     case FaultKind::kRefuse: throw std::bad_alloc();
   }
 }

@@ -47,7 +47,8 @@ bool Worker::step() {
     speculator_->look_ahead();  // … beside which, on a device, drafters look up for the next tick
   draw(runs);                   // verify: the target's own draw at every row that wants one, drafted or not …
   hold_pass(runs.size());
-  const double waited = rebuild_.waited_seconds(), verifying = std::max(0.0, marks_.clock.seconds() - marks_.verify_at - waited);
+  const double waited = rebuild_.waited_seconds(),
+               verifying = std::max(0.0, marks_.clock.seconds() - marks_.verify_at - waited);
   settle_copies();
   commit(runs);  // commit: … kept, with its pages; finished samples leave
   const double seconds = marks_.clock.seconds(), drafting = stats_.draft_seconds - drafted;
@@ -312,9 +313,8 @@ Ending Worker::commit_token(Sequence* s, const SampleResult& drawn, int32_t* num
   s->note_penalty(drawn.token, true);
   ++stats_.generated_tokens;
   ++*num_new;
-  if (s->stops_at(drawn.token)) return {.ended = true, .reason = OTR_FINISH_STOP};
-  if (s->num_tokens() == s->max_tokens) return {.ended = true, .reason = OTR_FINISH_LENGTH};
-  return {};
+  const std::optional<otr_finish_reason> end = s->end();
+  return end ? Ending{.ended = true, .reason = *end} : Ending{};
 }
 
 void Worker::record_score(Sequence* s, const SampleResult& scored) {

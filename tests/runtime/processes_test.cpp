@@ -36,6 +36,20 @@ TEST_F(Processes, ChangeNothing) {
   EXPECT_GT(migrations, 100);
 }
 
+// Of a report that begins with a lie nothing behind it is believed; what it says that samples have accepted is, and some of
+// these have all their tokens.
+TEST_F(Processes, WhoseEndsNobodyBelievesHasEndedAllTheSame) {
+  int64_t restarts = 0;
+  for (int occurrence = 0; occurrence < (kSanitized ? 8 : 24); ++occurrence) {
+    Variant v{.num_workers = 2};
+    v.faults = {{.worker = 0, .life = 0, .step = ProtocolStep::kReport, .occurrence = occurrence, .kind = FaultKind::kLie}};
+    EXPECT_EQ(difference(plain_, run(v)), "") << occurrence;
+    EXPECT_GE(count("finished_samples"), plain_.size());  // such a report may have counted them already
+    restarts += count("worker_restarts");
+  }
+  EXPECT_GT(restarts, 4);
+}
+
 class ProtocolSteps : public Processes, public testing::WithParamInterface<int> {
  protected:
   // Ten times as long as all need to be ready here and now: who hangs is waited for so long, and all others are to be in time.

@@ -170,6 +170,18 @@ class Module(ProgramTest):
         with self.assertRaisesRegex(TypeError, "temprature"):
             self.engine().submit(PROMPT, stream=1, temprature=1)
 
+    def test_statistics_are_described(self):
+        """Every key, also of what is inside, has its place in the table."""
+        page = (SOURCE / "runtime/README.md").read_text(encoding="utf-8")
+        described = set(re.findall(r"`(\w+)`", page[page.index("## Statistics"):page.index("## Measurements")]))
+        engine = self.engine(num_workers=2, history=1)
+        engine.submit(PROMPT, n=4, stream=1, max_new_tokens=50)
+        self.assertEqual(len(list(engine.results())), 4)
+        stats = engine.stats()
+        drafters = stats["speculation"]["drafters"].values()
+        keys = {*stats, *stats["speculation"], *stats["history"], *(key for d in drafters for key in d), *(key for w in stats["workers"] for key in w)}
+        self.assertEqual((keys - described, len(drafters)), ({"drafters"}, 3))
+
     def test_it_binds_all_of_the_header(self):
         """Names and order of structs' fields, names of functions and texts. A C compiler knows the types: offsets and sizes are compared."""
         header = re.sub(r"/\*.*?\*/", "", (SOURCE / "runtime/outrider.h").read_text(encoding="utf-8"), flags=re.DOTALL)
