@@ -17,11 +17,18 @@ struct SampleKind {
   float temperature, top_p;
   int32_t top_k, forced_token, candidates;  // candidates: how many, 0: sample
   float deviation = 5.0f, peak = 0.0f;      // peak: the logit of one token, 0: of none
+  float min_p = 0.0f;
 };
-constexpr SampleKind kKinds[] = {
-    {"plain", 1, 1, 0, -1, 0},          {"greedy", 0, 1, 0, -1, 0},           {"top_k:50", 1, 1, 50, -1, 0},
-    {"top_p:0.95", 1, 0.95f, 0, -1, 0}, {"forced", 1, 1, 0, 4711, 0},         {"candidates:1", 1, 1, 0, -1, 1},
-    {"candidates:8", 1, 1, 0, -1, 8},   {"plain/flat", 1, 1, 0, -1, 0, 0.5f}, {"plain/peaked", 1, 1, 0, -1, 0, 2.5f, 25.0f}};
+constexpr SampleKind kKinds[] = {{"plain", 1, 1, 0, -1, 0},
+                                 {"greedy", 0, 1, 0, -1, 0},
+                                 {"top_k:50", 1, 1, 50, -1, 0},
+                                 {"top_p:0.95", 1, 0.95f, 0, -1, 0},
+                                 {"forced", 1, 1, 0, 4711, 0},
+                                 {"candidates:1", 1, 1, 0, -1, 1},
+                                 {"candidates:8", 1, 1, 0, -1, 8},
+                                 {"plain/flat", 1, 1, 0, -1, 0, 0.5f},
+                                 {"plain/peaked", 1, 1, 0, -1, 0, 2.5f, 25.0f},
+                                 {"min_p:0.05", 1, 1, 0, -1, 0, 5.0f, 0.0f, 0.05f}};
 constexpr int kRows[] = {1, 16, 64};
 
 class SampleOperands {
@@ -50,6 +57,7 @@ class SampleOperands {
       d.temperature = kind.temperature;
       d.top_k = kind.top_k;
       d.top_p = kind.top_p;
+      d.min_p = kind.min_p;
       d.repetition_penalty = 1;
       draws_[static_cast<size_t>(i)] = d;
       candidate_draws_[static_cast<size_t>(i)] = {d, 1.0f};

@@ -183,13 +183,12 @@ std::string apply(const SampleRecord& r, std::span<const int32_t> tokens, std::s
   if (is_score) {
     s->logprobs.clear();
     s->raw_logprobs.clear();
-  } else if (!is_finished && !tokens.empty() && (tokens.size() == most || s->stops_at(tokens.back()))) {
-    return "is at its end and unfinished";
   }
   for (const int32_t token : tokens) {
     s->tokens.push_back(token);
     s->note_penalty(token, true);
   }
+  if (!is_finished && s->end()) return "is at its end and unfinished";
   s->logprobs.insert(s->logprobs.end(), logprobs.begin(), logprobs.end());
   s->raw_logprobs.insert(s->raw_logprobs.end(), raw_logprobs.begin(), raw_logprobs.end());
   s->num_reported = static_cast<int32_t>(s->raw_logprobs.size());

@@ -1,33 +1,24 @@
 // Pace: a worker's passes take as long as a profile's costs say, and not as long as they take here. So what an engine would do
 // on another machine, with its queues, moves and races, is seen with small models on few cores: outputs stay as they are.
 //
-// A worker computes a pass and then sleeps until the pass is due; what it does next counts from there. PaceClock, which the
-// workers of an engine share, counts the modelled milliseconds:
-//
-//   scale > 0   `scale` wall milliseconds are one of them. A pass that was not done when it was due is late; what follows makes up
-//               for that by sleeping less, until the worker is more than that pass behind: then what is missing is left out.
-//               PaceStats says how often and by how much, and at which scale there had been time.
-//   scale 0     time stands still while any worker computes, and jumps to the next due pass when all sleep. No pass is late,
-//               however many workers share a core; between two runs only the order of what happens at one time may differ.
-//
-// Workers in processes of their own have a clock each, of one scale and one beginning: scale > 0 alone, since nobody can hold
-// the time of another process.
+// A worker computes a pass and then sleeps until the pass is due, by the engine's PaceClock; what it does next counts from
+// there. At a scale > 0 a pass that was not done when it was due is late; what follows makes up for that by sleeping less,
+// until the worker is more than that pass behind: then what is missing is left out. PaceStats says how often and by how much,
+// and at which scale there had been time.
 //
 // Nobody spins: a worker that is busy without running anything, since a queue is full, looks again after kIdleMs.
 //
-// Thread safety: PaceClock and Pace::wake() may be used by any thread, the rest of Pace by its worker's. Nothing is allocated
-// after construction. Times are modelled milliseconds since the clock was made, unless they say otherwise.
+// Thread safety: Pace::wake() may be used by any thread, the rest of Pace by its worker's. Nothing is allocated after
+// construction. Times are the clock's modelled milliseconds, unless they say otherwise.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <limits>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "kernels/base/row_batch.h"
+#include "runtime/pace_clock.h"
 #include "runtime/pace_stats.h"
 #include "sched/plan.h"
 #include "spec/acceptance_dial.h"
@@ -51,45 +42,6 @@ struct PaceOptions {
       kReconfigureIterations;  // ticks of a drafting worker, whose responses may be shorter than meant; 0: never
 
   const PacedDrafter* drafter(const std::string& name) const;  // null: it is not named
-};
-
-class PaceClock {
- public:
-  static constexpr double kForever = std::numeric_limits<double>::infinity();
-  struct Sleeper {
-    std::condition_variable woken;
-    double until = 0;
-    bool asleep = false, called = false, may_be_called = false;  // guarded by the clock's mutex
-  };
-
-  // `num_sleepers`: at most. `start_ns`: of the steady clock, which all processes of a machine share.
-  PaceClock(double scale, size_t num_sleepers, int64_t start_ns = steady_ns());
-  double scale() const { return scale_; }
-  int64_t start_ns() const { return std::chrono::duration_cast<std::chrono::nanoseconds>(start_.time_since_epoch()).count(); }
-  double now_ms() const;
-  // A thread that computes: between the two, time stands still at scale 0.
-  void enter();
-  void leave();
-  // Returns at that time, or, if it may be, soon after it was called, which may have been before. REQUIRES: entered
-  void sleep(Sleeper* sleeper, double until_ms, bool may_be_called);
-  void call(Sleeper* sleeper);
-
- private:
-  using Wall = std::chrono::steady_clock;
-  static int64_t steady_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Wall::now().time_since_epoch()).count();
-  }
-  bool is_virtual() const { return scale_ == 0; }
-  void advance();
-  void rouse(Sleeper* sleeper);
-
-  const double scale_;
-  const Wall::time_point start_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_; all but the mutex of scale 0 alone.
-  double now_ms_ = 0;
-  int32_t computing_ = 0;
-  std::vector<Sleeper*> asleep_;
 };
 
 class Pace {

@@ -57,6 +57,15 @@ class WeightSpans : public EveryPath {
     EXPECT_TRUE(e->score(score).ok());
   }
 
+  // All requests are running, and a few of their results there.
+  void start(Engine* e, Ended* ended) const {
+    EXPECT_TRUE(e->pause().ok());
+    submit_score(e);
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e, requests_[i], i);
+    e->resume();
+    take(e, 3, ended);
+  }
+
   // All requests, and an update after every few results.
   Ended roll_out(Engine* e, bool keeps_checkpoints = false) const {
     Ended ended;
@@ -232,11 +241,7 @@ TEST_P(WeightSpansAnywhere, ACheckpointHasThem) {
   Ended ended;
   {
     const auto e = engine({.num_workers = 2, .processes = false, .keeps_checkpoints = true});
-    EXPECT_TRUE(e->pause().ok());
-    submit_score(e.get());
-    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-    e->resume();
-    take(e.get(), 3, &ended);
+    start(e.get(), &ended);
     EXPECT_TRUE(e->pause().ok());
     update(e.get(), 1);
     e->resume();
@@ -253,11 +258,7 @@ TEST_P(WeightSpansAnywhere, ACheckpointHasThem) {
 TEST_P(WeightSpansAnywhere, PausedSamplesSleep) {
   const auto e = engine({.num_workers = 2, .processes = false, .policy = "fixed:self+small:3:2:6"});
   Ended ended;
-  EXPECT_TRUE(e->pause().ok());
-  submit_score(e.get());
-  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-  e->resume();
-  take(e.get(), 3, &ended);
+  start(e.get(), &ended);
   EXPECT_EQ(e->sleep(OTR_MEMORY_KV).code(), StatusCode::kBusy);
   EXPECT_TRUE(e->pause().ok());
   ASSERT_TRUE(e->sleep(OTR_MEMORY_KV).ok());
@@ -279,11 +280,7 @@ TEST_P(WeightSpansAnywhere, NothingRunsOnLostWeights) {
   for (const bool resumed_first : {false, true}) {
     const auto e = engine({.num_workers = 2, .processes = false, .policy = "fixed:self+small:3:2:6"});
     Ended ended;
-    EXPECT_TRUE(e->pause().ok());
-    submit_score(e.get());
-    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
-    e->resume();
-    take(e.get(), 3, &ended);
+    start(e.get(), &ended);
     EXPECT_TRUE(e->pause().ok());
     ASSERT_TRUE(e->sleep(OTR_MEMORY_ALL).ok());
     if (resumed_first) e->resume();

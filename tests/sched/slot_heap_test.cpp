@@ -5,6 +5,8 @@
 #include <map>
 #include <random>
 
+#include "kernels/base/clock.h"
+
 namespace otr {
 namespace {
 
@@ -35,16 +37,18 @@ TEST(SlotHeap, TheOldestIsOnTopWhoeverLeft) {
 }
 
 // Two hundred thousand wait, and all are cancelled, the youngest and the oldest by turns: what is linear a removal takes
-// minutes.
+// a minute.
 TEST(SlotHeap, ManyLeaveTogether) {
   constexpr int32_t kMany = 200'000;
   SlotHeap heap;
+  const Stopwatch stopwatch;
   for (int32_t slot = 0; slot < kMany; ++slot) heap.push({slot, static_cast<uint64_t>(slot)});
   for (int32_t i = 0; i < kMany / 2; ++i) {
     heap.remove(i);
     heap.remove(kMany - 1 - i);
   }
   EXPECT_TRUE(heap.empty());
+  EXPECT_LT(stopwatch.seconds(), 10);  // takes hundredths
 }
 
 }  // namespace

@@ -144,8 +144,11 @@ class Failures(ProgramTest):
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             (self.folder / name).write_bytes((Path(MODEL) / name).read_bytes())
         before = {file: file.read_bytes() for file in self.folder.iterdir()}
-        for path, needle in ((self.folder / "model.safetensors", "is a file of the model"), (self.folder, "is a folder")):
-            self.expect(2, f"-o {path}: {needle}", "convert", self.folder, "-o", path)
+        weights, inside = self.folder / "model.safetensors", self.folder / "inside"
+        self.expect(2, f"-o {weights}: the same file as the model's", "convert", self.folder, "-o", weights)
+        inside.mkdir()
+        self.expect(4, f"{inside}: is not a regular file", "convert", self.folder, "-o", inside)
+        inside.rmdir()
         self.assertEqual({file: file.read_bytes() for file in self.folder.iterdir()}, before)
 
     def test_a_file_that_is_no_model(self):
@@ -280,6 +283,26 @@ class Pipes(ProgramTest):
         self.run_ok("score", "--model", MODEL, "--in", out, "--out", scored)
         self.assertEqual(scored.read_text(encoding="utf-8"),
                          self.run_ok("score", "--model", MODEL, "--in", "-", stdin=out.read_text(encoding="utf-8")))
+
+    def test_pipes_that_do_not_block(self):
+        """Whoever shares a pipe may have made it so: who reads or writes waits all the same."""
+        lines, flags = to_lines(problems(48)), ("--n", "8", *SHORT)
+        expected = self.rollout(problems(48), *flags)
+        self.assertGreater(len(expected), 200_000)  # more than a pipe holds
+        ends = (*os.pipe(), *os.pipe())
+        for end in (ends[0], ends[3]):  # the program's
+            os.set_blocking(end, False)
+        with subprocess.Popen([BIN, "rollout", "--model", MODEL, "--prompts", "-", *flags], stdin=ends[0], stdout=ends[3],
+                              stderr=subprocess.PIPE) as program:
+            os.close(ends[0])
+            os.close(ends[3])
+            time.sleep(0.5)  # it finds nothing to read
+            os.write(ends[1], lines.encode())
+            os.close(ends[1])
+            time.sleep(1)  # and no room to write
+            with os.fdopen(ends[2], "rb") as out:
+                self.assertEqual(out.read().decode(), expected)
+            self.assertEqual((program.stderr.read(), program.wait(60)), (b"", 0))
 
     def test_the_problem_file_is_taken_as_it_is(self):
         path = self.folder / "prompts.jsonl"

@@ -245,6 +245,14 @@ class Folder(InflateTest):
 
 
 class Refused(InflateTest):
+    def test_a_recipe_of_a_path_that_is_not_utf8(self):
+        model, out = os.fsencode(self.folder) + b"/m\xe9", self.folder / "wide"
+        shutil.copytree(os.fsencode(MODEL), model)
+        done = subprocess.run([BIN, b"inflate", b"--shape", shape().encode(), model, b"-o", os.fsencode(out), b"--recipe"], capture_output=True, check=False)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(b": a recipe names this folder, and its path is not UTF-8", done.stderr)
+        self.assertFalse(out.exists())
+
     def refuse(self, code, needle, *args):
         found, out, err = outrider("inflate", *args)
         self.assertEqual((found, out), (code, ""), (args, err))

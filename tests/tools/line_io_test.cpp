@@ -3,14 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tools/outrider/failure.h"
@@ -85,26 +83,6 @@ TEST_F(LineIo, DoesNotWaitForAPipe) {
   EXPECT_EQ(line, "b");
   EXPECT_EQ(reader.next(false, &line), LineReader::Next::kEnd);
   ::close(ends[0]);
-}
-
-// Whoever shares a pipe may have made it not block: who reads or writes waits all the same.
-TEST_F(LineIo, WaitsWhereOthersWouldNot) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_NONBLOCK), 0);
-  LineReader reader("/dev/fd/" + std::to_string(ends[0]));
-  const std::string text(size_t{1} << 20, 'x');  // more than a pipe holds
-  std::string_view line;
-  std::thread writer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    OutputFile output("/dev/fd/" + std::to_string(ends[1]));
-    ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
-    output.start();
-    output.write_line(text);
-  });
-  EXPECT_EQ(reader.next(true, &line), LineReader::Next::kLine);
-  EXPECT_EQ(line, text);
-  writer.join();
-  for (const int end : ends) ::close(end);
 }
 
 TEST_F(LineIo, RefusesWhatCannotBeRead) {

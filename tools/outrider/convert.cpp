@@ -19,6 +19,7 @@
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/model_tokenizer.h"
+#include "tools/outrider/named_files.h"
 #include "tools/outrider/progress_bar.h"
 #include "tools/outrider/status_failure.h"
 
@@ -91,15 +92,14 @@ void write_otr(const std::string& folder, const std::string& path, const Flags& 
   }));
 }
 
-// What took the place of a file that it is made of would end the model. (An older .otr file may lie beside them.)
-void check_output(const std::string& folder, const std::string& path) {
-  namespace fs = std::filesystem;
+// What a file is made of. (An older .otr file may lie beside it.)
+std::vector<ReadFile> files_of_model(const std::string& folder) {
+  std::vector<ReadFile> files;
   std::error_code none;
-  if (fs::is_directory(path, none)) throw Failure(kExitUsage, "-o " + path + ": is a folder");
-  for (const auto& file : fs::directory_iterator(folder, none)) {
-    if (fs::path(path).extension() != ".otr" && fs::equivalent(file.path(), path, none))
-      throw Failure(kExitUsage, "-o " + path + ": is a file of the model");
+  for (const auto& file : std::filesystem::directory_iterator(folder, none)) {
+    if (file.path().extension() != ".otr") files.push_back({"the model's", file.path()});
   }
+  return files;
 }
 
 uint64_t file_size(const std::string& path) {
@@ -124,8 +124,8 @@ int convert_command(int argc, char** argv) {
 
   if (looks_like_otr(folder)) throw Failure(kExitBadInput, folder + ": is an .otr file already");
   const Stopwatch watch;
+  refuse_shared_files(flags, {}, {"o"}, files_of_model(folder));
   OpenModel model = check_model(open_model(folder));
-  check_output(folder, path);
   load_model_tokenizer(folder);  // a file whose tokenizer no command takes is not worth writing
   const WeightPlan plan = weight_plan(model.config);
   if (flags.given("small") && flags.given("no-compress"))

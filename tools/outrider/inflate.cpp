@@ -17,12 +17,12 @@
 #include "loader/file.h"
 #include "loader/inflated_tensors.h"
 #include "loader/safetensors_writer.h"
+#include "loader/utf8_text.h"
 #include "loader/weight_names.h"
 #include "tools/outrider/commands.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/flags.h"
 #include "tools/outrider/inflate_shape.h"
-#include "tools/outrider/json_text.h"
 #include "tools/outrider/model_tokenizer.h"
 #include "tools/outrider/progress_bar.h"
 #include "tools/outrider/status_failure.h"
@@ -239,10 +239,9 @@ int inflate_command(int argc, char** argv) {
   NewFolder folder(path);
   if (flags.given("recipe")) {
     const std::string whole = std::filesystem::canonical(source).string();
-    const std::string text = json_dump({{"source", whole}}, 2);
-    if (ordered_json::parse(text)["source"] != whole)
-      throw Failure(kExitBadInput, source + ": a recipe names this folder, and the path is not UTF-8");
-    folder.write_text(kInflateFile, text + "\n");
+    if (find_invalid_utf8(whole))
+      throw Failure(kExitBadInput, source + ": a recipe names this folder, and its path is not UTF-8");
+    folder.write_text(kInflateFile, ordered_json{{"source", whole}}.dump(2) + "\n");
   } else {
     check_space(folder.path(), total);
     Inflater inflater(checkpoint, total, pool);

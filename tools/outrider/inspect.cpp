@@ -96,7 +96,9 @@ ModelConfig inspect_otr(const std::string& path, ordered_json* facts) {
 ordered_json inspect_model(const std::string& path) {
   ordered_json facts;
   facts["path"] = path;
-  const ModelConfig config = std::filesystem::is_regular_file(path) ? inspect_otr(path, &facts) : inspect_folder(path, &facts);
+  std::error_code none;
+  const bool is_file = std::filesystem::is_regular_file(path, none);
+  const ModelConfig config = is_file ? inspect_otr(path, &facts) : inspect_folder(path, &facts);
   add_shapes(config, &facts);
   add_sizes(config, &facts);
   const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(path);

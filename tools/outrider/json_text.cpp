@@ -33,9 +33,7 @@ void append_array(std::string* out, std::span<const T> values) {
 
 }  // namespace
 
-std::string json_string(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string json_string(std::string_view text) { return json_dump(std::string(text)); }
 
 std::string json_dump(const nlohmann::ordered_json& value, int indent) {
   return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -40,14 +40,16 @@ bool LineReader::fill(bool may_block) {
     scanned_ -= begin_;
     begin_ = 0;
   }
-  struct pollfd descriptor = {fd_, POLLIN, 0};
-  if (!may_block && ::poll(&descriptor, 1, 0) == 0) return false;
   const size_t old_size = buffer_.size();
   buffer_.resize(old_size + kReadBytes);
   ssize_t got;
-  do {
+  do {  // polled in any case: whoever shares it may have made it not block
+    struct pollfd descriptor = {fd_, POLLIN, 0};
+    if (::poll(&descriptor, 1, may_block ? -1 : 0) == 0) {
+      buffer_.resize(old_size);
+      return false;
+    }
     got = ::read(fd_, buffer_.data() + old_size, kReadBytes);
-    if (got < 0 && errno == EAGAIN) ::poll(&descriptor, 1, -1);  // whoever shares it has made it not block
   } while (got < 0 && (errno == EINTR || errno == EAGAIN));
   if (got < 0) throw Failure(kExitBadInput, name_ + ": " + std::strerror(errno));
   buffer_.resize(old_size + static_cast<size_t>(got));

@@ -40,7 +40,7 @@ std::vector<ReadFile> drafter_files(const Flags& flags) {
   std::vector<ReadFile> files;
   for (const std::string& text : flags.all("drafter")) {
     const size_t colon = text.find(':', text.find('='));  // without either the flag is refused elsewhere
-    if (colon != std::string::npos) files.push_back({"drafter", text.substr(colon + 1)});
+    if (colon != std::string::npos) files.push_back({"--drafter", text.substr(colon + 1)});
   }
   return files;
 }
@@ -54,7 +54,7 @@ void refuse_shared_files(const Flags& flags, std::initializer_list<const char*> 
     if (!path.empty()) files.push_back({dashed(name), path, is_written});
   };
   for (const std::string& path : flags.positional()) files.push_back({"the input", path, false});
-  for (const ReadFile& file : others) files.push_back({dashed(file.flag), file.path, false});
+  for (const ReadFile& file : others) files.push_back({file.name, file.path, false});
   for (const char* name : read) add(name, false);
   for (const char* name : written) add(name, true);
   for (const NamedFile& a : files) {

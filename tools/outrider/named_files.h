@@ -12,9 +12,9 @@
 
 namespace otr::cli {
 
-// A path that is a part of a flag's value.
+// A path that is a part of a flag's value, or of what it names.
 struct ReadFile {
-  std::string flag, path;
+  std::string name, path;  // "--drafter"
 };
 std::vector<ReadFile> drafter_files(const Flags& flags);  // each --drafter NAME=KIND:PATH
 
