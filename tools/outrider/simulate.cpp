@@ -94,7 +94,7 @@ void read_costs(const Flags& flags, Setting* s) {
     const int32_t gpus = counted ? int_flag("profile", text.substr(0, colon), 1) : 1;
     const std::string path = counted ? text.substr(colon + 1) : text;
     if (first.empty()) first = path;
-    s->profiles.push_back({"profile", path});
+    s->profiles.push_back({"--profile", path});
     s->options.verifiers.push_back({gpus, fitted(path).fits.front().model});
   }
   const Profile drafters = fitted(flags.text("drafters", first));
