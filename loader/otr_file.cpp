@@ -43,10 +43,10 @@ bool window_fits(const uint8_t* stored) {
   return base + base / 8 * (stored[5] & 7) <= kOtrFrameBytes;
 }
 
-struct FreeContext {
+struct FreeDecompressor {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
-using Context = std::unique_ptr<ZSTD_DCtx, FreeContext>;
+using Context = std::unique_ptr<ZSTD_DCtx, FreeDecompressor>;
 
 // Decompresses exactly `raw` bytes; false for anything else, a second frame or a wrong declared size included.
 bool decompress(ZSTD_DCtx* context, const uint8_t* stored, size_t stored_size, uint8_t* out, size_t raw) {

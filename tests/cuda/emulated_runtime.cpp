@@ -34,7 +34,7 @@ struct CUgraphExec_st {
 namespace {
 
 constexpr int kDevices = 3;
-constexpr size_t kMemory = size_t{1} << 30, kNodeBytes = 1024;
+constexpr size_t kMemory = size_t{384} << 20, kNodeBytes = 1024;
 constexpr size_t kUnit = 4096;  // of memory that is mapped: small, so that small models' weights are
 
 std::recursive_mutex mutex;
@@ -44,6 +44,9 @@ size_t used = 0;                                // guarded by mutex
 int default_held = 0;                           // guarded by mutex
 thread_local int current_device = 0;
 thread_local bool may_be_copying = false;  // the default stream, for this thread, since it was last waited for
+
+// Large pages: what can be touched changes with every access, page by page.
+void in_large_pages(void* data, size_t bytes) { (void)madvise(data, bytes, MADV_HUGEPAGE); }
 
 bool inside(const std::map<uintptr_t, size_t>& blocks, const void* p) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(p);
@@ -126,6 +129,7 @@ CUresult emulated_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocati
     otr::emulator::fail("a mapping that does not fit");
   void* data = reinterpret_cast<void*>(at);
   if (mprotect(data, bytes, PROT_READ | PROT_WRITE) != 0) otr::emulator::fail("mprotect");
+  in_large_pages(data, bytes);
   std::memset(data, 0x7f, bytes);
   on_device[at] = bytes;
   const DeviceAccess closes_it;
@@ -197,6 +201,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   void* data = mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
   used += bytes;
+  in_large_pages(data, bytes);
   std::memset(data, 0x7f, bytes);
   on_device[reinterpret_cast<uintptr_t>(data)] = bytes;
   const DeviceAccess closes_it;

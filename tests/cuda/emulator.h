@@ -6,7 +6,7 @@
 //
 // Work of the default stream runs at once; that of another one waits until the stream is asked whether it is done, as late as
 // it may, so that host memory which is changed too early is seen. A capture keeps launches with their arguments. There are two
-// devices, which share their memory of 1 GiB that the host cannot touch, and a launch is checked to be on the device of its
+// devices, which share their memory of 384 MiB that the host cannot touch, and a launch is checked to be on the device of its
 // stream.
 //
 // Not emulated: time, the rounding inside a wgmma (16 products are added one after the other in float32), and memory ordering

@@ -3,7 +3,7 @@
 
 #include "tests/cuda/emulated_ptx.h"
 
-namespace otr {
+namespace otr::emulator_test {
 namespace {
 
 uint64_t* first_barrier() { return reinterpret_cast<uint64_t*>(emulator::dynamic_shared()); }
@@ -134,4 +134,4 @@ TEST(Emulator, APhaseEndsWithItsArrivalsAndBytes) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::emulator_test

@@ -12,7 +12,7 @@
 #include "tests/cuda/device_buffer.h"
 #include "tests/kernels/kernel_test_util.h"
 
-namespace otr {
+namespace otr::linear_sm90_test {
 namespace {
 
 using namespace testing_util;
@@ -200,4 +200,4 @@ TEST_F(LinearSm90, WhatTheCopyEngineRefusesIsAnError) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::linear_sm90_test

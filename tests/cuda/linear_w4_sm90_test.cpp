@@ -7,7 +7,7 @@
 #include "tests/cuda/w4_repack.h"
 #include "tests/kernels/w4_test_util.h"
 
-namespace otr {
+namespace otr::linear_w4_sm90_test {
 namespace {
 
 using namespace testing_util;
@@ -71,4 +71,4 @@ TEST_F(LinearW4Sm90, WhatIsNotAlignedIsAnError) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::linear_w4_sm90_test

@@ -4,7 +4,7 @@
 #include "tests/cuda/device_buffer.h"
 #include "tests/kernels/kernel_test_util.h"
 
-namespace otr {
+namespace otr::page_sm90_test {
 namespace {
 
 using namespace testing_util;
@@ -40,4 +40,4 @@ TEST_F(PageSm90, GatherAndScatterHaveTheBytesOfTheDefinition) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::page_sm90_test

@@ -6,7 +6,7 @@
 #include "kernels/linear/linear.h"
 #include "tests/kernels/kernel_test_util.h"
 
-namespace otr {
+namespace otr::amx_tile_test {
 namespace {
 
 using namespace testing_util;
@@ -95,4 +95,4 @@ TEST_F(AmxTile, CarriesInfinityAndNaN) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::amx_tile_test

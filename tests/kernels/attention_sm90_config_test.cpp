@@ -5,7 +5,7 @@
 #include "tests/kernels/kernel_test_util.h"
 #include "tests/kernels/sm90_model.h"
 
-namespace otr {
+namespace otr::attention_sm90_config_test {
 namespace {
 
 using namespace testing_util;
@@ -154,4 +154,4 @@ TEST(AttentionSm90Config, CoordinatesOfPagesFit) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::attention_sm90_config_test

@@ -8,7 +8,7 @@
 #include "kernels/base/elementary.h"
 #include "tests/kernels/kernel_test_util.h"
 
-namespace otr {
+namespace otr::attention_test {
 namespace {
 
 using namespace testing_util;
@@ -634,4 +634,4 @@ TEST_P(Attention, TheToleranceSeesOneMovedKey) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::attention_test

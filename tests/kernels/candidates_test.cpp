@@ -8,7 +8,7 @@
 #include "kernels/sample/sample_filter.h"
 #include "tests/kernels/sample_test_util.h"
 
-namespace otr {
+namespace otr::candidates_test {
 namespace {
 
 using namespace testing_util;
@@ -189,4 +189,4 @@ TEST_P(CandidatesTest, LogitsThatAreNotFiniteGiveNone) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::candidates_test

@@ -16,7 +16,7 @@
 
 #include "kernels/base/cpu_features.h"
 
-namespace otr {
+namespace otr::dispatch_test {
 namespace {
 
 // From here on the system answers every request for a state component's permission with EACCES. False: no filters here.
@@ -124,4 +124,4 @@ TEST(Dispatch, EveryTableIsComplete) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::dispatch_test

@@ -9,7 +9,7 @@
 
 #include "kernels/base/elementary64.h"
 
-namespace otr {
+namespace otr::elementary_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -147,4 +147,4 @@ TEST(Bf16, NaNStaysNaN) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::elementary_test

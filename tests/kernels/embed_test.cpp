@@ -2,7 +2,7 @@
 
 #include "tests/kernels/vector_test_util.h"
 
-namespace otr {
+namespace otr::embed_test {
 namespace {
 
 using namespace testing_util;
@@ -35,4 +35,4 @@ TEST_P(Embed, CopiesTheRowsOfTheTableExactly) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::embed_test

@@ -5,7 +5,7 @@
 #include "kernels/linear/linear_epilogue.h"
 #include "tests/kernels/w4_test_util.h"
 
-namespace otr {
+namespace otr::linear_gated_test {
 namespace {
 
 using namespace testing_util;
@@ -157,4 +157,4 @@ TEST(LinearPack, HalvesAreABlock) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::linear_gated_test

@@ -8,7 +8,7 @@
 #include "tests/kernels/kernel_test_util.h"
 #include "tests/kernels/sm90_model.h"
 
-namespace otr {
+namespace otr::linear_sm90_config_test {
 namespace {
 
 using namespace testing_util;
@@ -248,4 +248,4 @@ TEST(LinearSm90Play, ARowHasTheSameBitsInEveryForm) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::linear_sm90_config_test

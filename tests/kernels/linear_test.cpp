@@ -8,7 +8,7 @@
 
 #include "tests/kernels/kernel_test_util.h"
 
-namespace otr {
+namespace otr::linear_test {
 namespace {
 
 using namespace testing_util;
@@ -277,4 +277,4 @@ TEST(LinearPaths, Avx2IsTheScalarDefinition) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::linear_test

@@ -4,7 +4,7 @@
 #include "kernels/linear_w4/linear_w4_wide_sm90_config.h"
 #include "tests/kernels/kernel_test_util.h"
 
-namespace otr {
+namespace otr::linear_w4_sm90_config_test {
 namespace {
 
 using namespace testing_util;
@@ -226,4 +226,4 @@ TEST(LinearW4WideConfig, ReadsWell) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::linear_w4_sm90_config_test

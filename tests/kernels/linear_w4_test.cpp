@@ -11,7 +11,7 @@
 #include "kernels/linear/linear_sm90.h"
 #endif
 
-namespace otr {
+namespace otr::linear_w4_test {
 namespace {
 
 using namespace testing_util;
@@ -435,4 +435,4 @@ TEST(LinearW4Layout, CoversEveryNibbleOnce) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::linear_w4_test

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace otr {
+namespace otr::noise_test {
 namespace {
 
 void expect_philox(PhiloxBlock counter, PhiloxKey key, PhiloxBlock expected) {
@@ -94,4 +94,4 @@ TEST(Gumbel, HasItsMoments) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::noise_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/vector_test_util.h"
 
-namespace otr {
+namespace otr::page_test {
 namespace {
 
 using namespace testing_util;
@@ -79,4 +79,4 @@ TEST_P(Page, ZeroClearsWholePagesAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::page_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/vector_test_util.h"
 
-namespace otr {
+namespace otr::page_transfer_test {
 namespace {
 
 using namespace testing_util;
@@ -88,4 +88,4 @@ TEST_P(PageTransfer, LayersPutBackOneByOneAreThePages) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::page_transfer_test

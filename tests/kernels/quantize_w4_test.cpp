@@ -4,7 +4,7 @@
 
 #include "tests/kernels/w4_test_util.h"
 
-namespace otr {
+namespace otr::quantize_w4_test {
 namespace {
 
 using namespace testing_util;
@@ -182,4 +182,4 @@ TEST_P(QuantizeW4Bits, AreTheScalarDefinitions) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::quantize_w4_test

@@ -5,7 +5,7 @@
 
 #include "tests/kernels/vector_test_util.h"
 
-namespace otr {
+namespace otr::rmsnorm_test {
 namespace {
 
 using namespace testing_util;
@@ -96,4 +96,4 @@ TEST(RmsNormPaths, Avx2AndAvx512Agree) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::rmsnorm_test

@@ -6,7 +6,7 @@
 #include "kernels/base/elementary64.h"
 #include "tests/kernels/vector_test_util.h"
 
-namespace otr {
+namespace otr::rope_append_test {
 namespace {
 
 using namespace testing_util;
@@ -284,4 +284,4 @@ TEST_P(RopeTable, IsTheCosineOfTheFloat32Angle) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::rope_append_test

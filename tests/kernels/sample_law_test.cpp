@@ -7,7 +7,7 @@
 
 #include "tests/kernels/sample_test_util.h"
 
-namespace otr {
+namespace otr::sample_law_test {
 namespace {
 
 using namespace testing_util;
@@ -180,4 +180,4 @@ TEST_F(NoiseIndependence, SharedNoiseIsDetected) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::sample_law_test

@@ -10,7 +10,7 @@
 #include "tests/kernels/kernel_test_util.h"
 #include "tests/kernels/sm90_model.h"
 
-namespace otr {
+namespace otr::sm90_layout_test {
 namespace {
 
 using namespace testing_util;
@@ -244,4 +244,4 @@ TEST(RingTurn, NobodyReadsOrFillsASlotOutOfTurn) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::sm90_layout_test
