@@ -15,52 +15,114 @@ struct Before {
   bool operator()(int32_t a, int32_t b) const { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); }
 };
 
-// Brings ids into the total order as far as somebody looks: they are distributed over buckets by their distance from the
-// maximum, which the order's roundings preserve, and a bucket is sorted when its first place is asked for. What is looked at is
-// usually the start of a long list, and most buckets hold few ids.
+// The order as a number: what comes first is smaller.
+uint64_t key_of(float logit, int32_t id) {
+  const uint32_t bits = bits_from_float(logit + 0.0f);  // -0 + 0 = +0, its equal
+  const uint32_t descending = bits >> 31 != 0 ? bits : ~bits & 0x7fffffffu;
+  return uint64_t{descending} << 32 | static_cast<uint32_t>(id);
+}
+
+// Brings ids into the total order as far as somebody looks. They are distributed over buckets by their distance from the
+// maximum, which the order's roundings preserve, and a bucket is sorted when its first place is asked for; a long one is split
+// again and again, and only its first part sorted. What is looked at is usually the start of a long list.
 class LazyOrder {
  public:
   // REQUIRES: `max_logit` is the greatest of the ids' logits; 0 < num_ids; `order` [num_ids] does not overlap `ids`.
   LazyOrder(const float* scaled, float max_logit, const int32_t* ids, int32_t num_ids, int32_t* order)
-      : before_{scaled}, order_(order) {
-    float lowest = max_logit;
-    for (int32_t i = 0; i < num_ids; ++i) lowest = std::min(lowest, scaled[ids[i]]);
-    const float range = max_logit - lowest;
-    const float scale = range > 1e-30f && range < 1e30f ? (kBuckets - 1) / range : 0.0f;  // else all in one bucket
-    const auto bucket_of = [&](int32_t id) {
-      return scale > 0.0f ? static_cast<int32_t>((max_logit - scaled[id]) * scale) : 0;
+      : scaled_(scaled), order_(order) {
+    const int32_t last = std::clamp(num_ids / kMeanBucket, 64, kBuckets) - 1;
+    const float range = max_logit - lowest_of_some(scaled, max_logit, ids, num_ids);
+    const float scale = range > 1e-30f && range < 1e30f ? static_cast<float>(last) / range : 0.0f;  // else all in one bucket
+    const auto bucket_of = [=](int32_t id) {
+      const float at = scale > 0.0f ? (max_logit - scaled[id]) * scale : 0.0f;
+      return at < static_cast<float>(last) ? static_cast<int32_t>(at) : last;
     };
+    std::fill_n(bucket_end_, last + 3, 0);
     for (int32_t i = 0; i < num_ids; ++i) ++bucket_end_[bucket_of(ids[i]) + 1];
-    for (int32_t b = 1; b <= kBuckets; ++b) bucket_end_[b] += bucket_end_[b - 1];  // here the start of bucket b
+    for (int32_t b = 1; b <= last + 1; ++b) bucket_end_[b] += bucket_end_[b - 1];  // here the start of bucket b
     for (int32_t i = 0; i < num_ids; ++i) order[bucket_end_[bucket_of(ids[i])]++] = ids[i];
   }
 
   // The token in place i. REQUIRES: i < num_ids; places are asked for from 0 on, none left out.
   int32_t operator[](int32_t i) {
-    while (i >= sorted_) {
-      const int32_t end = bucket_end_[bucket_++];
-      if (end - sorted_ > 1) std::sort(order_ + sorted_, order_ + end, before_);
-      sorted_ = end;
-    }
+    while (i >= sorted_) sort_more();
     return order_[i];
   }
+  const int32_t* order() const { return order_; }
 
  private:
-  static constexpr int32_t kBuckets = 2048;
-  const Before before_;
+  static constexpr int32_t kBuckets = 8192, kMeanBucket = 8, kMostKeys = 1024, kSome = 256;
+
+  // Of a few ids: one outlier among the others must not put them all into one bucket.
+  static float lowest_of_some(const float* scaled, float max_logit, const int32_t* ids, int32_t num_ids) {
+    float lowest = max_logit;
+    for (int32_t i = 0; i < num_ids; i += num_ids / kSome + 1) lowest = std::min(lowest, scaled[ids[i]]);
+    return lowest;
+  }
+
+  void sort_more() {
+    if (depth_ == 0) ends_[depth_++] = bucket_end_[bucket_++];
+    int32_t end = ends_[depth_ - 1];
+    while (end - sorted_ > kMostKeys) {
+      const int32_t middle = sorted_ + (end - sorted_) / 4;
+      std::nth_element(order_ + sorted_, order_ + middle, order_ + end, Before{scaled_});
+      ends_[depth_++] = end = middle;
+    }
+    --depth_;
+    uint64_t keys[kMostKeys];
+    const int32_t size = end - sorted_;
+    for (int32_t i = 0; i < size; ++i) keys[i] = key_of(scaled_[order_[sorted_ + i]], order_[sorted_ + i]);
+    std::sort(keys, keys + size);
+    for (int32_t i = 0; i < size; ++i) order_[sorted_ + i] = static_cast<int32_t>(keys[i]);
+    sorted_ = end;
+  }
+
+  const float* const scaled_;
   int32_t* const order_;
-  int32_t sorted_ = 0, bucket_ = 0;
-  int32_t bucket_end_[kBuckets + 2] = {};
+  int32_t sorted_ = 0, bucket_ = 0, depth_ = 0;
+  int32_t ends_[16];  // of the parts of a bucket that begin at sorted_: each is a quarter of the next, of 2^31 at most
+  int32_t bucket_end_[kBuckets + 2];
 };
 
-// Length of the shortest prefix of the first n whose weights reach `threshold`, or 0.
-int32_t nucleus(double threshold, const float* scaled, float max_logit, int32_t n, LazyOrder& order) {
-  double cumulative = 0.0;
-  for (int32_t i = 0; i < n; ++i) {
-    cumulative += static_cast<double>(exp32(scaled[order[i]] - max_logit));
-    if (cumulative >= threshold) return i + 1;
+// Calls visit(place, weight) for the places [begin, end) of the order, in turn, until one returns true.
+template <typename Visit>
+void visit_weights(SampleWeigh weigh, const float* scaled, float max_logit, const int32_t* order, int32_t begin, int32_t end,
+                   const Visit& visit) {
+  constexpr int32_t kPiece = 64;
+  float weights[kPiece];
+  for (int32_t at = begin; at < end; at += kPiece) {
+    const int32_t size = std::min(kPiece, end - at);
+    weigh(scaled, max_logit, order + at, size, weights);
+    for (int32_t i = 0; i < size; ++i) {
+      if (visit(at + i, weights[i])) return;
+    }
   }
-  return 0;
+}
+
+double sum_weights(SampleWeigh weigh, const float* scaled, float max_logit, const int32_t* order, int32_t n) {
+  double total = 0.0;
+  visit_weights(weigh, scaled, max_logit, order, 0, n, [&total](int32_t, float w) {
+    total += static_cast<double>(w);
+    return false;
+  });
+  return total;
+}
+
+// Length of the shortest prefix of the first n whose weights reach `threshold`, or 0.
+int32_t nucleus(double threshold, SampleWeigh weigh, const float* scaled, float max_logit, int32_t n, LazyOrder& order) {
+  constexpr int32_t kAhead = 16;  // places: what lies behind the nucleus is sorted for nothing
+  double cumulative = 0.0;
+  int32_t kept = 0;
+  for (int32_t at = 0; at < n && kept == 0; at += kAhead) {
+    const int32_t end = std::min(n, at + kAhead);
+    order[end - 1];
+    visit_weights(weigh, scaled, max_logit, order.order(), at, end, [&](int32_t place, float w) {
+      cumulative += static_cast<double>(w);
+      if (cumulative >= threshold) kept = place + 1;
+      return kept > 0;
+    });
+  }
+  return kept;
 }
 
 bool has_top_k(const SampleDraw& d, int32_t vocab_size) { return d.top_k > 0 && d.top_k < vocab_size; }
@@ -93,20 +155,25 @@ float sample_survivor_bound(const SampleDraw& d, float max_logit, double sum, in
   return d.min_p < 1e-37f ? -__builtin_inff() : max_logit + (log32(std::min(d.min_p, 1.0f)) - 0.01f);
 }
 
-int32_t sample_survivors(const SampleDraw& d, const float* scaled, float max_logit, double sum, int32_t vocab_size,
-                         const int32_t* ids, int32_t num_ids, int32_t* order) {
+int32_t sample_survivors(const SampleDraw& d, SampleWeigh weigh, const float* scaled, float max_logit, double sum,
+                         int32_t vocab_size, const int32_t* ids, int32_t num_ids, int32_t* order) {
   LazyOrder in_order(scaled, max_logit, ids, num_ids, order);
   const bool top_k = has_top_k(d, vocab_size);
   int32_t n = top_k ? d.top_k : num_ids;
   if (d.top_p < 1.0f) {
-    double total = top_k ? 0.0 : sum;
-    for (int32_t i = 0; top_k && i < n; ++i) total += static_cast<double>(exp32(scaled[in_order[i]] - max_logit));
-    const int32_t kept = nucleus(static_cast<double>(d.top_p) * total, scaled, max_logit, n, in_order);
+    if (top_k) in_order[n - 1];
+    const double total = top_k ? sum_weights(weigh, scaled, max_logit, order, n) : sum;
+    const int32_t kept = nucleus(static_cast<double>(d.top_p) * total, weigh, scaled, max_logit, n, in_order);
     if (kept == 0 && !top_k && num_ids < vocab_size) return 0;
     n = kept > 0 ? kept : n;
   }
   in_order[n - 1];
-  while (n > 1 && exp32(scaled[order[n - 1]] - max_logit) < d.min_p) --n;
+  while (d.min_p > 0.0f && n > 1) {
+    float weight;
+    weigh(scaled, max_logit, order + n - 1, 1, &weight);
+    if (weight >= d.min_p) break;
+    --n;
+  }
   return n;
 }
 
@@ -119,30 +186,25 @@ void sample_survivor_scores(const SampleDraw& d, bool without_noise, const float
   }
 }
 
-void sample_among_survivors(const SampleDraw& d, const float* scaled, float max_logit, const int32_t* order,
-                            int32_t num_survivors, SampleResult* result) {
-  double total = 0.0;
-  for (int32_t i = 0; i < num_survivors; ++i) total += static_cast<double>(exp32(scaled[order[i]] - max_logit));
+double sample_total(SampleWeigh weigh, const float* scaled, float max_logit, const int32_t* order, int32_t num_survivors) {
+  return sum_weights(weigh, scaled, max_logit, order, num_survivors);
+}
+
+int32_t sample_among(const SampleDraw& d, const float* scaled, const int32_t* order, int32_t num_survivors) {
+  const PhiloxKeys keys = noise_keys(d.noise);
   int32_t best = -1;
-  if (d.forced_token >= 0) {
-    for (int32_t i = 0; i < num_survivors; ++i) best = order[i] == d.forced_token ? d.forced_token : best;
-  } else {
-    const PhiloxKeys keys = noise_keys(d.noise);
-    float best_score = 0.0f;
-    for (int32_t i = 0; i < num_survivors; ++i) {
-      const int32_t v = order[i];
-      const uint32_t word =
-          noise_words(d.noise, keys, static_cast<uint32_t>(v) / 4, static_cast<uint32_t>(d.position)).w[v % 4];
-      if (best >= 0 && word < least_word(scaled[v], best_score)) continue;
-      const float score = scaled[v] + gumbel_from_word(word);
-      if (best < 0 || score > best_score || (score == best_score && v < best)) {
-        best = v;
-        best_score = score;
-      }
+  float best_score = 0.0f;
+  for (int32_t i = 0; i < num_survivors; ++i) {
+    const int32_t v = order[i];
+    const uint32_t word = noise_words(d.noise, keys, static_cast<uint32_t>(v) / 4, static_cast<uint32_t>(d.position)).w[v % 4];
+    if (best >= 0 && word < least_word(scaled[v], best_score)) continue;
+    const float score = scaled[v] + gumbel_from_word(word);
+    if (best < 0 || score > best_score || (score == best_score && v < best)) {
+      best = v;
+      best_score = score;
     }
   }
-  result->token = d.forced_token >= 0 ? d.forced_token : best;
-  result->logprob = best < 0 ? -__builtin_inff() : (scaled[best] - max_logit) - log32(static_cast<float>(total));
+  return best;
 }
 
 }  // namespace otr

@@ -65,16 +65,46 @@ OTR_INLINE bool sample_scale(const SampleDraw& d, int32_t n, const SampleWorkspa
   return *x == logits || Ops::finite_max(*x, n, w.maxima, max);
 }
 
+// A SampleWeigh. Each Ops has one of its own: of one for all the linker would keep any.
+template <typename Ops>
+void sample_weigh(const float* scaled, float max_logit, const int32_t* ids, int32_t num_ids, float* weights) {
+  for (int32_t i = 0; i < num_ids; ++i) weights[i] = exp32(scaled[ids[i]] - max_logit);
+}
+
 // The survivors of the filters, in w.order; returns how many.
 template <typename Ops>
 OTR_INLINE int32_t sample_filter(const SampleDraw& d, const float* x, float max, double sum, int32_t n,
                                  const SampleWorkspace& w) {
   const float bound = sample_survivor_bound(d, max, sum, n, w.maxima, w.scratch);
   int32_t num_ids = Ops::collect(x, bound, w.maxima, n, w.ids);
-  int32_t kept = sample_survivors(d, x, max, sum, n, w.ids, num_ids, w.order);
+  int32_t kept = sample_survivors(d, sample_weigh<Ops>, x, max, sum, n, w.ids, num_ids, w.order);
   if (kept > 0) return kept;
   num_ids = Ops::collect(x, -__builtin_inff(), w.maxima, n, w.ids);
-  return sample_survivors(d, x, max, sum, n, w.ids, num_ids, w.order);
+  return sample_survivors(d, sample_weigh<Ops>, x, max, sum, n, w.ids, num_ids, w.order);
+}
+
+// Chooses among the survivors, or scores the forced token. Few draw their noise one by one; many as the whole vocabulary does,
+// with those that do not survive out of the way. REQUIRES: w.order holds the survivors in the total order.
+template <typename Ops>
+OTR_INLINE void sample_filtered(const SampleDraw& d, const float* x, float max, int32_t n, const SampleWorkspace& w,
+                                int32_t kept, SampleResult* result) {
+  constexpr int32_t kMany = 32;  // of the vocabulary's noise, what one by one costs more
+  const float log_sum = log32(static_cast<float>(sample_total(sample_weigh<Ops>, x, max, w.order, kept)));
+  const int32_t last = w.order[kept - 1];
+  const float least = x[last];
+  const auto survives = [=](int32_t v, float logit) { return logit > least || (logit == least && v <= last); };
+  int32_t token = d.forced_token;
+  if (token >= 0) {
+    if (!survives(token, x[token])) token = -1;
+  } else if (kept < n / kMany) {
+    token = sample_among(d, x, w.order, kept);
+  } else {
+    for (int32_t v = 0; v < n; ++v) w.scaled[v] = survives(v, x[v]) ? x[v] : -__builtin_inff();
+    x = w.scaled;
+    token = Ops::argmax_with_noise(d, x, max, w.maxima, n, x);
+  }
+  if (d.forced_token < 0) result->token = token;
+  result->logprob = token < 0 ? -__builtin_inff() : (x[token] - max) - log_sum;
 }
 
 template <typename Ops>
@@ -111,7 +141,7 @@ OTR_INLINE void sample_row(const SampleParams& p, const SampleDraw& d, const flo
     const bool needs_sum = sample_needs_sum(d, n) && x != logits;
     const double sum = needs_sum ? Ops::sum_exp(x, max, n, x) : raw_sum;
     const int32_t kept = sample_filter<Ops>(d, x, max, sum, n, w);
-    sample_among_survivors(d, x, max, w.order, kept, result);
+    sample_filtered<Ops>(d, x, max, n, w, kept, result);
   } else {
     if (d.forced_token < 0) result->token = Ops::argmax_with_noise(d, x, max, w.maxima, n, next);
     const float log_sum = x == logits ? raw_log_sum : log32(static_cast<float>(Ops::sum_exp(x, max, n, x)));

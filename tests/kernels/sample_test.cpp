@@ -6,7 +6,7 @@
 #include "kernels/sample/sample_vec.h"
 #include "tests/kernels/sample_test_util.h"
 
-namespace otr {
+namespace otr::sample_test {
 namespace {
 
 using namespace testing_util;
@@ -276,8 +276,11 @@ int32_t survivors(const SampleDraw& d, const std::vector<float>& logits, float m
     for (int32_t v = 0; v < vocab; ++v) {
       if (logits[static_cast<size_t>(v)] >= bound) ids.push_back(v);
     }
+    const auto weigh = [](const float* x, float most, const int32_t* of, int32_t count, float* weights) {
+      for (int32_t i = 0; i < count; ++i) weights[i] = exp32(x[of[i]] - most);
+    };
     const int32_t n =
-        sample_survivors(d, logits.data(), max, sum, vocab, ids.data(), static_cast<int32_t>(ids.size()), order->data());
+        sample_survivors(d, weigh, logits.data(), max, sum, vocab, ids.data(), static_cast<int32_t>(ids.size()), order->data());
     if (n > 0) return n;
     EXPECT_LT(ids.size(), logits.size());
   }
@@ -401,9 +404,10 @@ TEST(SampleBounds, NoWordBelowTheLeastReachesTheFloor) {
 // sample_survivors leaves most tokens out of its sorting; the definition by brute force does not.
 TEST(SampleSurvivors, AreThoseOfTheDefinition) {
   for (const int vocab : {1, 2, 17, 500, 5000}) {
-    for (const float scale : {0.0f, 0.3f, 2.0f, 8.0f}) {
+    for (const float scale : {0.0f, 0.3f, 2.0f, 8.0f, 300.0f}) {
       std::vector<float> logits = random_normal(static_cast<size_t>(vocab), scale, 21);
       for (size_t i = 0; i < logits.size(); i += 2) logits[i] = std::round(4 * logits[i]) / 4;
+      if (scale == 0.3f) logits.back() = -1e9f;  // far from all others
       const float max = *std::max_element(logits.begin(), logits.end());
       double sum = 0.0;
       for (const float x : logits) sum += std::exp(static_cast<double>(x - max));
@@ -443,4 +447,4 @@ TEST(SampleFilter, TheSmallestMinPKeepsWhatItsNumberSays) {
 }
 
 }  // namespace
-}  // namespace otr
+}  // namespace otr::sample_test
