@@ -1,7 +1,7 @@
 // SelfDrafter ("self"): the target itself in 4 bits, lm_head included (EfficientRollout, section 3.1). It has no KV cache: it
 // reads the target's keys and writes provisional ones for the drafted tokens, on pages the engine has made writable;
-// verification overwrites them, or they are never read. So it is never behind, and costs its weights and a program's buffers,
-// but no cache.
+// verification overwrites them, or they are never read. So it has nothing to catch up with, and costs its weights and a
+// program's buffers, but no cache.
 //
 // Coupled mode only. The target quantises its weights (ModelRunner::quantize).
 //
@@ -23,7 +23,10 @@ class SelfDrafter final : public TreeDrafter {
  private:
   SelfDrafter(const TreeDrafterOptions& options, ModelRunner& target, const LiveSequences& live);
 
-  bool admit(const DraftRow&, std::span<const DraftRow>, int32_t, PageWork*) override { return true; }
+  // Not before the target has run all tokens but the newest.
+  bool admit(const DraftRow& row, std::span<const DraftRow>, int32_t, PageWork*) override {
+    return sequence(row.sequence.slot).num_computed == num_computed(row.sequence.slot);
+  }
   int32_t num_computed(int32_t slot) const override { return sequence(slot).num_tokens() - 1; }
   const PageTable& table(int32_t slot) const override { return sequence(slot).pages; }
 };

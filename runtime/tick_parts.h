@@ -12,7 +12,8 @@ namespace otr {
 
 // Where a run of the tick has its rows, its logits and its draws.
 struct RunPlace {
-  int32_t row, logit, draw;
+  int32_t row, root;  // its first and last
+  int32_t logit, draw;
   int32_t first_path;  // of the forest's second path, among the tick's
 };
 

@@ -111,7 +111,7 @@ class Worker final : private BatchHost {
   void draw(const std::vector<RowRun>& runs);
   void commit(const std::vector<RowRun>& runs);
   int32_t draft_depth(const Sequence& s, const RowRun& run, int32_t most) const;
-  void fork(size_t run, const Sequence& s, int32_t begin);
+  void fork(size_t run, const Sequence& s, const RowRun& rows);
   void add_paths(size_t run, const Sequence& s, int32_t begin);
   void draw_draft(const Sequence& s, const Forest& forest, const RowRun& run, int32_t first_logit);
   void commit_decode(Sequence* s, const Forest& forest, const RunPlace& at);

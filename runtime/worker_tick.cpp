@@ -129,15 +129,18 @@ void Worker::draft(const std::vector<RowRun>& runs) {
   }
   stats_.draft_seconds += drafting.seconds();
   fork_work_.clear();
-  for (size_t i = 0; i < runs.size(); ++i) fork(i, live(runs[i].slot), runs[i].end);
+  for (size_t i = 0; i < runs.size(); ++i) fork(i, live(runs[i].slot), runs[i]);
   target().prepare(fork_work_);
 }
 
-// Gives every path of a run's forest but the first its own pages; what finds no room is not drafted.
-void Worker::fork(size_t run, const Sequence& s, int32_t begin) {
+// Gives every path of a run's forest but the first its own pages; what finds no room is not drafted. Behind several rows there
+// is one path: others would need copies of all those rows.
+void Worker::fork(size_t run, const Sequence& s, const RowRun& rows) {
   Forest* forest = speculator_->mutable_forest(run);
   places_[run].first_path = paths_.size();
   if (forest->empty()) return;
+  if (rows.end - rows.begin > 1) return forest->truncate(forest->run_end(0));
+  const int32_t begin = rows.end;
   for (int32_t node = forest->run_end(0); node < forest->size(); node = forest->run_end(node)) {
     const int32_t depth = (*forest)[forest->run_end(node) - 1].depth;
     if (paths_.add(s.pages, DraftPaths::kNoPath, begin, begin, begin + depth, &target().prefix_cache(), &fork_work_) ==
@@ -146,9 +149,12 @@ void Worker::fork(size_t run, const Sequence& s, int32_t begin) {
   }
 }
 
-// How deep the sequence of this run may draft, up to `most`: not past its limit, and not past the pages there are.
+// How deep the sequence of this run may draft, up to `most`: not past its limit, and not past the pages there are. Tokens of a
+// response that have no keys yet, since they were adopted or their pages lost, run in the same pass as what is drafted behind
+// them.
 int32_t Worker::draft_depth(const Sequence& s, const RowRun& run, int32_t most) const {
-  const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() && run.end - run.begin == 1;
+  const bool decodes = !s.group->is_score && s.group->blocked.empty() && run.end == s.num_tokens() &&
+                       (run.end - run.begin == 1 || s.num_tokens() > s.num_prompt());
   if (!decodes || rebuild_.comes_in_pass(s)) return 0;  // a drafter would read what is not there yet
   const int32_t depth = std::min(most, s.max_tokens - s.num_tokens() - 1);
   if (s.pages.pages_to_write(target().page_pool(), run.end, run.end + depth) <= target().prefix_cache().num_available())
@@ -168,6 +174,7 @@ void Worker::assemble(const std::vector<RowRun>& runs) {
     const std::span<const int32_t> tokens(s.tokens.data() + run.begin, static_cast<size_t>(run.end - run.begin));
     const int32_t logit = rows_.add(tokens, run.begin, s.pages.pages(), s.logits_from(), draft_tokens_);
     places_[i].row = row;
+    places_[i].root = row + run.end - run.begin - 1;
     places_[i].logit = logit;
     add_paths(i, s, run.end);
     row += run.end - run.begin + forest.size();
@@ -181,7 +188,7 @@ void Worker::assemble(const std::vector<RowRun>& runs) {
 void Worker::add_paths(size_t run, const Sequence& s, int32_t begin) {
   const Forest& forest = speculator_->forest(run);
   if (forest.empty()) return;
-  const int32_t root_row = places_[run].row, first_page = begin / kPageTokens;
+  const int32_t root_row = places_[run].root, first_page = begin / kPageTokens;
   int32_t path = places_[run].first_path;
   for (int32_t node = forest.run_end(0), end; node < forest.size(); node = end, ++path) {
     end = forest.run_end(node);
@@ -259,8 +266,9 @@ void Worker::commit(const std::vector<RowRun>& runs) {
       start(&unblocked_[b]);
       sibling->pages.share_from(s->pages, &target().page_pool());
       sibling->num_computed = s->num_computed;
-      commit_decode(sibling, kNoDraft,
-                    {.row = at.row, .logit = at.logit, .draw = at.draw + 1 + static_cast<int32_t>(b), .first_path = 0});
+      commit_decode(
+          sibling, kNoDraft,
+          {.row = at.row, .root = at.root, .logit = at.logit, .draw = at.draw + 1 + static_cast<int32_t>(b), .first_path = 0});
     }
     unblocked_.clear();
     commit_decode(s, speculator_->forest(i), at);
@@ -273,8 +281,8 @@ bool Worker::rows_faulted(int32_t first_row, int32_t num_rows) const {
   return std::any_of(fault, fault + num_rows, [](uint8_t f) { return f != 0; });
 }
 
-// Keeps the drafted tokens that the target drew itself, and its draw after them. A run with a forest has one row of its own,
-// then the nodes'; draws likewise.
+// Keeps the drafted tokens that the target drew itself, and its draw after them. The nodes' rows follow the run's last one;
+// draws likewise.
 void Worker::commit_decode(Sequence* s, const Forest& forest, const RunPlace& at) {
   const SampleResult* draws = results_.data() + at.draw;
   drawn_.clear();
@@ -287,7 +295,7 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const RunPlace& at
   for (size_t d = 0; !ending.ended && d < accepted_.size(); ++d) {
     ++s->num_computed;
     const int32_t node = accepted_[d];
-    ending = rows_faulted(at.row + 1 + node, 1) ? kFaulted : commit_token(s, draws[1 + node], &num_new);
+    ending = rows_faulted(at.root + 1 + node, 1) ? kFaulted : commit_token(s, draws[1 + node], &num_new);
   }
   const size_t kept = std::min(accepted_.size(), static_cast<size_t>(num_new));
   speculator_->observe(s, forest, {accepted_.data(), kept}, num_new, ending.ended);
