@@ -142,10 +142,12 @@ const void* ModelWeights::address(const WeightPiece& piece) const {
 }
 
 Status ModelWeights::sleep() {
-  OTR_RETURN_IF_ERROR(packed_.sleep());
+  auto missing = missing_;  // before anything is lost, as there may be no memory for it
   for (const WeightPiece& piece : plan_.pieces) {
-    for (const PiecePart& part : piece.parts) missing_.insert(part.tensor);
+    for (const PiecePart& part : piece.parts) missing.insert(part.tensor);
   }
+  OTR_RETURN_IF_ERROR(packed_.sleep());
+  missing_.swap(missing);
   return embedding_.sleep();
 }
 

@@ -45,12 +45,11 @@ std::vector<int32_t> ProgramPool::buckets(int32_t max_rows) {
 }
 
 Result<ProgramPool::Entry> ProgramPool::add(ProgramRole role, int32_t max_rows, Launches launches) {
-  Program program{.role = role, .launches = std::move(launches), .buckets = buckets(max_rows), .captures = {}};
-  OTR_RETURN_IF_ERROR(capture(&program));
-  Entry entry;
+  programs_.push_back({.role = role, .launches = std::move(launches), .buckets = buckets(max_rows), .captures = {}});
+  Entry entry;  // which empties its place whatever fails from here on
   entry.pool_ = this;
-  entry.number_ = static_cast<int32_t>(programs_.size());
-  programs_.push_back(std::move(program));
+  entry.number_ = static_cast<int32_t>(programs_.size()) - 1;
+  OTR_RETURN_IF_ERROR(capture(&programs_.back()));
   return entry;
 }
 
@@ -58,14 +57,19 @@ Result<ProgramPool::Entry> ProgramPool::add(ProgramRole role, int32_t max_rows, 
 Status ProgramPool::capture(Program* program) {
   const Stopwatch time;
   program->captures.assign(program->buckets.size(), {});
-  for (size_t i = program->buckets.size(); i-- > 0;) {
-    const int32_t bucket = program->buckets[i];
-    Result<Capture> made = accelerator_->capture([&] { program->launches(bucket); });
-    if (!made.ok()) {
-      release(program);
-      return {made.status().code(), "capturing a program of " + std::to_string(bucket) + " rows: " + made.status().message()};
+  try {
+    for (size_t i = program->buckets.size(); i-- > 0;) {
+      const int32_t bucket = program->buckets[i];
+      const Result<Capture> made = accelerator_->capture([&] { program->launches(bucket); });
+      if (!made.ok()) {
+        release(program);
+        return {made.status().code(), "capturing a program of " + std::to_string(bucket) + " rows: " + made.status().message()};
+      }
+      program->captures[i] = made.value();
     }
-    program->captures[i] = made.value();
+  } catch (...) {  // half a program would be taken for a whole one
+    release(program);
+    throw;
   }
   capture_seconds_ += time.seconds();
   return {};

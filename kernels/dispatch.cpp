@@ -139,13 +139,11 @@ std::vector<PathInfo> list_paths() {
 
 Result<const KernelTable*> select_kernels(std::string_view name) {
   if (name == "cuda-sm90a") return unsupported("path cuda-sm90a is a device's, not the CPU's");
-  std::string known;
-  for (const PathInfo& p : list_paths()) {
-    if (name == "auto" && p.available) return p.table;
-    if (name == p.table->path) {
-      if (p.available) return p.table;
-      return unsupported("path " + std::string(name) + " is not available here: " + p.reason);
-    }
+  std::string known, why;
+  for (const Path& p : kPaths) {  // a path that is not wanted is not asked: AMX asks for the system's leave
+    const bool named = name == p.table->path;
+    if ((named || name == "auto") && p.available(&why)) return p.table;
+    if (named) return unsupported("path " + std::string(name) + " is not available here: " + why);
     known += std::string(known.empty() ? "" : ", ") + p.table->path;
   }
   return invalid_argument("unknown path '" + std::string(name) + "': expected auto, " + known + ", cuda-sm90a");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -108,6 +109,31 @@ TEST_F(Pool, WhatDoesNotFitIsRefusedAndLeavesNothing) {
   ASSERT_TRUE(pool_->capture().ok());
   EXPECT_EQ(run(target.value(), 9), 16);
   device_.release(others);
+}
+
+// Memory for a launch's own lists may be lacking too: whole programs are captured, or none.
+TEST_F(Pool, WhatThrowsLeavesNothing) {
+  Result<ProgramPool::Entry> target = add(ProgramRole::kTarget, 1);
+  const uint64_t room = device_.free_bytes();
+  const auto third_fails = [n = 0](int32_t) mutable {
+    if (++n == 3) throw std::bad_alloc();
+  };
+  EXPECT_THROW((void)pool_->add(ProgramRole::kDraft, kRows, third_fails), std::bad_alloc);
+  EXPECT_EQ(device_.free_bytes(), room);
+  EXPECT_EQ(pool_->num_captures(), static_cast<int32_t>(kBuckets.size()));
+  EXPECT_EQ(run(target.value(), 9), 16);
+  // The same after a sleep: those that are captured again stay, and the rest comes with the next try.
+  int32_t calls = 0;
+  const auto fails_later = [&calls](int32_t) {
+    if (++calls == static_cast<int32_t>(kBuckets.size()) + 2) throw std::bad_alloc();
+  };
+  Result<ProgramPool::Entry> draft = pool_->add(ProgramRole::kDraft, kRows, fails_later);
+  ASSERT_TRUE(draft.ok());
+  pool_->release();
+  EXPECT_THROW((void)pool_->capture(), std::bad_alloc);
+  EXPECT_EQ(pool_->num_captures(), static_cast<int32_t>(kBuckets.size()));
+  ASSERT_TRUE(pool_->capture().ok());
+  EXPECT_EQ(pool_->num_captures(), static_cast<int32_t>(2 * kBuckets.size()));
 }
 
 // ---- Descriptors ---------------------------------------------------------------------------------------------------------

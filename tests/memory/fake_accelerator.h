@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -70,16 +71,18 @@ class FakeAccelerator final : public Accelerator {
   }
   uint64_t num_waits() const override { return waits_; }
   Result<Capture> capture(const std::function<void()>& launches) override {
-    auto* list = new std::vector<std::function<void()>>;
-    capturing_ = list;
-    launches();
-    capturing_ = nullptr;
-    if (kCaptureBytes > free_) {
-      delete list;
-      return Status(StatusCode::kOutOfMemory, "the fake device is full");
+    auto list = std::make_unique<std::vector<std::function<void()>>>();
+    capturing_ = list.get();
+    try {
+      launches();
+    } catch (...) {
+      capturing_ = nullptr;
+      throw;
     }
+    capturing_ = nullptr;
+    if (kCaptureBytes > free_) return Status(StatusCode::kOutOfMemory, "the fake device is full");
     free_ -= kCaptureBytes;
-    return Capture{list, static_cast<int64_t>(kCaptureBytes)};
+    return Capture{list.release(), static_cast<int64_t>(kCaptureBytes)};
   }
   void launch(const Capture& c) override {
     for (const auto& piece : *static_cast<std::vector<std::function<void()>>*>(c.executable)) ask(piece);
