@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "runtime/profile_file.h"
 #include "sched/simulator.h"
 #include "spec/policy.h"
 #include "tools/outrider/commands.h"
@@ -12,7 +11,9 @@
 #include "tools/outrider/flags.h"
 #include "tools/outrider/named_files.h"
 #include "tools/outrider/output_file.h"
+#include "tools/outrider/simulate_flags.h"
 #include "tools/outrider/simulate_plot.h"
+#include "tools/outrider/simulate_steps.h"
 #include "tools/outrider/status_failure.h"
 #include "tools/outrider/workload.h"
 
@@ -25,7 +26,10 @@ constexpr const char* kUsage =
     "Usage: outrider simulate --profile [GPUS:]FILE… --workers N [FLAGS]\n\n"
     "Simulates a rollout on a cluster: plain decoding, one strategy for all, drafting and verifying apart, windows by "
     "request,\n"
-    "racing drafters, and racers that exchange what they find. Costs come from profiles ('outrider profile').\n";
+    "racing drafters, and racers that exchange what they find. With --steps many training steps: on and off policy, prompts "
+    "ranked\n"
+    "by the last epoch's lengths, workers by group, migration, drafts from history. Costs come from profiles ('outrider "
+    "profile').\n";
 constexpr const char* kNotes = "\nExit codes: 0, 2 usage, 3 a file that cannot be used, 4 failure.\n";
 constexpr int32_t kRequestsAWorker = 128;
 
@@ -42,7 +46,7 @@ const Flag kTable[] = {
     {"median-tokens", "N", "of responses, which are log-normal (default 2048)"},
     {"sigma", "X", "of their logarithm (default 1)"},
     {"max-tokens", "N", "of a response (default 20480)"},
-    {"n", "N", "samples of a prompt, on one worker and of similar lengths (default 1)"},
+    {"n", "N", "samples of a prompt, on one worker and of similar lengths (default 1, with --steps 16)"},
     {"acceptance", "DRAFTER=MEAN[:DEVIATION]",
      "the chance that a drafted token is kept, over requests (default 0.7:0.12); may be repeated; ngram and history exist if "
      "named"},
@@ -57,24 +61,25 @@ const Flag kTable[] = {
     {"draft-with", "DRAFTER[:WINDOW]", "what they draft with, and in which windows (default: what is fastest)"},
     {"reconfigure-every", "N", "iterations between two reconfigurations (default 1000)"},
     {"moves", nullptr, "a worker that runs dry takes half of what the busiest one runs, as in the engine"},
+    {"steps", "N",
+     "simulate so many training steps instead of one rollout; --requests (default 128 a worker) are those of a step"},
+    {"train-seconds", "X", "a training takes; this or the next is required with --steps"},
+    {"train-token-us", "X", "and takes for each token of the step's responses, in microseconds"},
+    {"epochs", "N",
+     "that the steps are divided into, each over the same prompts (default 3); or give --samples once an epoch, with lines "
+     "that "
+     "have an id"},
+    {"groups", "N", "ranking groups (default 8)"},
+    {"group-workers", "LEAST:MOST", "workers of a group (default: 1, and as many as leave one to all others)"},
+    {"max-batch", "N", "samples that a worker runs at once (default 256)"},
+    {"put-off", nullptr, "outliers of the longer groups go to the next step"},
+    {"prompt-share", "X", "of the variance of lengths, with --steps (default 0.97)"},
+    {"growth", "X", "of lengths from one epoch to the next (default 1.05)"},
+    {"drift", "X", "standard deviation of the logarithm of a prompt's own growth (default 0.05)"},
     {"explain", nullptr, "print what was decided and why"},
-    {"plot", "FILE.svg", "draw the requests under way over time"},
+    {"plot", "FILE.svg", "draw the requests under way over time, with --steps who works on which step"},
     {"json", nullptr, "print one JSON object instead of tables"},
 };
-
-double number_or(const Flags& flags, const char* name, double fallback, double least, double most) {
-  return flags.given(name) ? number_flag(name, flags.required(name), least, most) : fallback;
-}
-
-int32_t whole_flag(const Flags& flags, const char* name, int32_t fallback) {
-  return flags.given(name) ? int_flag(name, flags.required(name), 1) : fallback;
-}
-
-Profile fitted(const std::string& path) {
-  Profile profile = check_model(load_profile(path));
-  if (profile.fits.empty()) throw Failure(kExitBadInput, path + ": the profile is not complete");
-  return profile;
-}
 
 struct Setting {
   SimulationOptions options;
@@ -89,15 +94,12 @@ void read_costs(const Flags& flags, Setting* s) {
   if (profiles.empty()) flags.required("profile");
   std::string first;
   for (const std::string& text : profiles) {
-    const size_t colon = text.find(':');
-    const bool counted = colon != std::string::npos && colon > 0 && text.find_first_not_of("0123456789") == colon;
-    const int32_t gpus = counted ? int_flag("profile", text.substr(0, colon), 1) : 1;
-    const std::string path = counted ? text.substr(colon + 1) : text;
+    const auto [gpus, path] = profile_flag(text);
     if (first.empty()) first = path;
     s->profiles.push_back({"--profile", path});
-    s->options.verifiers.push_back({gpus, fitted(path).fits.front().model});
+    s->options.verifiers.push_back({gpus, fitted_profile(path).fits.front().model});
   }
-  const Profile drafters = fitted(flags.text("drafters", first));
+  const Profile drafters = fitted_profile(flags.text("drafters", first));
   for (size_t d = 0; d < drafters.subject.drafters.size(); ++d) {
     s->options.drafters.push_back({drafters.subject.drafters[d].name, true, drafters.fits[d].model, 0});
   }
@@ -242,6 +244,8 @@ void print_json(const Setting& s, const Results& results, bool explained) {
 int simulate_command(int argc, char** argv) {
   if (printed_help(kTable, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(kTable, argc, argv);
+  if (flags.given("steps")) return simulate_steps_command(flags);
+  refuse_step_flags(flags);
   const Setting s = setting_of(flags);
   std::optional<OutputFile> plot;
   if (flags.given("plot")) plot.emplace(flags.required("plot"));

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "loader/file.h"
 #include "tools/outrider/failure.h"
 #include "tools/outrider/line_reader.h"
+#include "tools/outrider/normal.h"
 #include "tools/outrider/status_failure.h"
 
 namespace otr::cli {
@@ -21,25 +21,9 @@ constexpr double kPromptShare = 0.7;  // of the variance of lengths
 constexpr int64_t kMostTokens = int64_t{1} << 24;
 constexpr uint64_t kMostStatsBytes = uint64_t{64} << 20;
 
-// Two uniform numbers make a normal one: the same on every system, which std::normal_distribution is not.
-class Normal {
- public:
-  explicit Normal(uint64_t seed) : rng_(seed) {}
-  double operator()() {
-    const double radius = std::sqrt(-2 * std::log(1 - unit())), angle = 6.283185307179586 * unit();
-    return radius * std::cos(angle);
-  }
-
- private:
-  double unit() { return static_cast<double>(rng_() >> 11) * 0x1p-53; }
-  std::mt19937_64 rng_;
-};
-
 std::vector<float> drawn_p(std::span<const AcceptanceLaw> acceptance, Normal* normal) {
   std::vector<float> p;
-  for (const AcceptanceLaw& law : acceptance) {
-    p.push_back(static_cast<float>(std::clamp(law.mean + law.deviation * (*normal)(), kLeast, kMost)));
-  }
+  for (const AcceptanceLaw& law : acceptance) p.push_back(law.drawn(normal));
   return p;
 }
 
@@ -57,7 +41,7 @@ int32_t tokens_of(const json& line, const char* count, const char* list, int32_t
 }
 
 SimulatedRequest parse_request(std::string_view text, const WorkloadLaw& law, std::span<const AcceptanceLaw> acceptance,
-                               Normal* normal) {
+                               Normal* normal, std::vector<std::string>* ids) {
   const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) throw BadLine("is no JSON object");
   SimulatedRequest r;
@@ -65,6 +49,10 @@ SimulatedRequest parse_request(std::string_view text, const WorkloadLaw& law, st
   r.prompt = tokens_of(line, "prompt_tokens", "prompt_token_ids", law.prompt);
   if (r.tokens < 1) throw BadLine("has neither tokens nor token_ids");
   r.p = drawn_p(acceptance, normal);
+  if (ids != nullptr) {
+    if (!line.contains("id")) throw BadLine("has no id, which says whose sample it is");
+    ids->push_back(line["id"].dump());
+  }
   if (!line.contains("p")) return r;
   if (!line["p"].is_object()) throw BadLine("p must be an object");
   for (const auto& [name, value] : line["p"].items()) {
@@ -78,6 +66,10 @@ SimulatedRequest parse_request(std::string_view text, const WorkloadLaw& law, st
 }
 
 }  // namespace
+
+float AcceptanceLaw::drawn(Normal* normal) const {
+  return static_cast<float>(std::clamp(mean + deviation * (*normal)(), kLeast, kMost));
+}
 
 AcceptanceLaw parse_acceptance(const std::string& flag, const std::string& text, double deviation) {
   const auto refuse = [&]() -> Failure {
@@ -116,7 +108,7 @@ std::vector<SimulatedRequest> drawn_requests(const WorkloadLaw& law, std::span<c
 }
 
 std::vector<SimulatedRequest> read_requests(const std::string& path, const WorkloadLaw& law,
-                                            std::span<const AcceptanceLaw> acceptance) {
+                                            std::span<const AcceptanceLaw> acceptance, std::vector<std::string>* ids) {
   Normal normal(law.seed);
   std::vector<SimulatedRequest> requests;
   LineReader reader(path);
@@ -126,7 +118,7 @@ std::vector<SimulatedRequest> read_requests(const std::string& path, const Workl
     if (next == LineReader::Next::kTooLong) throw Failure(kExitBadInput, where + "is too long");
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     try {
-      requests.push_back(parse_request(line, law, acceptance, &normal));
+      requests.push_back(parse_request(line, law, acceptance, &normal, ids));
     } catch (const BadLine& bad) {
       throw Failure(kExitBadInput, where + bad.what());
     }

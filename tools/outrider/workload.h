@@ -16,6 +16,8 @@ namespace otr::cli {
 struct AcceptanceLaw {
   std::string drafter;
   double mean = 0.7, deviation = 0.12;
+
+  float drawn(class Normal* normal) const;
 };
 
 struct WorkloadLaw {
@@ -33,9 +35,10 @@ AcceptanceLaw parse_acceptance(const std::string& flag, const std::string& text,
 std::vector<SimulatedRequest> drawn_requests(const WorkloadLaw& law, std::span<const AcceptanceLaw> acceptance, size_t count);
 
 // Lines of {"tokens": N, "prompt_tokens": N, "p": {NAME: NUMBER, …}}, of which all but tokens may be left out, or of a
-// rollout's output (prompt_token_ids and token_ids). Throws Failure (bad input) that names file and line.
+// rollout's output (prompt_token_ids and token_ids). `ids`, if not null, gets each line's id as JSON, which it then must have.
+// Throws Failure (bad input) that names file and line.
 std::vector<SimulatedRequest> read_requests(const std::string& path, const WorkloadLaw& law,
-                                            std::span<const AcceptanceLaw> acceptance);
+                                            std::span<const AcceptanceLaw> acceptance, std::vector<std::string>* ids = nullptr);
 
 // The means of the drafters that a rollout's --stats counted: tokens kept of those judged, down its chains. Throws Failure (bad
 // input).
