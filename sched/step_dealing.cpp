@@ -1,6 +1,8 @@
 // Which worker gets which samples of a step, and what is expected of groups.
 #include <algorithm>
-#include <cmath>
+#include <functional>
+#include <queue>
+#include <utility>
 
 #include "kernels/base/append_format.h"
 #include "sched/step_simulation.h"
@@ -22,12 +24,21 @@ StepPass step_pass(const CostModel& cost, int32_t most, double batch, double con
   return pass;
 }
 
-double wave_ms(const CostModel& cost, int32_t most, double batch, double prompt, double tokens, double p) {
-  double ms = 0;
-  for (double done = 0, next; done < tokens; done = next) {
-    next = std::min(tokens, done + repricing_tokens(prompt + done, 1));
-    const StepPass pass = step_pass(cost, most, batch, prompt + done, p);
-    ms += (next - done) / coupled_tokens(p, pass.window) * pass.ms;
+double part_ms(const StepOptions& o, double prompt, std::span<const double> tokens, double p) {
+  using Run = std::pair<double, double>;  // its end and begin, on the clock `drawn`
+  std::priority_queue<Run, std::vector<Run>, std::greater<>> runs;
+  double ms = 0, drawn = 0, begun = 0;  // tokens of a sample that has run from the first on; the sum of the runs' begins
+  for (size_t next = 0; next < tokens.size() || !runs.empty();) {
+    for (; next < tokens.size() && runs.size() < static_cast<size_t>(o.max_batch); ++next) {
+      runs.push({drawn + tokens[next], drawn});
+      begun += drawn;
+    }
+    const double batch = static_cast<double>(runs.size()), context = prompt + drawn - begun / batch;
+    const double until = std::min(runs.top().first, drawn + repricing_tokens(context, 1));
+    const StepPass pass = step_pass(o.cost, o.most, batch, context, p);
+    ms += (until - drawn) / coupled_tokens(p, pass.window) * pass.ms;
+    drawn = until;
+    for (; !runs.empty() && runs.top().first <= drawn; runs.pop()) begun -= runs.top().second;
   }
   return ms;
 }
@@ -56,14 +67,41 @@ double StepSimulation::growth_limit(int32_t s) const {
   return outlier_growth(growth);
 }
 
-// Workers by group.
-std::vector<int32_t> StepSimulation::shares(int32_t s, const std::vector<double>& lengths, int32_t group_samples) {
+// A worker's part of a group that is dealt to so many of them, by its lengths in the last epoch, the longest first.
+std::vector<double> StepSimulation::foretold(int32_t s, const std::vector<int32_t>& prompts, int32_t workers) const {
+  const auto& epoch = work_.epochs[static_cast<size_t>(epoch_of(s) - 1)];
+  std::vector<double> all, part;
+  for (const int32_t q : prompts) {
+    for (const StepSample& one : epoch[first_prompt(s) + static_cast<size_t>(q)]) all.push_back(one.tokens);
+  }
+  std::sort(all.begin(), all.end(), std::greater<>());
+  for (size_t i = 0; i < all.size(); i += static_cast<size_t>(workers)) part.push_back(all[i]);
+  return part;
+}
+
+std::vector<int32_t> StepSimulation::equal_shares() const {
   std::vector<int32_t> equal;
   for (int64_t g = 0; g < o_.groups; ++g) {
     equal.push_back(static_cast<int32_t>((g + 1) * o_.workers / o_.groups - g * o_.workers / o_.groups));
   }
-  if (!at_least(StepMode::kTwoTier) || lengths.empty()) return equal;
-  AllocationQuestion question = {.tokens = lengths, .workers = o_.workers, .least = o_.least_workers};
+  return equal;
+}
+
+// Workers by group.
+std::vector<int32_t> StepSimulation::shares(int32_t s, const std::vector<std::vector<int32_t>>& groups,
+                                            const std::vector<double>& lengths) {
+  const std::vector<int32_t> equal = equal_shares();
+  if (!at_least(StepMode::kTwoTier)) return equal;
+  AllocationQuestion question;
+  question.workers = o_.workers;
+  question.least = o_.least_workers;
+  size_t prompts = 0;
+  for (const auto& group : groups) {
+    double sum = 0;
+    for (const int32_t q : group) sum += lengths[static_cast<size_t>(q)];
+    question.tokens.push_back(sum / static_cast<double>(group.size()));
+    prompts = std::max(prompts, group.size());
+  }
   question.most =
       o_.most_workers > 0 ? o_.most_workers : std::max(o_.least_workers, o_.workers - (o_.groups - 1) * o_.least_workers);
   if (trained_ > 0) {
@@ -75,28 +113,55 @@ std::vector<int32_t> StepSimulation::shares(int32_t s, const std::vector<double>
   double prompt = 0, p = 0;
   for (size_t i = first; i < first + count; ++i) prompt += prompt_tokens_[i], p += p_[i];
   prompt /= static_cast<double>(count), p /= static_cast<double>(count);
+  const size_t samples = prompts * count / lengths.size();  // of a group
   const GroupTime tau = [&](double tokens, int32_t workers) {
-    const int32_t each = (group_samples + workers - 1) / workers, rest = each % o_.max_batch;
-    double ms = each < o_.max_batch ? 0 : each / o_.max_batch * wave_ms(o_.cost, o_.most, o_.max_batch, prompt, tokens, p);
-    if (rest > 0) ms += wave_ms(o_.cost, o_.most, rest, prompt, tokens, p);
-    return ms;
+    const size_t own = static_cast<size_t>(workers);
+    return part_ms(o_, prompt, std::vector<double>((samples + own - 1) / own, tokens), p);
   };
   const Result<Allocation> planned = o_.tries_first ? best_allocation(question, tau) : allocate_workers(question, tau);
+  std::vector<int32_t> workers = equal;
   if (!planned.ok() || !planned.value().infeasible.empty()) {
     ++result_.num_infeasible;
     decide(s, "no plan, equal numbers of workers instead: " +
                   (planned.ok() ? planned.value().infeasible : planned.status().message()));
-    return equal;
+  } else {
+    const Allocation& plan = planned.value();
+    std::string text = "groups of ";
+    for (const double tokens : question.tokens) append_format(&text, "%.0f ", tokens);
+    text += "tokens have ";
+    for (const int32_t k : plan.workers) append_format(&text, "%d ", k);
+    append_format(&text, "workers: %.1f s and %.2f s more a group, %d left over, %d idle", plan.first_ms / 1e3,
+                  plan.gradient_ms / 1e3, plan.left_over, plan.idle);
+    decide(s, text);
+    workers = plan.workers;
   }
-  const Allocation& plan = planned.value();
-  std::string text = "groups of ";
-  for (const double tokens : lengths) append_format(&text, "%.0f ", tokens);
-  text += "tokens have ";
-  for (const int32_t k : plan.workers) append_format(&text, "%d ", k);
-  append_format(&text, "workers: %.1f s and %.2f s more a group, %d left over, %d idle", plan.first_ms / 1e3,
-                plan.gradient_ms / 1e3, plan.left_over, plan.idle);
+  if (!at_least(StepMode::kOurs)) return workers;
+  const GroupPartTime by_lengths = [&](size_t g, int32_t k) { return part_ms(o_, prompt, foretold(s, groups[g], k), p); };
+  const int32_t most = question.most;
+  const std::vector<std::vector<int32_t>> starts = {equal, workers};
+  const Allocation best = balanced_allocation(starts, question.least, most, by_lengths);
+  std::string text = "balanced: ";
+  for (size_t g = 0; g < groups.size(); ++g) append_format(&text, "%d (%.1f s) ", best.workers[g], best.ms[g] / 1e3);
+  append_format(&text, "two steps take %.1f s", pair_ms(best) / 1e3);
   decide(s, text);
-  return plan.workers;
+  step(s).foretold_ms = best.ms;
+  return best.workers;
+}
+
+// Who comes first to the step takes the longest part that is left.
+void StepSimulation::take_longest(int32_t w) {
+  Step& now = step(worker(w).step);
+  if (now.foretold_ms.empty()) return;
+  const auto ms = [&now](int32_t of) {
+    const int32_t group = now.group_of_worker[static_cast<size_t>(of)];
+    return group < 0 ? 0 : now.foretold_ms[static_cast<size_t>(group)];
+  };
+  int32_t longest = w;
+  for (int32_t other = 0; other < o_.workers; ++other) {
+    if (worker(other).step < worker(w).step && ms(other) > ms(longest)) longest = other;
+  }
+  std::swap(now.queues[static_cast<size_t>(w)], now.queues[static_cast<size_t>(longest)]);
+  std::swap(now.group_of_worker[static_cast<size_t>(w)], now.group_of_worker[static_cast<size_t>(longest)]);
 }
 
 void StepSimulation::set_rules(int32_t s, const std::vector<std::vector<int32_t>>& groups, const std::vector<double>& lengths) {
@@ -124,7 +189,7 @@ void StepSimulation::score_ranking(int32_t s) {
   ++num_ranked_;
 }
 
-// A group's samples go to its workers in turns.
+// A group's samples go to its workers in turns. As given, each worker has an equal part of all, as veRL divides them.
 void StepSimulation::deal(int32_t s) {
   Step& now = step(s);
   now.is_dealt = true;
@@ -140,31 +205,28 @@ void StepSimulation::deal(int32_t s) {
   }
   now.groups.resize(groups.size());
   std::vector<std::vector<int32_t>> samples(groups.size());
-  std::vector<double> means;
   for (size_t g = 0; g < groups.size(); ++g) {
-    double sum = 0;
     for (const int32_t q : groups[g]) {
-      sum += lengths[static_cast<size_t>(q)];
       const size_t count = epoch[first_prompt(s) + static_cast<size_t>(q)].size();
       for (size_t i = 0; i < count; ++i) samples[g].push_back(first[static_cast<size_t>(q)] + static_cast<int32_t>(i));
     }
     for (const int32_t i : samples[g]) sample(i).group = static_cast<int32_t>(g);
     now.groups[g].unfinished = now.groups[g].rule.samples = static_cast<int32_t>(samples[g].size());
     now.groups[g].rule.longest_tokens = std::numeric_limits<double>::infinity();
-    means.push_back(sum / static_cast<double>(groups[g].size()));
   }
-  size_t largest = 0;
-  for (const auto& one : samples) largest = std::max(largest, one.size());
-  now.group_of_worker =
-      groups_of_workers(shares(s, ranks ? means : std::vector<double>{}, static_cast<int32_t>(largest)), ranks ? s + 1 : 1);
+  now.group_of_worker = groups_of_workers(ranks ? shares(s, groups, lengths) : equal_shares(), ranks ? s + 1 : 1);
   now.group_of_worker.resize(workers_.size(), -1);  // the idle
   if (now.queues.empty()) now.queues.resize(workers_.size());
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (size_t g = 0; ranks && g < groups.size(); ++g) {
     std::vector<size_t> own;
     for (size_t w = 0; w < workers_.size(); ++w) {
       if (now.group_of_worker[w] == static_cast<int32_t>(g)) own.push_back(w);
     }
     for (size_t i = 0; i < samples[g].size(); ++i) now.queues[own[i % own.size()]].push_back(samples[g][i]);
+  }
+  const size_t begin = static_cast<size_t>(first_sample_[static_cast<size_t>(s)]), count = static_cast<size_t>(at) - begin;
+  for (size_t i = 0; !ranks && i < count; ++i) {
+    now.queues[i * workers_.size() / count].push_back(static_cast<int32_t>(begin + i));
   }
   if (ranks && at_least(StepMode::kMigrated)) set_rules(s, groups, lengths);
   if (ranks) score_ranking(s);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -196,6 +197,42 @@ double pair_ms(const Allocation& allocation) {
     most = std::max(most, allocation.ms[static_cast<size_t>(odd[w])] + allocation.ms[static_cast<size_t>(even[w])]);
   }
   return most;
+}
+
+Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int32_t least, int32_t most,
+                               const GroupPartTime& tau) {
+  std::map<std::pair<size_t, int32_t>, double> known;
+  const auto measured = [&](std::vector<int32_t> workers) {
+    Allocation one;
+    for (size_t g = 0; g < workers.size(); ++g) {
+      const auto [at, is_new] = known.try_emplace({g, workers[g]}, 0.0);
+      if (is_new) at->second = tau(g, workers[g]);
+      one.ms.push_back(at->second);
+    }
+    one.workers = std::move(workers);
+    return one;
+  };
+  Allocation best;
+  for (const std::vector<int32_t>& start : starts) {
+    Allocation now = measured(start);
+    for (bool moved = true; std::exchange(moved, false);) {
+      Allocation next = now;
+      for (size_t from = 0; from < start.size(); ++from) {
+        for (size_t to = 0; to < start.size(); ++to) {
+          for (int32_t k = 1; to != from && now.workers[from] - k >= least && now.workers[to] + k <= most; ++k) {
+            std::vector<int32_t> workers = now.workers;
+            workers[from] -= k;
+            workers[to] += k;
+            Allocation one = measured(std::move(workers));
+            if (pair_ms(one) < pair_ms(next)) next = std::move(one), moved = true;
+          }
+        }
+      }
+      now = std::move(next);
+    }
+    if (best.workers.empty() || pair_ms(now) < pair_ms(best)) best = std::move(now);
+  }
+  return best;
 }
 
 double outlier_growth(std::span<const double> growth) {

@@ -88,6 +88,13 @@ Result<Allocation> best_allocation(const AllocationQuestion& question, const Gro
 // mirror each other exactly. REQUIRES: feasible
 double pair_ms(const Allocation& allocation);
 
+// As GroupTime, of a group by its index.
+using GroupPartTime = std::function<double(size_t group, int32_t workers)>;
+// Ours: the numbers of workers of the least pair_ms() that is found from these starts by moving workers from one group to
+// another, as long as that makes it less. REQUIRES: starts of equal sums, all numbers from `least` to `most`
+Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int32_t least, int32_t most,
+                               const GroupPartTime& tau);
+
 inline constexpr double kOutlierShare = 0.1;        // alpha
 inline constexpr double kLeastOutlierGrowth = 1.1;  // of beta
 

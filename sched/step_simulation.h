@@ -10,6 +10,7 @@
 
 #include <limits>
 #include <queue>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -25,8 +26,8 @@ struct StepPass {
 };
 // The faster of plain decoding and the best coupled window at this mean p.
 StepPass step_pass(const CostModel& cost, int32_t most, double batch, double context, double p);
-// Samples of so many tokens each, together from their first token on.
-double wave_ms(const CostModel& cost, int32_t most, double batch, double prompt, double tokens, double p);
+// How long a worker takes for samples of these lengths, in this order.
+double part_ms(const StepOptions& o, double prompt, std::span<const double> tokens, double p);
 
 inline double repricing_tokens(double context, double batch) {
   return 0.05 * context + 64 * batch;
@@ -62,6 +63,7 @@ class StepSimulation {
     int64_t left = 0;                          // samples that its training waits for
     std::vector<std::vector<int32_t>> queues;  // [workers] samples
     std::vector<int32_t> group_of_worker;
+    std::vector<double> foretold_ms;  // [groups] of a worker's part; empty: not asked
     std::vector<Group> groups;
   };
   struct Event {
@@ -92,9 +94,12 @@ class StepSimulation {
   void finish_result();
   // step_dealing.cpp
   void deal(int32_t s);
+  void take_longest(int32_t w);
   std::vector<double> history(int32_t epoch, int32_t s) const;
   double growth_limit(int32_t s) const;
-  std::vector<int32_t> shares(int32_t s, const std::vector<double>& lengths, int32_t group_samples);
+  std::vector<double> foretold(int32_t s, const std::vector<int32_t>& prompts, int32_t workers) const;
+  std::vector<int32_t> equal_shares() const;
+  std::vector<int32_t> shares(int32_t s, const std::vector<std::vector<int32_t>>& groups, const std::vector<double>& lengths);
   void set_rules(int32_t s, const std::vector<std::vector<int32_t>>& groups, const std::vector<double>& lengths);
   void score_ranking(int32_t s);
   void decide(int32_t s, const std::string& text);

@@ -89,6 +89,7 @@ void StepSimulation::begin(int32_t w, double ms) {
     ++one.step;
     if (!step(one.step).is_dealt) deal(one.step);
     if (!std::exchange(step(one.step).has_begun, true)) result_.steps[static_cast<size_t>(one.step)].begin_ms = ms;
+    take_longest(w);
     one.version = trained_;
     one.next = 0;
     one.begin_ms = one.now = one.ready_ms = ms;
@@ -168,7 +169,7 @@ Result<StepResult> StepSimulation::run() {
 
 const char* step_mode_name(StepMode mode) {
   constexpr std::array<const char*, kNumStepModes> kNames = {"synchronous", "one_step", "own_switch", "ranked",
-                                                             "migrated",    "two_tier", "history"};
+                                                             "migrated",    "two_tier", "history",    "ours"};
   return kNames[static_cast<size_t>(mode)];
 }
 

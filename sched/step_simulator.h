@@ -33,8 +33,8 @@
 
 namespace otr {
 
-enum class StepMode { kSynchronous, kOneStep, kOwnSwitch, kRanked, kMigrated, kTwoTier, kHistory };
-inline constexpr int kNumStepModes = 7;
+enum class StepMode { kSynchronous, kOneStep, kOwnSwitch, kRanked, kMigrated, kTwoTier, kHistory, kOurs };
+inline constexpr int kNumStepModes = 8;
 const char* step_mode_name(StepMode mode);
 
 struct StepSample {

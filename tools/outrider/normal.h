@@ -18,8 +18,9 @@ class Normal {
     return radius * std::cos(angle);
   }
 
+  double unit() { return static_cast<double>(rng_() >> 11) * 0x1p-53; }  // from 0 to below 1
+
  private:
-  double unit() { return static_cast<double>(rng_() >> 11) * 0x1p-53; }
   std::mt19937_64 rng_;
 };
 

@@ -76,6 +76,7 @@ const Flag kTable[] = {
     {"prompt-share", "X", "of the variance of lengths, with --steps (default 0.97)"},
     {"growth", "X", "of lengths from one epoch to the next (default 1.05)"},
     {"drift", "X", "standard deviation of the logarithm of a prompt's own growth (default 0.05)"},
+    {"strays", "X", "the share of samples whose length has nothing to do with their prompt's (default 0.01)"},
     {"explain", nullptr, "print what was decided and why"},
     {"plot", "FILE.svg", "draw the requests under way over time, with --steps who works on which step"},
     {"json", nullptr, "print one JSON object instead of tables"},

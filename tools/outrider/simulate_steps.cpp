@@ -70,6 +70,7 @@ void read_laws(const Flags& flags, StepSetting* s) {
   s->epoch.prompt_share = number_or(flags, "prompt-share", s->epoch.prompt_share, 0, 1);
   s->epoch.growth = number_or(flags, "growth", s->epoch.growth, 0.01, 100);
   s->epoch.drift = number_or(flags, "drift", s->epoch.drift, 0, 10);
+  s->epoch.strays = number_or(flags, "strays", s->epoch.strays, 0, 1);
   s->acceptance = kDefaultAcceptance;
   for (const std::string& text : flags.all("acceptance")) {
     s->acceptance = parse_acceptance("acceptance", text, kDefaultAcceptance.deviation);
@@ -93,7 +94,8 @@ void draw_work(const Flags& flags, int32_t steps, StepSetting* s) {
 }
 
 void read_work(const Flags& flags, int32_t steps, StepSetting* s) {
-  refuse_flags(flags, {"epochs", "requests", "n", "median-tokens", "sigma", "max-tokens", "prompt-share", "growth", "drift"},
+  refuse_flags(flags,
+               {"epochs", "requests", "n", "median-tokens", "sigma", "max-tokens", "prompt-share", "growth", "drift", "strays"},
                "with --samples, the files say that");
   const std::vector<std::string> paths = flags.all("samples");
   const int32_t epochs = static_cast<int32_t>(paths.size());
@@ -193,7 +195,7 @@ void print_json(const StepSetting& s, const Results& results, bool explained) {
 void refuse_step_flags(const Flags& flags) {
   refuse_flags(flags,
                {"epochs", "groups", "group-workers", "max-batch", "train-seconds", "train-token-us", "put-off", "prompt-share",
-                "growth", "drift"},
+                "growth", "drift", "strays"},
                "has no use without --steps");
 }
 

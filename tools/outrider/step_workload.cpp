@@ -21,7 +21,9 @@ StepWorkload drawn_epochs(const WorkloadLaw& law, const EpochLaw& epoch, const A
     for (size_t q = 0; q < num_prompts; ++q) {
       if (e > 0) medians[q] += std::log(epoch.growth) + epoch.drift * normal();
       for (int32_t i = 0; i < law.samples; ++i) {
-        const double tokens = std::round(std::exp(medians[q] + own * normal()));
+        const bool strays = normal.unit() < epoch.strays;
+        const double log_tokens = strays ? std::log(law.median) + law.sigma * normal() : medians[q] + own * normal();
+        const double tokens = std::round(std::exp(log_tokens));
         prompts[q].push_back({.prompt = law.prompt,
                               .tokens = static_cast<int32_t>(std::clamp<double>(tokens, 1, law.most)),
                               .p = acceptance.drawn(&normal)});

@@ -17,7 +17,8 @@ namespace otr::cli {
 struct EpochLaw {
   double prompt_share = 0.97;  // of the variance of a length's logarithm (WorkloadLaw's sigma) that is the prompt's
   double growth = 1.05;
-  double drift = 0.05;  // standard deviation
+  double drift = 0.05;   // standard deviation
+  double strays = 0.01;  // the share of samples whose length has nothing to do with the prompt's
 };
 
 // [epochs][prompts][WorkloadLaw::samples]

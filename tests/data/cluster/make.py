@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the profiles of a Qwen2.5-32B on Hopper GPUs (80 GB) that `outrider simulate` and `emulate` read in sched/README.md and in tests.
+"""Writes the profiles of a Qwen2.5-32B and a Qwen3-14B on Hopper GPUs (80 GB) that `outrider simulate` and `emulate` read in sched/README.md and in tests.
 
     tests/data/cluster/make.py
 
@@ -27,6 +27,8 @@ ALL_REDUCE_ROW_MS = 0.002  # 128 all-reduces of 10 KB a row and pass
 
 TARGET = {"name": "Qwen2.5-32B", "params": 32.76e9, "layers": 64, "hidden": 5120, "intermediate": 27648, "heads": 40, "kv_heads": 8,
           "head_dim": 128, "vocab": 152064}
+SMALLER = {"name": "Qwen3-14B", "params": 14.77e9, "layers": 40, "hidden": 5120, "intermediate": 17408, "heads": 40, "kv_heads": 8,
+           "head_dim": 128, "vocab": 151936}
 DRAFTERS = {
     "small": {"name": "Qwen2.5-0.5B", "params": 0.494e9, "layers": 24, "hidden": 896, "intermediate": 4864, "heads": 14,
               "kv_heads": 2, "head_dim": 64, "vocab": 151936},
@@ -54,9 +56,9 @@ def cost(model, gpus, bandwidth, row_extra, sample_ms):
     }
 
 
-def profile(gpus, drafters, fits):
+def profile(gpus, drafters, fits, target=TARGET):
     return {"format": "outrider profile", "format_version": 1, "version": "0.1.0", "commit": "none: made of published figures",
-            "machine": f"{gpus} x H100 80GB", "isa": "cuda-sm90a", "threads": 1, "target": shape(TARGET),
+            "machine": f"{gpus} x H100 80GB", "isa": "cuda-sm90a", "threads": 1, "target": shape(target),
             "drafters": [{"name": name, "shape": shape(model)} for name, model in drafters.items()],
             "max_batch": 1024, "max_context": 32768, "passes": [], "fits": fits}
 
@@ -71,6 +73,11 @@ def main():
         target = cost(TARGET, gpus, BANDWIDTH, ALL_REDUCE_ROW_MS, 0.01)
         files[f"qwen2.5-32b-tp{gpus}.json"] = profile(
             gpus, {}, [{"drafter": None, "comm_ms": comm, "target": target, "draft": none, "verify": target}])
+    # RhymeRL's ablation: a 14B model on two GPUs. Launches and all-reduces go by layers.
+    smaller = cost(SMALLER, 2, BANDWIDTH, ALL_REDUCE_ROW_MS * SMALLER["layers"] / TARGET["layers"], 0.01)
+    files["qwen3-14b-tp2.json"] = profile(
+        2, {}, [{"drafter": None, "comm_ms": round(comm * SMALLER["layers"] / TARGET["layers"], 3), "target": smaller, "draft": none,
+                 "verify": smaller}], SMALLER)
     one = cost(TARGET, 1, BANDWIDTH, 0, 0.01)
     files["drafters.json"] = profile(1, DRAFTERS, [
         {"drafter": name, "comm_ms": round(comm * model["layers"] / TARGET["layers"], 3), "target": one, "draft": cost(model, 1, DRAFT_BANDWIDTH, 0, 0.005), "verify": one}
