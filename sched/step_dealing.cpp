@@ -87,14 +87,18 @@ std::vector<int32_t> StepSimulation::equal_shares() const {
   return equal;
 }
 
-// Workers by group.
-std::vector<int32_t> StepSimulation::shares(int32_t s, const std::vector<std::vector<int32_t>>& groups,
-                                            const std::vector<double>& lengths) {
-  const std::vector<int32_t> equal = equal_shares();
-  if (!at_least(StepMode::kTwoTier)) return equal;
-  AllocationQuestion question;
+StepSimulation::Asked StepSimulation::ask(int32_t s, const std::vector<std::vector<int32_t>>& groups,
+                                          const std::vector<double>& lengths) const {
+  Asked asked;
+  AllocationQuestion& question = asked.question;
   question.workers = o_.workers;
   question.least = o_.least_workers;
+  question.most =
+      o_.most_workers > 0 ? o_.most_workers : std::max(question.least, o_.workers - (o_.groups - 1) * question.least);
+  if (trained_ > 0) {
+    const StepTimes& last = result_.steps[static_cast<size_t>(trained_ - 1)];
+    question.train_ms = last.train_end_ms - last.train_begin_ms;
+  }
   size_t prompts = 0;
   for (const auto& group : groups) {
     double sum = 0;
@@ -102,47 +106,59 @@ std::vector<int32_t> StepSimulation::shares(int32_t s, const std::vector<std::ve
     question.tokens.push_back(sum / static_cast<double>(group.size()));
     prompts = std::max(prompts, group.size());
   }
-  question.most =
-      o_.most_workers > 0 ? o_.most_workers : std::max(o_.least_workers, o_.workers - (o_.groups - 1) * o_.least_workers);
-  if (trained_ > 0) {
-    const StepTimes& last = result_.steps[static_cast<size_t>(trained_ - 1)];
-    question.train_ms = last.train_end_ms - last.train_begin_ms;
-  }
   const size_t first = static_cast<size_t>(first_sample_[static_cast<size_t>(s)]);
   const size_t count = static_cast<size_t>(first_sample_[static_cast<size_t>(s) + 1]) - first;
-  double prompt = 0, p = 0;
-  for (size_t i = first; i < first + count; ++i) prompt += prompt_tokens_[i], p += p_[i];
-  prompt /= static_cast<double>(count), p /= static_cast<double>(count);
-  const size_t samples = prompts * count / lengths.size();  // of a group
-  const GroupTime tau = [&](double tokens, int32_t workers) {
+  for (size_t i = first; i < first + count; ++i) asked.prompt += prompt_tokens_[i], asked.p += p_[i];
+  asked.prompt /= static_cast<double>(count);
+  asked.p /= static_cast<double>(count);
+  asked.samples = prompts * count / lengths.size();
+  return asked;
+}
+
+Result<Allocation> StepSimulation::two_tier(const Asked& asked) const {
+  return best_allocation(asked.question, [&](double tokens, int32_t workers) {
     const size_t own = static_cast<size_t>(workers);
-    return part_ms(o_, prompt, std::vector<double>((samples + own - 1) / own, tokens), p);
-  };
-  const Result<Allocation> planned = o_.tries_first ? best_allocation(question, tau) : allocate_workers(question, tau);
-  std::vector<int32_t> workers = equal;
-  if (!planned.ok() || !planned.value().infeasible.empty()) {
+    return part_ms(o_, asked.prompt, std::vector<double>((asked.samples + own - 1) / own, tokens), asked.p);
+  });
+}
+
+// Workers by group.
+std::vector<int32_t> StepSimulation::shares(int32_t s, const std::vector<std::vector<int32_t>>& groups,
+                                            const std::vector<double>& lengths) {
+  const std::vector<int32_t> equal = equal_shares();
+  if (!at_least(StepMode::kTwoTier)) return equal;
+  const Asked asked = ask(s, groups, lengths);
+  const Result<Allocation> planned = two_tier(asked);
+  const std::string reason = planned.ok() ? planned.value().infeasible : planned.status().message();
+  if (!reason.empty()) {
     ++result_.num_infeasible;
-    decide(s, "no plan, equal numbers of workers instead: " +
-                  (planned.ok() ? planned.value().infeasible : planned.status().message()));
-  } else {
-    const Allocation& plan = planned.value();
-    std::string text = "groups of ";
-    for (const double tokens : question.tokens) append_format(&text, "%.0f ", tokens);
-    text += "tokens have ";
-    for (const int32_t k : plan.workers) append_format(&text, "%d ", k);
-    append_format(&text, "workers: %.1f s and %.2f s more a group, %d left over, %d idle", plan.first_ms / 1e3,
-                  plan.gradient_ms / 1e3, plan.left_over, plan.idle);
-    decide(s, text);
-    workers = plan.workers;
+    decide(s, "no plan: " + reason + "; so each group has as many workers");
+    return equal;
   }
-  if (!at_least(StepMode::kOurs)) return workers;
-  const GroupPartTime by_lengths = [&](size_t g, int32_t k) { return part_ms(o_, prompt, foretold(s, groups[g], k), p); };
-  const int32_t most = question.most;
-  const std::vector<std::vector<int32_t>> starts = {equal, workers};
-  const Allocation best = balanced_allocation(starts, question.least, most, by_lengths);
-  std::string text = "balanced: ";
+  const Allocation& plan = planned.value();
+  if (at_least(StepMode::kOurs)) return balance(s, asked, groups, {equal, plan.workers});
+  std::string text = "groups of ";
+  for (const double tokens : asked.question.tokens) append_format(&text, "%.0f ", tokens);
+  text += "tokens have ";
+  for (const int32_t k : plan.workers) append_format(&text, "%d ", k);
+  append_format(&text, "workers: %.1f s and %.2f s more a group, %d left over, %d idle", plan.first_ms / 1e3,
+                plan.gradient_ms / 1e3, plan.left_over, plan.idle);
+  decide(s, text);
+  return plan.workers;
+}
+
+// Also from the plan of shorter parts than the training: workers may wait for it now and then.
+std::vector<int32_t> StepSimulation::balance(int32_t s, Asked asked, const std::vector<std::vector<int32_t>>& groups,
+                                             std::vector<std::vector<int32_t>> starts) {
+  const double train_ms = std::exchange(asked.question.train_ms, 0);
+  const Result<Allocation> early = two_tier(asked);
+  if (early.ok() && early.value().infeasible.empty()) starts.push_back(early.value().workers);
+  const Allocation best =
+      balanced_allocation(starts, asked.question.least, asked.question.most, train_ms,
+                          [&](size_t g, int32_t k) { return part_ms(o_, asked.prompt, foretold(s, groups[g], k), asked.p); });
+  std::string text = "groups of ";
   for (size_t g = 0; g < groups.size(); ++g) append_format(&text, "%d (%.1f s) ", best.workers[g], best.ms[g] / 1e3);
-  append_format(&text, "two steps take %.1f s", pair_ms(best) / 1e3);
+  append_format(&text, "workers: two steps take %.1f s", pair_ms(best, train_ms) / 1e3);
   decide(s, text);
   step(s).foretold_ms = best.ms;
   return best.workers;
@@ -189,47 +205,57 @@ void StepSimulation::score_ranking(int32_t s) {
   ++num_ranked_;
 }
 
+// [groups] samples, in the order of the ranking.
+std::vector<std::vector<int32_t>> StepSimulation::group_samples(int32_t s, const std::vector<std::vector<int32_t>>& groups) {
+  const auto& epoch = work_.epochs[static_cast<size_t>(epoch_of(s))];
+  std::vector<std::vector<int32_t>> prompts, samples;
+  int32_t next = first_sample_[static_cast<size_t>(s)];
+  const size_t end = first_prompt(s) + history(0, s).size();
+  for (size_t q = first_prompt(s); q < end; ++q) {
+    std::vector<int32_t>& own = prompts.emplace_back(epoch[q].size());
+    for (int32_t& i : own) i = next++;
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::vector<int32_t>& all = samples.emplace_back();
+    for (const int32_t q : groups[g]) {
+      const std::vector<int32_t>& own = prompts[static_cast<size_t>(q)];
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    for (const int32_t i : all) sample(i).group = static_cast<int32_t>(g);
+  }
+  return samples;
+}
+
 // A group's samples go to its workers in turns. As given, each worker has an equal part of all, as veRL divides them.
 void StepSimulation::deal(int32_t s) {
   Step& now = step(s);
   now.is_dealt = true;
-  const auto& epoch = work_.epochs[static_cast<size_t>(epoch_of(s))];
+  now.queues.resize(workers_.size());
   const bool ranks = at_least(StepMode::kRanked) && epoch_of(s) > 0;
   const std::vector<double> lengths = history(std::max(0, epoch_of(s) - 1), s);
   const auto groups = ranking_groups(lengths.size(), ranks ? lengths : std::vector<double>{}, o_.groups);
-  std::vector<int32_t> first(lengths.size());  // sample of a prompt
-  int32_t at = first_sample_[static_cast<size_t>(s)];
-  for (size_t q = 0; q < lengths.size(); ++q) {
-    first[q] = at;
-    at += static_cast<int32_t>(epoch[first_prompt(s) + q].size());
-  }
-  now.groups.resize(groups.size());
-  std::vector<std::vector<int32_t>> samples(groups.size());
-  for (size_t g = 0; g < groups.size(); ++g) {
-    for (const int32_t q : groups[g]) {
-      const size_t count = epoch[first_prompt(s) + static_cast<size_t>(q)].size();
-      for (size_t i = 0; i < count; ++i) samples[g].push_back(first[static_cast<size_t>(q)] + static_cast<int32_t>(i));
-    }
-    for (const int32_t i : samples[g]) sample(i).group = static_cast<int32_t>(g);
-    now.groups[g].unfinished = now.groups[g].rule.samples = static_cast<int32_t>(samples[g].size());
-    now.groups[g].rule.longest_tokens = std::numeric_limits<double>::infinity();
+  const auto samples = group_samples(s, groups);
+  for (const auto& own : samples) {
+    const int32_t count = static_cast<int32_t>(own.size());
+    now.groups.push_back({count, {count, std::numeric_limits<double>::infinity()}});
   }
   now.group_of_worker = groups_of_workers(ranks ? shares(s, groups, lengths) : equal_shares(), ranks ? s + 1 : 1);
   now.group_of_worker.resize(workers_.size(), -1);  // the idle
-  if (now.queues.empty()) now.queues.resize(workers_.size());
-  for (size_t g = 0; ranks && g < groups.size(); ++g) {
+  if (!ranks) {
+    const size_t begin = static_cast<size_t>(first_sample_[static_cast<size_t>(s)]);
+    const size_t count = static_cast<size_t>(first_sample_[static_cast<size_t>(s) + 1]) - begin;
+    for (size_t i = 0; i < count; ++i) now.queues[i * workers_.size() / count].push_back(static_cast<int32_t>(begin + i));
+    return;
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<size_t> own;
     for (size_t w = 0; w < workers_.size(); ++w) {
       if (now.group_of_worker[w] == static_cast<int32_t>(g)) own.push_back(w);
     }
     for (size_t i = 0; i < samples[g].size(); ++i) now.queues[own[i % own.size()]].push_back(samples[g][i]);
   }
-  const size_t begin = static_cast<size_t>(first_sample_[static_cast<size_t>(s)]), count = static_cast<size_t>(at) - begin;
-  for (size_t i = 0; !ranks && i < count; ++i) {
-    now.queues[i * workers_.size() / count].push_back(static_cast<int32_t>(begin + i));
-  }
-  if (ranks && at_least(StepMode::kMigrated)) set_rules(s, groups, lengths);
-  if (ranks) score_ranking(s);
+  if (at_least(StepMode::kMigrated)) set_rules(s, groups, lengths);
+  score_ranking(s);
 }
 
 }  // namespace otr

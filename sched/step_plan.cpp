@@ -190,16 +190,17 @@ Result<Allocation> best_allocation(const AllocationQuestion& question, const Gro
   return best;
 }
 
-double pair_ms(const Allocation& allocation) {
+double pair_ms(const Allocation& allocation, double train_ms) {
   const std::vector<int32_t> odd = groups_of_workers(allocation.workers, 1), even = groups_of_workers(allocation.workers, 2);
   double most = 0;
   for (size_t w = 0; w < odd.size(); ++w) {
-    most = std::max(most, allocation.ms[static_cast<size_t>(odd[w])] + allocation.ms[static_cast<size_t>(even[w])]);
+    most = std::max(most, std::max(train_ms, allocation.ms[static_cast<size_t>(odd[w])]) +
+                              std::max(train_ms, allocation.ms[static_cast<size_t>(even[w])]));
   }
   return most;
 }
 
-Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int32_t least, int32_t most,
+Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int32_t least, int32_t most, double train_ms,
                                const GroupPartTime& tau) {
   std::map<std::pair<size_t, int32_t>, double> known;
   const auto measured = [&](std::vector<int32_t> workers) {
@@ -212,25 +213,30 @@ Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int
     one.workers = std::move(workers);
     return one;
   };
+  // Where all wait for the training, what they would take without it: lengths are foretold with errors.
+  const auto is_better = [train_ms](const Allocation& a, const Allocation& b) {
+    return std::pair(pair_ms(a, train_ms), pair_ms(a)) < std::pair(pair_ms(b, train_ms), pair_ms(b));
+  };
+  const auto improved = [&](const Allocation& now) {
+    Allocation best = now;
+    for (size_t from = 0; from < now.workers.size(); ++from) {
+      for (size_t to = 0; to < now.workers.size(); ++to) {
+        for (int32_t k = 1; to != from && now.workers[from] - k >= least && now.workers[to] + k <= most; ++k) {
+          std::vector<int32_t> workers = now.workers;
+          workers[from] -= k;
+          workers[to] += k;
+          Allocation one = measured(std::move(workers));
+          if (is_better(one, best)) best = std::move(one);
+        }
+      }
+    }
+    return best;
+  };
   Allocation best;
   for (const std::vector<int32_t>& start : starts) {
     Allocation now = measured(start);
-    for (bool moved = true; std::exchange(moved, false);) {
-      Allocation next = now;
-      for (size_t from = 0; from < start.size(); ++from) {
-        for (size_t to = 0; to < start.size(); ++to) {
-          for (int32_t k = 1; to != from && now.workers[from] - k >= least && now.workers[to] + k <= most; ++k) {
-            std::vector<int32_t> workers = now.workers;
-            workers[from] -= k;
-            workers[to] += k;
-            Allocation one = measured(std::move(workers));
-            if (pair_ms(one) < pair_ms(next)) next = std::move(one), moved = true;
-          }
-        }
-      }
-      now = std::move(next);
-    }
-    if (best.workers.empty() || pair_ms(now) < pair_ms(best)) best = std::move(now);
+    for (Allocation next = improved(now); is_better(next, now); next = improved(now)) now = std::move(next);
+    if (best.workers.empty() || is_better(now, best)) best = std::move(now);
   }
   return best;
 }

@@ -86,13 +86,13 @@ Result<Allocation> best_allocation(const AllocationQuestion& question, const Gro
 
 // What an odd and an even step take together on the worker for which that is most. Groups of unequal numbers of workers do not
 // mirror each other exactly. REQUIRES: feasible
-double pair_ms(const Allocation& allocation);
+double pair_ms(const Allocation& allocation, double train_ms = 0);
 
 // As GroupTime, of a group by its index.
 using GroupPartTime = std::function<double(size_t group, int32_t workers)>;
 // Ours: the numbers of workers of the least pair_ms() that is found from these starts by moving workers from one group to
 // another, as long as that makes it less. REQUIRES: starts of equal sums, all numbers from `least` to `most`
-Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int32_t least, int32_t most,
+Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int32_t least, int32_t most, double train_ms,
                                const GroupPartTime& tau);
 
 inline constexpr double kOutlierShare = 0.1;        // alpha

@@ -66,6 +66,12 @@ class StepSimulation {
     std::vector<double> foretold_ms;  // [groups] of a worker's part; empty: not asked
     std::vector<Group> groups;
   };
+  // What a step's plan is made of.
+  struct Asked {
+    AllocationQuestion question;
+    double prompt = 0, p = 0;  // means
+    size_t samples = 0;        // of a group
+  };
   struct Event {
     static constexpr int32_t kTrained = -1;
     double ms;
@@ -99,7 +105,12 @@ class StepSimulation {
   double growth_limit(int32_t s) const;
   std::vector<double> foretold(int32_t s, const std::vector<int32_t>& prompts, int32_t workers) const;
   std::vector<int32_t> equal_shares() const;
+  Asked ask(int32_t s, const std::vector<std::vector<int32_t>>& groups, const std::vector<double>& lengths) const;
+  Result<Allocation> two_tier(const Asked& asked) const;
   std::vector<int32_t> shares(int32_t s, const std::vector<std::vector<int32_t>>& groups, const std::vector<double>& lengths);
+  std::vector<int32_t> balance(int32_t s, Asked asked, const std::vector<std::vector<int32_t>>& groups,
+                               std::vector<std::vector<int32_t>> starts);
+  std::vector<std::vector<int32_t>> group_samples(int32_t s, const std::vector<std::vector<int32_t>>& groups);
   void set_rules(int32_t s, const std::vector<std::vector<int32_t>>& groups, const std::vector<double>& lengths);
   void score_ranking(int32_t s);
   void decide(int32_t s, const std::string& text);

@@ -13,6 +13,8 @@
 //   migrated     and outliers go to other workers                                    (6.3)
 //   two_tier     and longer groups have more workers                                 (6.4)
 //   history      and drafts from the last epoch's responses                          HistoSpec (section 5)
+//   ours         with groups' workers by balanced_allocation(), for the last epoch's lengths instead of their mean; and who comes
+//                first to a step takes the longest part that is left, instead of up and down
 //
 // Training of step s begins when all of its samples are there and the training of s - 1 has ended. A sample that is put off to
 // the next step is trained there: its first tokens are then up to two versions behind the training that they enter, the others
@@ -53,7 +55,6 @@ struct StepOptions {
   int32_t workers = 1, groups = 1;
   int32_t max_batch = 256;                      // samples that a worker runs at once; others wait
   int32_t least_workers = 1, most_workers = 0;  // MIN and MAX of a group; 0: as many as leave MIN to all others
-  bool tries_first = true;                      // best_allocation(), else the paper's t0
   bool puts_off = false;                        // outliers of the longer groups to the next step
   double train_ms = 0, train_token_ms = 0;      // of a step, and of a token of its responses
   int32_t most = 16;                            // the widest window
