@@ -48,6 +48,10 @@ class Allocator {
     t0_ = std::max(ms(0, first), q_.train_ms);
     Allocation plan;
     plan.first_ms = t0_;
+    if (!std::isfinite(t0_)) {
+      plan.infeasible = reason();
+      return plan;
+    }
     const std::vector<double> gradients = candidates();
     // More time never needs more workers, so halving finds the first gradient that suffices.
     const auto suffices = [this](double d) { return needed(d, nullptr) <= q_.workers; };
