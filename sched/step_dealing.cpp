@@ -202,6 +202,7 @@ void StepSimulation::score_ranking(int32_t s) {
   const RankingAccuracy one = ranking_accuracy(predicted, tokens, o_.groups);
   result_.accuracy.held += one.held;
   result_.accuracy.near += one.near;
+  result_.num_ranked += static_cast<int64_t>(tokens.size());
   ++num_ranked_;
 }
 

@@ -88,6 +88,7 @@ struct StepResult {
   std::vector<SimulatedSample> samples;               // by step, prompt and sample
   RankingAccuracy accuracy;                           // the mean of steps with history; of modes that rank
   int64_t num_within_step = 0, num_to_next_step = 0;  // samples that migrated
+  int64_t num_ranked = 0;                             // samples of steps that were ranked: of those that could migrate
   int32_t num_infeasible = 0;                         // plans, instead of which groups had equal numbers of workers
   std::vector<std::string> decisions;                 // plans, in order; the first hundred
 

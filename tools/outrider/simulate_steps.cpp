@@ -124,8 +124,9 @@ StepSetting step_setting(const Flags& flags) {
 using Results = std::vector<StepResult>;
 
 const char* name_of(size_t mode) { return step_mode_name(static_cast<StepMode>(mode)); }
-double migrated_share(const StepResult& r) {
-  return static_cast<double>(r.num_within_step + r.num_to_next_step) / static_cast<double>(r.samples.size());
+// In percent, of the samples that could.
+double migrated_percent(const StepResult& r, int64_t count) {
+  return r.num_ranked == 0 ? 0 : 100 * static_cast<double>(count) / static_cast<double>(r.num_ranked);
 }
 
 void print_table(const StepSetting& s, const Results& results) {
@@ -146,8 +147,7 @@ void print_table(const StepSetting& s, const Results& results) {
     std::printf("| %s | %.1f | %.2f | %.2f | %.2f | %.0f %% | %.1f %% | %.1f %% | %d |\n", name_of(m), r.ms_a_step() / 1e3,
                 results[0].ms_a_step() / r.ms_a_step(), results[m == 0 ? 0 : m - 1].ms_a_step() / r.ms_a_step(),
                 results[static_cast<size_t>(StepMode::kOneStep)].ms_a_step() / r.ms_a_step(), 100 * r.busy_share,
-                100 * migrated_share(r), 100.0 * static_cast<double>(r.num_to_next_step) / static_cast<double>(s.samples),
-                r.num_infeasible);
+                migrated_percent(r, r.num_within_step), migrated_percent(r, r.num_to_next_step), r.num_infeasible);
   }
 }
 
@@ -159,6 +159,7 @@ ordered_json json_of(size_t mode, const Results& results) {
                       {"seconds_a_step", r.ms_a_step() / 1e3},
                       {"speedup", results[0].ms_a_step() / r.ms_a_step()},
                       {"busy_share", r.busy_share},
+                      {"ranked_samples", r.num_ranked},
                       {"migrated_within_step", r.num_within_step},
                       {"put_off", r.num_to_next_step},
                       {"plans_infeasible", r.num_infeasible}};

@@ -9,7 +9,7 @@
 namespace otr::cli {
 namespace {
 
-constexpr double kWidth = 860, kLeft = 96, kTop = 52, kRight = 20, kBottom = 40, kPanel = 64, kTrainer = 8, kGap = 14;
+constexpr double kWidth = 860, kLeft = 112, kTop = 52, kRight = 20, kBottom = 40, kPanel = 64, kTrainer = 8, kGap = 14;
 constexpr std::array<const char*, 6> kColours = {"#1f6fb4", "#f2a33a", "#2a9d5c", "#c0504d", "#8e6bbf", "#5bb5c5"};
 
 const char* colour_of(int32_t step) { return kColours[static_cast<size_t>(step) % kColours.size()]; }
@@ -58,7 +58,7 @@ std::string steps_svg(const std::string& title, int32_t workers, std::span<const
       "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
       kLeft + kWidth + kRight, kTop + panels + kBottom);
   svg += "<text x=\"14\" y=\"20\" font-size=\"13\" font-weight=\"bold\">" + title + "</text>\n";
-  svg += "<text x=\"14\" y=\"38\" fill=\"#555\">a row is a worker, the bar below them the trainer; a colour is a step</text>\n";
+  svg += "<text x=\"14\" y=\"38\" fill=\"#555\">a row is a worker, the bar below them the trainer; a colour is a step, white is waiting</text>\n";
   for (double s = 0; s <= longest / 1e3; s += tick_for(longest / 1e3)) {
     append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft + s * 1e3 * scale,
                   kTop, kLeft + s * 1e3 * scale, kTop + panels - kGap);
