@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
 #include <utility>
 
 #include "sched/step_simulation.h"
-#include "spec/window_speed.h"
+#include "spec/forest.h"
 
 namespace otr {
 

@@ -284,6 +284,9 @@ TEST(StepPlan, PairsOfSteps) {
   EXPECT_EQ(pair_ms(plan, 2), 6);  // the short part waits for the training
   plan.workers = {1, 2};
   EXPECT_EQ(pair_ms(plan), 8);
+  plan.workers = {1};
+  plan.ms = {1};
+  EXPECT_EQ(pair_ms(plan, 2), 4);
 }
 
 TEST(StepPlan, BestOfAllFirsts) {
