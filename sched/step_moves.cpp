@@ -78,6 +78,7 @@ void StepSimulation::end_samples(int32_t w, double ms, std::vector<int32_t>* tou
     }
     runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(i));
     s.end_ms = ms;
+    s.worker = w;
     s.last_version = worker(w).version;
     StepTimes& times = result_.steps[static_cast<size_t>(s.trained_step)];
     ++times.samples;

@@ -217,10 +217,11 @@ Allocation balanced_allocation(std::span<const std::vector<int32_t>> starts, int
     one.workers = std::move(workers);
     return one;
   };
-  // Where all wait for the training, what they would take without it: lengths are foretold with errors.
-  const auto is_better = [train_ms](const Allocation& a, const Allocation& b) {
-    return std::pair(pair_ms(a, train_ms), pair_ms(a)) < std::pair(pair_ms(b, train_ms), pair_ms(b));
+  // Where all wait for the training the longest part is the one that may delay it, as lengths are foretold with errors.
+  const auto cost = [train_ms](const Allocation& a) {
+    return std::pair(pair_ms(a, train_ms), *std::max_element(a.ms.begin(), a.ms.end()));
   };
+  const auto is_better = [&cost](const Allocation& a, const Allocation& b) { return cost(a) < cost(b); };
   const auto improved = [&](const Allocation& now) {
     Allocation best = now;
     for (size_t from = 0; from < now.workers.size(); ++from) {

@@ -67,6 +67,7 @@ struct SimulatedSample {
   int32_t tokens = 0;
   int32_t first_version = 0, last_version = 0;  // of the weights that drew its first and last token
   StepMove move = StepMove::kNone;
+  int32_t worker = 0;  // where it ended
   double end_ms = 0;
 };
 struct StepTimes {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "sched/step_simulation.h"
 #include "tests/spec/chooser_fixture.h"
@@ -180,6 +181,52 @@ TEST(StepSimulator, OutliersOfLongGroupsAreTrainedAStepLaterIfAsked) {
   EXPECT_EQ(run_steps(StepMode::kMigrated, o, with_a_stray(5)).num_to_next_step, 0);
 }
 
+// Four workers, eight samples at once: a group's part takes 2 s and 40 s. In the fifth step the short ones are the first two
+// workers'.
+StepWorkload two_waves() {
+  const std::vector<int32_t> shorts(20, 100), longs(20, 2000);
+  return repeated({shorts, longs, shorts, longs, shorts, longs}, 2, 3);
+}
+
+// Unfinished at 1.1 s: the first worker's stray and two of the other's, of 20; when these end there is one.
+TEST(StepSimulator, AGroupThatBecomesLateLooksAtAllOfItsWorkers) {
+  StepOptions o = flat_steps(4, 2, 0);
+  o.max_batch = 8;
+  StepWorkload work = two_waves();
+  std::vector<StepSample>& samples = work.epochs[1][2];
+  samples[0].tokens = 1000;
+  samples[16].tokens = samples[18].tokens = 10;
+  samples[17].tokens = samples[19].tokens = 105;
+  const StepResult r = run_steps(StepMode::kMigrated, o, work);
+  EXPECT_EQ(r.num_within_step, 1);
+  const auto part =
+      std::find_if(r.parts.begin(), r.parts.end(), [](const WorkerPart& p) { return p.step == 4 && p.worker == 0; });
+  ASSERT_NE(part, r.parts.end());
+  EXPECT_NEAR(part->end_ms - part->begin_ms, 2050, 1e-2);
+}
+
+// In the fourth step those who have the short responses begin when the others have ended the long ones. Two strays then have
+// nobody but each other.
+TEST(StepSimulator, OutliersStayWhereNobodyOutlastsThem) {
+  StepOptions o = flat_steps(4, 2, 0);
+  StepWorkload work = two_waves();
+  work.epochs[1][0][0].tokens = work.epochs[1][0][1].tokens = 1000;
+  EXPECT_EQ(run_steps(StepMode::kMigrated, o, work).num_within_step, 0);
+}
+
+// Lengths that change places and grow by a half: the ranking is that of the epoch before, and beta the growth of the one before
+// that.
+TEST(StepSimulator, HistoryIsTheLastEpochs) {
+  StepWorkload work = repeated({{100}, {300}, {100}, {300}}, 3, 2);
+  for (auto& prompt : work.epochs[1]) prompt[0].tokens = 600 - prompt[0].tokens * 3 / 2;
+  const StepResult r = run_steps(StepMode::kMigrated, flat_steps(2, 2, 0), work);
+  EXPECT_EQ(r.accuracy.held, 0.5);  // who is shorter than foretold
+  EXPECT_EQ(r.num_ranked, 8);
+  ASSERT_EQ(r.decisions.size(), 4u);
+  EXPECT_EQ(r.decisions[0], "step 3: beta 1.10, outliers have more than 110 330 tokens");
+  EXPECT_EQ(r.decisions[2], "step 5: beta 4.50, outliers have more than 675 2025 tokens");
+}
+
 // What a plan believes of a part, and what the simulation makes of it: alone on a worker they agree.
 TEST(StepSimulator, PartsAreForetold) {
   std::mt19937 rng(4);
@@ -250,6 +297,11 @@ void expect_sound(const StepResult& r, StepMode mode, const StepOptions& o, cons
     }
     ASSERT_LT(part.begin_ms, part.end_ms);
   }
+  for (const SimulatedSample& s : r.samples) {  // each ended in a part of the step that trains on it
+    ASSERT_TRUE(std::any_of(r.parts.begin(), r.parts.end(), [&s](const WorkerPart& p) {
+      return p.worker == s.worker && p.step == s.trained_step && p.begin_ms <= s.end_ms && s.end_ms <= p.end_ms;
+    }));
+  }
   ASSERT_EQ(too_old(r, mode), 0);
   ASSERT_LE(r.busy_share, 1 + 1e-9);
 }
@@ -257,7 +309,7 @@ void expect_sound(const StepResult& r, StepMode mode, const StepOptions& o, cons
 TEST(StepSimulator, RandomCasesAreSound) {
   std::mt19937 rng(5);
   int64_t within = 0, put_off = 0;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 30; ++i) {
     const StepOptions o = random_step_options(&rng);
     const StepWorkload work = random_work(&rng);
     for (int m = 0; m < kNumStepModes; ++m) {
@@ -275,8 +327,8 @@ TEST(StepSimulator, RandomCasesAreSound) {
       put_off += r.num_to_next_step;
     }
   }
-  EXPECT_GT(within, 100);
-  EXPECT_GT(put_off, 100);
+  EXPECT_GT(within, 50);
+  EXPECT_GT(put_off, 50);
 }
 
 // The check above would notice.
@@ -324,6 +376,11 @@ TEST(StepSimulator, EachPartDoesWhatItIsFor) {
   EXPECT_LT(of(StepMode::kHistory), of(StepMode::kTwoTier) / 1.5);
   EXPECT_LT(of(StepMode::kOurs), of(StepMode::kHistory));
   EXPECT_EQ(run_steps(StepMode::kTwoTier, o, work).num_infeasible, 0);
+  const double short_training = std::exchange(o.train_ms, 1e6);
+  const std::vector<std::string> waits = run_steps(StepMode::kOurs, o, work).decisions;
+  ASSERT_FALSE(waits.empty());
+  EXPECT_NE(waits.front().find("two steps take 2000.0 s"), std::string::npos) << waits.front();
+  o.train_ms = short_training;
   o.least_workers = 3;  // of four groups: more than there are
   const StepResult none = run_steps(StepMode::kTwoTier, o, work);
   EXPECT_EQ(none.num_infeasible, 12);
