@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the profiles of a Qwen2.5-32B and a Qwen3-14B on Hopper GPUs (80 GB) that `outrider simulate` and `emulate` read in sched/README.md and in tests.
+"""Writes the profiles of a Qwen2.5-32B and a Qwen3-14B on Hopper GPUs (80 GB) that `outrider simulate` and `emulate` read in
+sched/README.md and in tests.
 
     tests/data/cluster/make.py
 
@@ -27,8 +28,8 @@ ALL_REDUCE_ROW_MS = 0.002  # 128 all-reduces of 10 KB a row and pass
 
 TARGET = {"name": "Qwen2.5-32B", "params": 32.76e9, "layers": 64, "hidden": 5120, "intermediate": 27648, "heads": 40, "kv_heads": 8,
           "head_dim": 128, "vocab": 152064}
-SMALLER = {"name": "Qwen3-14B", "params": 14.77e9, "layers": 40, "hidden": 5120, "intermediate": 17408, "heads": 40, "kv_heads": 8,
-           "head_dim": 128, "vocab": 151936}
+SMALLER = {"name": "Qwen3-14B", "family": "qwen3", "params": 14.77e9, "layers": 40, "hidden": 5120, "intermediate": 17408, "heads": 40,
+           "kv_heads": 8, "head_dim": 128, "vocab": 151936}
 DRAFTERS = {
     "small": {"name": "Qwen2.5-0.5B", "params": 0.494e9, "layers": 24, "hidden": 896, "intermediate": 4864, "heads": 14,
               "kv_heads": 2, "head_dim": 64, "vocab": 151936},
@@ -39,7 +40,7 @@ STEP_MS = 13.0
 
 
 def shape(model):
-    return "qwen2 " + " ".join(f"{key}={model[key]}" for key in
+    return model.get("family", "qwen2") + " " + " ".join(f"{key}={model[key]}" for key in
                                ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab"))
 
 
