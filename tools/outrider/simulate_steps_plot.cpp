@@ -58,7 +58,9 @@ std::string steps_svg(const std::string& title, int32_t workers, std::span<const
       "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
       kLeft + kWidth + kRight, kTop + panels + kBottom);
   svg += "<text x=\"14\" y=\"20\" font-size=\"13\" font-weight=\"bold\">" + title + "</text>\n";
-  svg += "<text x=\"14\" y=\"38\" fill=\"#555\">a row is a worker, the bar below them the trainer; a colour is a step, white is waiting</text>\n";
+  svg +=
+      "<text x=\"14\" y=\"38\" fill=\"#555\">a row is a worker, the bar below them the trainer; a colour is a step, white is "
+      "waiting</text>\n";
   for (double s = 0; s <= longest / 1e3; s += tick_for(longest / 1e3)) {
     append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft + s * 1e3 * scale,
                   kTop, kLeft + s * 1e3 * scale, kTop + panels - kGap);
