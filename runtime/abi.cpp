@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "kernels/base/caller_context.h"
 #include "kernels/base/fp_env.h"
 #include "runtime/abi_defaults.h"
 #include "runtime/abi_structs.h"
@@ -90,10 +91,12 @@ Status outcome(const Body& body) noexcept {
   }
 }
 
-// Runs an entry point's body: pins the floating-point environment and lets no exception out.
+// Runs an entry point's body: pins the floating-point environment, gives the caller's CUDA context back and lets no exception
+// out.
 template <typename Body>
 otr_status guarded(const otr_engine* engine, const Body& body) noexcept {
   const FpEnvGuard fp;
+  const CallerContext context;
   return report(engine, outcome(body));
 }
 

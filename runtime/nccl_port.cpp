@@ -8,6 +8,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/launch_status.h"
+#include "kernels/cuda/current_device.h"
 
 namespace otr {
 namespace {
@@ -22,7 +23,7 @@ Result<std::unique_ptr<PagePort>> NcclPort::open(const std::string& library, int
                                                  int32_t patience_ms) {
   OTR_ASSIGN_OR_RETURN(const NcclApi api, NcclApi::load(library));
   std::unique_ptr<NcclPort> port(new NcclPort(api, gpu, std::move(device), patience_ms));
-  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu)));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", make_device_current(gpu)));
   OTR_RETURN_IF_ERROR(cuda_status("NCCL's stream", cudaStreamCreateWithFlags(&port->stream_, cudaStreamNonBlocking)));
   port->word_ = static_cast<uint64_t*>(port->device_->allocate(sizeof *port->word_));
   port->host_word_ = static_cast<uint64_t*>(port->device_->allocate_host(sizeof *port->host_word_));
@@ -36,7 +37,7 @@ NcclPort::~NcclPort() {
   if (!leave().ok()) return;
   device_->release(word_);
   device_->release_host(host_word_);
-  (void)cudaSetDevice(gpu_);
+  (void)make_device_current(gpu_);
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
@@ -65,7 +66,7 @@ Status NcclPort::wait(const char* what, int32_t limit_ms, bool for_stream, const
 
 Status NcclPort::join(const NetId& id, int32_t size, int32_t rank, const GivenUp& given_up) {
   constexpr int32_t kPatiences = 3;  // whose processes begin at different times
-  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu_)));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", make_device_current(gpu_)));
   ncclUniqueId unique;
   std::memcpy(&unique, id.data(), id.size());
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -85,7 +86,7 @@ Status NcclPort::copy_word(bool to_device) {
 // One group: what is sent and what comes in it goes side by side. It may be on the stream only when the communicator says so:
 // the word is asked for after that.
 Status NcclPort::move(PageMove* move, const GivenUp& given_up) {
-  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", cudaSetDevice(gpu_)));
+  OTR_RETURN_IF_ERROR(cuda_status("NCCL's device", make_device_current(gpu_)));
   *host_word_ = move->word;
   OTR_RETURN_IF_ERROR(copy_word(true));
   ncclResult_t result = api_.group_start();
@@ -116,7 +117,7 @@ Status NcclPort::leave() {
   };
   if (hung_) return hangs();
   if (comm_ == nullptr) return {};
-  (void)cudaSetDevice(gpu_);
+  (void)make_device_current(gpu_);
   (void)api_.abort(std::exchange(comm_, nullptr));
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(patience_ms_);
   while (cudaStreamQuery(stream_) == cudaErrorNotReady) {

@@ -52,7 +52,8 @@
  *              result's arrays while another destroys it.
  *   Waits      take a time limit in milliseconds; none is unbounded unless asked for with a negative one.
  *   Process    no signal handler or environment variable is touched (cpu-amx asks the system to let the process use tiles).
- *              Every call pins the floating-point environment (rounding, denormals) for itself and gives the caller's back.
+ *              Every call pins the floating-point environment (rounding, denormals) for itself and gives the caller's back. On
+ *              GPUs the calling thread's CUDA context is after a call what it was before, none if there was none.
  *              After fork() a child must not use its parent's engines.
  */
 #ifndef OUTRIDER_H_

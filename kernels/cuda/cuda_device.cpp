@@ -6,8 +6,10 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/base/caller_context.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/launch_status.h"
+#include "kernels/cuda/current_device.h"
 
 namespace otr {
 namespace {
@@ -18,21 +20,6 @@ bool succeeded(cudaError_t error) {
   (void)cudaGetLastError();
   return false;
 }
-
-// The calling thread's device is again what it was.
-class DeviceKept {
- public:
-  DeviceKept() : known_(succeeded(cudaGetDevice(&device_))) {}
-  ~DeviceKept() {
-    if (known_) (void)cudaSetDevice(device_);
-  }
-  DeviceKept(const DeviceKept&) = delete;
-  DeviceKept& operator=(const DeviceKept&) = delete;
-
- private:
-  int device_ = 0;
-  const bool known_;
-};
 
 }  // namespace
 
@@ -67,11 +54,12 @@ Status CudaDevice::create_stream() {
 // By pinned memory: a copy to any other returns only when it is done, however long that takes, and cudaMemcpy waits for the
 // default stream too.
 Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>* to) {
+  const CallerContext caller;
+  keep_callers_context();
   cudaPointerAttributes attributes = {};
   if (!succeeded(cudaPointerGetAttributes(&attributes, from)) || attributes.type != cudaMemoryTypeDevice) return {};
   to->resize(bytes);
   if (bytes == 0) return {};
-  const DeviceKept device_kept;
   CudaDevice device(attributes.device, {});
   OTR_RETURN_IF_ERROR(device.create_stream());
   const size_t most = std::min(bytes, kFetchBytes);
@@ -95,7 +83,7 @@ CudaDevice::~CudaDevice() {
   else (void)cudaStreamDestroy(stream_);
 }
 
-void CudaDevice::make_current() const { (void)cudaSetDevice(ordinal_); }
+void CudaDevice::make_current() const { (void)make_device_current(ordinal_); }
 
 cudaStream_t CudaDevice::stream() {
   make_current();
@@ -147,6 +135,7 @@ uint64_t CudaDevice::free_bytes() const {
 }
 
 bool CudaDevice::is_device_pointer(const void* data) const {
+  keep_callers_context();
   cudaPointerAttributes attributes = {};
   return succeeded(cudaPointerGetAttributes(&attributes, data)) && attributes.type == cudaMemoryTypeDevice;
 }

@@ -1,11 +1,11 @@
 // CudaDevice: an Accelerator on a CUDA device: one stream, blocks of memory (device_memory.h), CUDA graphs.
 //
-// Every call makes its device the calling thread's. wait() asks again and again instead of sleeping, since a tick is a
-// millisecond, and gives up after kPatience. A failed call leaves the device's context unusable, so nothing is tried again.
-// What a device that hangs may still use (memory, captures, the stream) is left to the end of the process: CUDA would wait for
-// it, without a limit. kPatience bounds neither what CUDA waits for inside a call, a copy to or from memory that is not pinned
-// (loads and weights that are put have such), nor cudaFree, an unmapping and the end of a stream, which may wait for other
-// streams of the device too.
+// Every call makes its device the calling thread's; a caller's is given back where a CallerContext lives. wait() asks again and
+// again instead of sleeping, since a tick is a millisecond, and gives up after kPatience. A failed call leaves the device's
+// context unusable, so nothing is tried again. What a device that hangs may still use (memory, captures, the stream) is left to
+// the end of the process: CUDA would wait for it, without a limit. kPatience bounds neither what CUDA waits for inside a call,
+// a copy to or from memory that is not pinned (loads and weights that are put have such), nor cudaFree, an unmapping and the
+// end of a stream, which may wait for other streams of the device too.
 //
 // Thread safety: as Accelerator.
 #pragma once
@@ -31,7 +31,7 @@ class CudaDevice final : public Accelerator {
   // kUnsupported, with the reason, where there is no such device of compute capability 9.0.
   static Result<std::shared_ptr<CudaDevice>> open(int ordinal, std::span<const int> peers = {});
   // What lies on any device, and is written by then, to the host; *to stays empty if `from` is the host's memory. The calling
-  // thread's device stays what it is. Waits for nothing else of that device, and for this as wait() does.
+  // thread's context stays what it is. Waits for nothing else of that device, and for this as wait() does.
   static Status fetch(const void* from, size_t bytes, std::vector<std::byte>* to);
   static constexpr size_t kFetchBytes = size_t{8} << 20;  // at once
   ~CudaDevice() override;

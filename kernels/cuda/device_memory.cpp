@@ -5,11 +5,12 @@
 
 #include <string>
 
+#include "kernels/cuda/current_device.h"
+
 namespace otr {
 namespace {
 
-// The driver's functions, all of CUDA 10.2; asked for once, since the answer never changes. The library does not link to the
-// driver.
+// Of the driver, all of CUDA 10.2; asked for once, since the answer never changes.
 struct VirtualMemory {
   PFN_cuMemGetAllocationGranularity_v10020 granularity = nullptr;
   PFN_cuMemAddressReserve_v10020 reserve = nullptr;
@@ -22,22 +23,14 @@ struct VirtualMemory {
   bool complete = false;
 };
 
-template <typename Function>
-bool find(const char* name, Function* function) {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, 10020, cudaEnableDefault, &found);
-  *function = reinterpret_cast<Function>(entry);
-  if (error != cudaSuccess) (void)cudaGetLastError();
-  return error == cudaSuccess && found == cudaDriverEntryPointSuccess;
-}
-
 const VirtualMemory& driver() {
   static const VirtualMemory found = [] {
     VirtualMemory v;
-    v.complete = find("cuMemGetAllocationGranularity", &v.granularity) && find("cuMemAddressReserve", &v.reserve) &&
-                 find("cuMemAddressFree", &v.unreserve) && find("cuMemCreate", &v.create) && find("cuMemRelease", &v.release) &&
-                 find("cuMemMap", &v.map) && find("cuMemUnmap", &v.unmap) && find("cuMemSetAccess", &v.set_access);
+    v.complete = find_driver_function("cuMemGetAllocationGranularity", &v.granularity) &&
+                 find_driver_function("cuMemAddressReserve", &v.reserve) &&
+                 find_driver_function("cuMemAddressFree", &v.unreserve) && find_driver_function("cuMemCreate", &v.create) &&
+                 find_driver_function("cuMemRelease", &v.release) && find_driver_function("cuMemMap", &v.map) &&
+                 find_driver_function("cuMemUnmap", &v.unmap) && find_driver_function("cuMemSetAccess", &v.set_access);
     return v;
   }();
   return found;

@@ -24,6 +24,9 @@ struct CUstream_st {
   Work* capture = nullptr;
   int held = 0;  // by work of others: emulated_hold
 };
+struct CUctx_st {
+  int device = 0;
+};
 struct CUgraph_st {
   Work work;
 };
@@ -42,7 +45,14 @@ std::map<uintptr_t, size_t> on_device, pinned;  // blocks: address, bytes; guard
 std::map<uintptr_t, size_t> reserved;           // addresses without memory of their own; guarded by mutex
 size_t used = 0;                                // guarded by mutex
 int default_held = 0;                           // guarded by mutex
-thread_local int current_device = 0;
+CUctx_st primary[kDevices] = {{0}, {1}, {2}};
+thread_local CUcontext current = nullptr;  // the runtime's first device stands for none
+int current_device() { return current != nullptr ? current->device : 0; }
+// What needs a context and finds none makes that device's primary one current.
+int used_device() {
+  if (current == nullptr) current = primary;
+  return current->device;
+}
 thread_local bool may_be_copying = false;  // the default stream, for this thread, since it was last waited for
 
 // Large pages: what can be touched changes with every access, page by page.
@@ -87,7 +97,17 @@ void drain(cudaStream_t stream) {
   for (const auto& piece : work) piece();
 }
 
-// ---- Memory that comes and goes at an address: the driver's functions, found by name ----
+// ---- The driver's functions, found by name: contexts, and memory that comes and goes at an address ----
+
+CUresult emulated_get_current(CUcontext* context) { return *context = current, CUDA_SUCCESS; }
+CUresult emulated_set_current(CUcontext context) { return current = context, CUDA_SUCCESS; }
+CUresult emulated_create_context(CUcontext* context, unsigned, CUdevice device) {
+  return *context = current = new CUctx_st{device}, CUDA_SUCCESS;
+}
+CUresult emulated_destroy_context(CUcontext context) {
+  if (current == context) current = nullptr;
+  return delete context, CUDA_SUCCESS;
+}
 
 CUresult emulated_granularity(size_t* unit, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
   return *unit = kUnit, CUDA_SUCCESS;
@@ -159,7 +179,7 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
     const DeviceAccess access;
     return work();
   }
-  if (stream->device != current_device) fail("a launch on another device's stream");
+  if (stream->device != current_device()) fail("a launch on another device's stream");
   if (may_be_copying) fail("a launch in a non-blocking stream while the default one may still set or copy memory");
   (stream->capture != nullptr ? *stream->capture : stream->pending).push_back(std::move(work));
 }
@@ -169,10 +189,10 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
 extern "C" {
 // ---- Devices ----
 cudaError_t cudaGetDeviceCount(int* count) { return *count = kDevices, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = current_device(), cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
-  return current_device = device, cudaSuccess;
+  return current = primary + device, cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) { return *can = device != peer, cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() {  // of the default stream: nobody asks for more
@@ -195,6 +215,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 
 // ---- Memory ----
 cudaError_t cudaMalloc(void** p, size_t bytes) {
+  used_device();
   const std::lock_guard lock(mutex);
   *p = nullptr;
   if (bytes > kMemory - used) return cudaErrorMemoryAllocation;
@@ -218,6 +239,7 @@ cudaError_t cudaFree(void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
+  used_device();
   const std::lock_guard lock(mutex);
   *p = std::malloc(bytes);
   std::memset(*p, 0x7f, bytes);
@@ -231,10 +253,12 @@ cudaError_t cudaFreeHost(void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  used_device();
   const std::lock_guard lock(mutex);
   return *free = kMemory - used, *total = kMemory, cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  used_device();
   const std::lock_guard lock(mutex);
   attributes->type = inside(on_device, p) ? cudaMemoryTypeDevice
                      : inside(pinned, p)  ? cudaMemoryTypeHost
@@ -258,6 +282,10 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   const std::map<std::string_view, void*> known = {
+      {"cuCtxGetCurrent", reinterpret_cast<void*>(emulated_get_current)},
+      {"cuCtxSetCurrent", reinterpret_cast<void*>(emulated_set_current)},
+      {"cuCtxCreate", reinterpret_cast<void*>(emulated_create_context)},
+      {"cuCtxDestroy", reinterpret_cast<void*>(emulated_destroy_context)},
       {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(emulated_granularity)},
       {"cuMemAddressReserve", reinterpret_cast<void*>(emulated_reserve)},
       {"cuMemAddressFree", reinterpret_cast<void*>(emulated_unreserve)},
@@ -274,7 +302,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 
 // ---- Streams ----
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return *stream = new CUstream_st{current_device, {}, nullptr, 0}, cudaSuccess;
+  return *stream = new CUstream_st{used_device(), {}, nullptr, 0}, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
