@@ -401,8 +401,7 @@ Status launch(const KernelParams& k, int blocks, cudaStream_t stream) {
   OTR_RETURN_IF_ERROR(ptx::make_tensor_map(k.p.pages, matrix_box(kAllRows, kPageTokens, kPageTokens, kHeadDim), &v_map));
   constexpr int kBytes = attention_shared_bytes(kHeadDim);
   const auto kernel = k.parts > 1 ? attention_kernel<kHeadDim, true> : attention_kernel<kHeadDim, false>;
-  OTR_RETURN_IF_ERROR(
-      cuda_status("attention", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes)));
+  OTR_RETURN_IF_ERROR(allow_shared_memory("attention", kernel, kBytes));
   kernel<<<static_cast<unsigned>(blocks), kThreads, kBytes, stream>>>(k, k_map, v_map);
   OTR_RETURN_IF_ERROR(launch_status("attention"));
   if (k.partials == nullptr) return {};

@@ -15,12 +15,22 @@ inline Status cuda_status(const char* op, cudaError_t error) {
 }
 inline Status launch_status(const char* op) { return cuda_status(op, cudaGetLastError()); }
 
-// Launches `kernel` on num_clusters clusters of `cluster` blocks; `early`: it may begin before the launch ahead of it has
-// ended, for it waits itself for what that one writes (ptx::grid_wait).
+// Dynamic shared memory of a block at most, on compute capability 9.0: 227 KB.
+inline constexpr int kMostSharedBytes = 232448;
+
+// Lets launches of `kernel` have so much dynamic shared memory. That is kept with the kernel on its device, not with a launch:
+// `bytes` is the same in every call, or another thread would lower it between this one's call and its launch.
+template <typename... Params>
+Status allow_shared_memory(const char* op, void (*kernel)(Params...), int bytes) {
+  return cuda_status(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+// Launches `kernel`, which has no static shared memory, on num_clusters clusters of `cluster` blocks; `early`: it may begin
+// before the launch ahead of it has ended, for it waits itself for what that one writes (ptx::grid_wait).
 template <typename... Params>
 Status launch_clusters(const char* op, void (*kernel)(Params...), int num_clusters, int cluster, int threads, int shared_bytes,
                        cudaStream_t stream, bool early, const Params&... params) {
-  OTR_RETURN_IF_ERROR(cuda_status(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes)));
+  OTR_RETURN_IF_ERROR(allow_shared_memory(op, kernel, kMostSharedBytes));  // shared_bytes vary with the rows
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = static_cast<unsigned>(cluster);

@@ -1,11 +1,12 @@
 // CudaDevice: an Accelerator on a CUDA device: one stream, blocks of memory (device_memory.h), CUDA graphs.
 //
 // Every call makes its device the calling thread's; a caller's is given back where a CallerContext lives. wait() asks again and
-// again instead of sleeping, since a tick is a millisecond, and gives up after kPatience. A failed call leaves the device's
-// context unusable, so nothing is tried again. What a device that hangs may still use (memory, captures, the stream) is left to
-// the end of the process: CUDA would wait for it, without a limit. kPatience bounds neither what CUDA waits for inside a call,
-// a copy to or from memory that is not pinned (loads and weights that are put have such), nor cudaFree, an unmapping and the
-// end of a stream, which may wait for other streams of the device too.
+// again instead of sleeping, since a tick is a millisecond, and gives up after kPatience. After a failed call
+// nothing is tried again: what it should have written is missing ever after, whether CUDA could go on, as after a launch that
+// it refuses, or not, as after a kernel's fault, which ends the context for all that use it. What a device that hangs may still
+// use (memory, captures, the stream) is left to the end of the process: CUDA would wait for it, without a limit. kPatience
+// bounds neither what CUDA waits for inside a call, a copy to or from memory that is not pinned (loads and weights that are put
+// have such), nor cudaFree, an unmapping and the end of a stream, which may wait for other streams of the device too.
 //
 // Thread safety: as Accelerator.
 #pragma once

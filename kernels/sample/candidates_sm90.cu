@@ -179,8 +179,7 @@ Status candidates_sm90(const CandidateParams& p, const CandidateWorkspace& works
   if (p.num_draws == 0) return {};
   const dim3 chunks(static_cast<unsigned>(sample_num_chunks(p.vocab_size)), static_cast<unsigned>(p.num_draws));
   constexpr int kBytes = static_cast<int>(sizeof(FinishShared));
-  OTR_RETURN_IF_ERROR(cuda_status(
-      "candidates", cudaFuncSetAttribute(finish_candidates_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes)));
+  OTR_RETURN_IF_ERROR(allow_shared_memory("candidates", finish_candidates_kernel, kBytes));
   scan_kernel<CandidateParams><<<chunks, kThreads, 0, stream>>>(p, workspace.chunks);
   OTR_RETURN_IF_ERROR(launch_status("candidates"));
   list_kernel<<<chunks, kThreads, 0, stream>>>(p, workspace);

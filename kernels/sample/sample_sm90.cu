@@ -110,8 +110,7 @@ Status sample_sm90(const SampleParams& p, const SampleWorkspaceSm90& workspace, 
   if (p.num_draws == 0) return {};
   const dim3 chunks(static_cast<unsigned>(sample_num_chunks(p.vocab_size)), static_cast<unsigned>(p.num_draws));
   constexpr int kBytes = static_cast<int>(sizeof(FilterShared));
-  OTR_RETURN_IF_ERROR(
-      cuda_status("sample", cudaFuncSetAttribute(finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes)));
+  OTR_RETURN_IF_ERROR(allow_shared_memory("sample", finish_kernel, kBytes));
   scan_kernel<SampleParams><<<chunks, kThreads, 0, stream>>>(p, workspace.chunks);
   OTR_RETURN_IF_ERROR(launch_status("sample"));
   weigh_kernel<<<chunks, kThreads, 0, stream>>>(p, workspace);

@@ -27,7 +27,7 @@ def launches(text):
     def replace(match):
         kernel, config, arguments = match.groups()
         grid, block, shared, stream = (split_arguments(config) + ["0", "nullptr"])[:4]
-        return f"emulator::launch(dim3({grid}), dim3({block}), 1, static_cast<size_t>({shared}), [=] {{ {kernel}({arguments}); }}, {stream});"
+        return f"emulator::check_shared(emulator::name_of({kernel}), static_cast<size_t>({shared})); emulator::launch(dim3({grid}), dim3({block}), 1, static_cast<size_t>({shared}), [=] {{ {kernel}({arguments}); }}, {stream});"
 
     return pattern.sub(replace, text)
 

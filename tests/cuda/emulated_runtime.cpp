@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -41,10 +42,11 @@ constexpr size_t kMemory = size_t{384} << 20, kNodeBytes = 1024;
 constexpr size_t kUnit = 4096;  // of memory that is mapped: small, so that small models' weights are
 
 std::recursive_mutex mutex;
-std::map<uintptr_t, size_t> on_device, pinned;  // blocks: address, bytes; guarded by mutex
-std::map<uintptr_t, size_t> reserved;           // addresses without memory of their own; guarded by mutex
-size_t used = 0;                                // guarded by mutex
-int default_held = 0;                           // guarded by mutex
+std::map<uintptr_t, size_t> on_device, pinned;                 // blocks: address, bytes; guarded by mutex
+std::map<uintptr_t, size_t> reserved;                          // addresses without memory of their own; guarded by mutex
+size_t used = 0;                                               // guarded by mutex
+std::map<std::pair<const void*, int>, size_t> allowed_shared;  // of a kernel on a device; guarded by mutex
+int default_held = 0;                                          // guarded by mutex
 CUctx_st primary[kDevices] = {{0}, {1}, {2}};
 thread_local CUcontext current = nullptr;  // the runtime's first device stands for none
 int current_device() { return current != nullptr ? current->device : 0; }
@@ -172,6 +174,21 @@ CUresult emulated_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc
 }  // namespace
 
 namespace otr::emulator {
+
+void allow_shared(const void* kernel, size_t bytes) {
+  const std::lock_guard lock(mutex);
+  size_t& allowed = allowed_shared[{kernel, used_device()}];
+  if (bytes < allowed) fail("a kernel's shared memory is lowered, below a launch that another thread prepares");
+  allowed = bytes;
+}
+
+void check_shared(const void* kernel, size_t bytes) {
+  constexpr size_t kAlwaysAllowed = size_t{48} << 10;
+  const std::lock_guard lock(mutex);
+  const auto set = allowed_shared.find({kernel, used_device()});
+  if (bytes > std::max(kAlwaysAllowed, set != allowed_shared.end() ? set->second : 0))
+    fail("a launch with more shared memory than its kernel is allowed");
+}
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(mutex);

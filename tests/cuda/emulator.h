@@ -54,6 +54,15 @@ const Place& place();
 void launch(dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes, const std::function<void()>& body,
             cudaStream_t stream = nullptr);
 
+// Dynamic shared memory that launches of a kernel may have on the current device, once 48 KB no longer suffice. Lowering it
+// ends the program: another thread may stand between its own setting and its launch.
+template <typename... Params>
+const void* name_of(void (*kernel)(Params...)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+void allow_shared(const void* kernel, size_t bytes);
+void check_shared(const void* kernel, size_t bytes);  // ends the program where the launch is refused
+
 constexpr uint32_t kSharedWindow = 1u << 18;  // what an operand descriptor can address
 uint8_t* dynamic_shared();                    // of this block
 uint8_t* shared_at(uint32_t address, uint32_t rank);
@@ -119,12 +128,15 @@ inline int min(int a, int b) { return a < b ? a : b; }
 
 template <typename... Params, typename... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), const Args&... args) {
+  otr::emulator::check_shared(otr::emulator::name_of(kernel), config->dynamicSmemBytes);
   const unsigned cluster = config->numAttrs > 0 ? config->attrs[0].val.clusterDim.x : 1;
   otr::emulator::launch(
       config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, [=] { kernel(args...); }, config->stream);
   return cudaSuccess;
 }
 template <typename... Params>
-cudaError_t cudaFuncSetAttribute(void (*)(Params...), cudaFuncAttribute, int bytes) {
-  return bytes <= 232448 ? cudaSuccess : cudaErrorInvalidValue;
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute, int bytes) {
+  if (bytes > 232448) return cudaErrorInvalidValue;
+  otr::emulator::allow_shared(otr::emulator::name_of(kernel), static_cast<size_t>(bytes));
+  return cudaSuccess;
 }

@@ -113,6 +113,35 @@ TEST(EmulatorDeathTest, ALaunchBesideACopyThatMayBeUnderWay) {
       "may still set or copy");
 }
 
+__global__ void kernel_of_a_size(int) {}
+__global__ void kernel_of_two_sizes(int) {}
+
+cudaError_t launch_with(void (*kernel)(int), size_t shared_bytes) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = config.blockDim = dim3(1);
+  config.dynamicSmemBytes = shared_bytes;
+  return cudaLaunchKernelEx(&config, kernel, 0);
+}
+
+TEST(EmulatorDeathTest, ALaunchWithMoreSharedMemoryThanItsKernelIsAllowed) {
+  constexpr int kKb = 1024;
+  EXPECT_EQ(launch_with(kernel_of_a_size, 48 * kKb), cudaSuccess);
+  EXPECT_DEATH(launch_with(kernel_of_a_size, 49 * kKb), "more shared memory than its kernel is allowed");
+  EXPECT_EQ(cudaFuncSetAttribute(kernel_of_a_size, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 * kKb), cudaSuccess);
+  EXPECT_EQ(launch_with(kernel_of_a_size, 100 * kKb), cudaSuccess);
+  EXPECT_DEATH(launch_with(kernel_of_a_size, 101 * kKb), "more shared memory than its kernel is allowed");
+  EXPECT_DEATH(launch_with(kernel_of_two_sizes, 49 * kKb), "more shared memory than its kernel is allowed");  // another one's
+}
+
+TEST(EmulatorDeathTest, AKernelsSharedMemoryThatIsLowered) {
+  EXPECT_DEATH(
+      {
+        for (const int bytes : {100 * 1024, 90 * 1024})
+          cudaFuncSetAttribute(kernel_of_two_sizes, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      },
+      "is lowered");
+}
+
 TEST(Emulator, APhaseEndsWithItsArrivalsAndBytes) {
   int seen = 0;
   launch(64, [&seen] {
