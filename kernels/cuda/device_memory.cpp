@@ -20,6 +20,7 @@ struct VirtualMemory {
   PFN_cuMemMap_v10020 map = nullptr;
   PFN_cuMemUnmap_v10020 unmap = nullptr;
   PFN_cuMemSetAccess_v10020 set_access = nullptr;
+  PFN_cuGetErrorString_v6000 error_text = nullptr;
   bool complete = false;
 };
 
@@ -30,7 +31,8 @@ const VirtualMemory& driver() {
                  find_driver_function("cuMemAddressReserve", &v.reserve) &&
                  find_driver_function("cuMemAddressFree", &v.unreserve) && find_driver_function("cuMemCreate", &v.create) &&
                  find_driver_function("cuMemRelease", &v.release) && find_driver_function("cuMemMap", &v.map) &&
-                 find_driver_function("cuMemUnmap", &v.unmap) && find_driver_function("cuMemSetAccess", &v.set_access);
+                 find_driver_function("cuMemUnmap", &v.unmap) && find_driver_function("cuMemSetAccess", &v.set_access) &&
+                 find_driver_function("cuGetErrorString", &v.error_text);
     return v;
   }();
   return found;
@@ -86,8 +88,9 @@ void DeviceMemory::release(void* data) {
     if (data != nullptr) (void)cudaFree(data);
     return;
   }
-  unback(found->first, &found->second);
-  (void)driver().unreserve(found->first, found->second.bytes);
+  (void)unback(found->first, &found->second);
+  // Addresses with memory that the driver has not unmapped stay reserved.
+  if (!found->second.backed) (void)driver().unreserve(found->first, found->second.bytes);
   blocks_.erase(found);
 }
 
@@ -108,17 +111,24 @@ bool DeviceMemory::back(CUdeviceptr at, Block* block) {
   return false;
 }
 
-void DeviceMemory::unback(CUdeviceptr at, Block* block) {
-  if (!block->backed) return;
-  (void)driver().unmap(at, block->bytes);
-  (void)driver().release(block->memory);
+Status DeviceMemory::unback(CUdeviceptr at, Block* block) {
+  if (!block->backed) return {};
+  const auto failed = [this](const char* call, CUresult result) {
+    const char* text = nullptr;
+    (void)driver().error_text(result, &text);
+    return Status(StatusCode::kInternal,
+                  "cuda:" + std::to_string(ordinal_) + ": " + call + ": " + (text != nullptr ? text : "an unknown error"));
+  };
+  if (const CUresult result = driver().unmap(at, block->bytes); result != CUDA_SUCCESS) return failed("cuMemUnmap", result);
   block->backed = false;
+  if (const CUresult result = driver().release(block->memory); result != CUDA_SUCCESS) return failed("cuMemRelease", result);
+  return {};
 }
 
 Status DeviceMemory::give_back(void* data) {
   if (unit() == 0) return unsupported("cuda:" + std::to_string(ordinal_) + " cannot take memory back and keep its address");
-  if (const auto found = blocks_.find(address_of(data)); found != blocks_.end()) unback(found->first, &found->second);
-  return {};
+  const auto found = blocks_.find(address_of(data));
+  return found != blocks_.end() ? unback(found->first, &found->second) : Status();
 }
 
 Result<size_t> DeviceMemory::take_back(void* data) {

@@ -32,7 +32,8 @@ class DeviceMemory {
   void* allocate(size_t bytes);        // content undefined; null if the device refuses
   void release(void* data);            // of allocate(), or null
   void abandon() { blocks_.clear(); }  // all blocks stay as they are, for something may run on them for ever
-  // Errors: kUnsupported where the device cannot, kInternal with the driver's error.
+  // Errors: kUnsupported where the device cannot; kInternal with the driver's error: the block keeps its memory, unless only
+  // the release of what was unmapped has failed.
   Status give_back(void* data);
   // Returns how many bytes of the block are undefined now: 0 where it had kept its memory. Errors: kOutOfMemory; the block is
   // without memory as before.
@@ -47,7 +48,7 @@ class DeviceMemory {
   size_t unit();  // 0: the device cannot
   CUmemAllocationProp properties() const;
   bool back(CUdeviceptr at, Block* block);
-  void unback(CUdeviceptr at, Block* block);
+  Status unback(CUdeviceptr at, Block* block);  // it stays backed if the driver does not unmap it
 
   const int ordinal_;
   const std::vector<int> peers_;

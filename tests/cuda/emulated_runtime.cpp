@@ -46,6 +46,7 @@ std::map<uintptr_t, size_t> on_device, pinned;                 // blocks: addres
 std::map<uintptr_t, size_t> reserved;                          // addresses without memory of their own; guarded by mutex
 size_t used = 0;                                               // guarded by mutex
 std::map<std::pair<const void*, int>, size_t> allowed_shared;  // of a kernel on a device; guarded by mutex
+int refused_unmaps = 0, refused_releases = 0;                  // calls to come; guarded by mutex
 int default_held = 0;                                          // guarded by mutex
 CUctx_st primary[kDevices] = {{0}, {1}, {2}};
 thread_local CUcontext current = nullptr;  // the runtime's first device stands for none
@@ -101,6 +102,7 @@ void drain(cudaStream_t stream) {
 
 // ---- The driver's functions, found by name: contexts, and memory that comes and goes at an address ----
 
+CUresult emulated_error_text(CUresult, const char** text) { return *text = "refused", CUDA_SUCCESS; }
 CUresult emulated_get_current(CUcontext* context) { return *context = current, CUDA_SUCCESS; }
 CUresult emulated_set_current(CUcontext context) { return current = context, CUDA_SUCCESS; }
 CUresult emulated_create_context(CUcontext* context, unsigned, CUdevice device) {
@@ -141,6 +143,7 @@ CUresult emulated_create(CUmemGenericAllocationHandle* handle, size_t bytes, con
 
 CUresult emulated_release(CUmemGenericAllocationHandle handle) {
   const std::lock_guard lock(mutex);
+  if (refused_releases > 0) return --refused_releases, CUDA_ERROR_UNKNOWN;
   return used -= handle, CUDA_SUCCESS;
 }
 
@@ -160,6 +163,7 @@ CUresult emulated_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocati
 
 CUresult emulated_unmap(CUdeviceptr at, size_t bytes) {
   const std::lock_guard lock(mutex);
+  if (refused_unmaps > 0) return --refused_unmaps, CUDA_ERROR_UNKNOWN;
   if (on_device.erase(at) == 0) otr::emulator::fail("what is not mapped is unmapped");
   void* data = reinterpret_cast<void*>(at);
   if (mprotect(data, bytes, PROT_NONE) != 0 || madvise(data, bytes, MADV_DONTNEED) != 0) otr::emulator::fail("mprotect");
@@ -299,6 +303,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   const std::map<std::string_view, void*> known = {
+      {"cuGetErrorString", reinterpret_cast<void*>(emulated_error_text)},
       {"cuCtxGetCurrent", reinterpret_cast<void*>(emulated_get_current)},
       {"cuCtxSetCurrent", reinterpret_cast<void*>(emulated_set_current)},
       {"cuCtxCreate", reinterpret_cast<void*>(emulated_create_context)},
@@ -331,6 +336,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 void emulated_hold(cudaStream_t stream, int change) {
   const std::lock_guard lock(mutex);
   (stream == nullptr ? default_held : stream->held) += change;
+}
+void emulated_refuse(int unmaps, int releases) {
+  const std::lock_guard lock(mutex);
+  refused_unmaps = unmaps, refused_releases = releases;
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
   otr::emulator::enqueue(stream, [=] { std::memset(p, value, bytes); });

@@ -18,3 +18,6 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 // A library's work is on the stream: +1; it is done: -1. The stream is not ready meanwhile. On the default stream (null):
 // whatever waits for that one, as cudaMemcpy does, ends the program, for here nobody would wake it.
 extern "C" void emulated_hold(cudaStream_t stream, int change);
+
+// The next cuMemUnmap and cuMemRelease calls that fail.
+extern "C" void emulated_refuse(int unmaps, int releases);
