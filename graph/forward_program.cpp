@@ -91,8 +91,8 @@ Status ForwardProgram::allocate_activations(const Parts& parts) {
     return {};
   }
   OTR_ASSIGN_OR_RETURN(b.fault_mirror, Mirror::create(rows, "fault flags", a));
-  const int64_t workspace =
-      parts.kernels.device->attention_workspace(parts.layout, c.num_heads, static_cast<int>(context_limit(c)));
+  const int64_t workspace = parts.kernels.device->attention_workspace(parts.layout, c.num_heads, bucket_.max_rows,
+                                                                      static_cast<int>(context_limit(c)));
   OTR_ASSIGN_OR_RETURN(b.workspace, Buffer<float>::create(workspace, "attention", a));
   return {};
 }

@@ -30,8 +30,9 @@ namespace otr {
 struct DeviceLayouts {
   // Writes rows [weight.out_features][weight.in_features] from linear.h's tiles; `in_turns`: of gate and up.
   void (*rows_from_tiles)(const LinearWeight& weight, bool in_turns, Element* rows, const LaunchContext&);
-  int64_t (*max_pages)(const KvLayout& layout);                                         // that attention can address
-  int64_t (*attention_workspace)(const KvLayout& layout, int num_heads, int max_keys);  // floats that are worth having
+  int64_t (*max_pages)(const KvLayout& layout);  // that attention can address
+  // Floats that are worth having for launches of at most max_rows.
+  int64_t (*attention_workspace)(const KvLayout& layout, int num_heads, int max_rows, int max_keys);
   int64_t (*sample_scratch_bytes)(int32_t vocab_size, int32_t num_draws);
   void (*take_tokens)(const TakeTokensParams&, const LaunchContext&);
 };

@@ -30,21 +30,13 @@
 #include "kernels/ptx/tensor_map.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/wgmma.h"
+// (in whose words this one is written)
+#include "kernels/attention/attention_merge_sm90.h"
 
 namespace otr {
 namespace {
 
 constexpr int kComputing = 128, kThreads = 256;
-constexpr float kMinusInf = -__builtin_inff();
-
-struct KernelParams {
-  AttentionParams p;
-  RowBatch rows;
-  int32_t parts, max_splits;
-  float* partials;  // null: every task in one block
-  // Floats before the pairs (m, l).
-  OTR_HOST_DEVICE int64_t pairs() const { return int64_t{rows.num_rows} * p.num_heads * max_splits * p.layout.head_dim; }
-};
 
 // 256 keys that some rows of a task look at.
 struct Unit {
@@ -58,14 +50,12 @@ struct Share {
   int bundle, kv_head, part, parts;
 };
 
-// Blocks take the tasks in turn, and as many shares of them as there are blocks for, up to k.parts. The grid of a captured
-// launch is that of a full batch: how many tasks there are is read here, so few tasks have many blocks each there too.
+// Blocks take the tasks in turn.
 OTR_DEVICE Share share_of(const KernelParams& k) {
-  const int num_bundles = k.rows.num_bundles_at != nullptr ? *k.rows.num_bundles_at : k.rows.num_bundles;
-  const int num_kv_heads = k.p.layout.num_kv_heads, num_tasks = num_bundles * num_kv_heads;
+  const int num_tasks = num_tasks_of(k), num_kv_heads = k.p.layout.num_kv_heads;
   if (num_tasks == 0) return {};  // no part of none
   const int block = static_cast<int>(blockIdx.x), task = block % num_tasks;
-  return {task / num_kv_heads, task % num_kv_heads, block / num_tasks, min(static_cast<int>(gridDim.x) / num_tasks, k.parts)};
+  return {task / num_kv_heads, task % num_kv_heads, block / num_tasks, parts_of(k, num_tasks)};
 }
 
 // visit(unit) for this block's part of the task: what the bundle's tiles share, then each tile's own keys.
@@ -73,7 +63,7 @@ template <typename Visit>
 OTR_DEVICE void for_each_unit(const KernelParams& k, const Share& share, const Visit& visit) {
   const TileBundle& bundle = k.rows.bundles[share.bundle];
   const RowBatch& rows = k.rows;
-  int turn = 0;
+  int skip = share.part;  // splits of others before this block's next
   for (int i = -1; i < bundle.num_tiles; ++i) {
     const RowTile& tile = rows.tiles[bundle.first_tile + (i < 0 ? 0 : i)];
     const RowTile& last = rows.tiles[bundle.first_tile + bundle.num_tiles - 1];
@@ -81,9 +71,11 @@ OTR_DEVICE void for_each_unit(const KernelParams& k, const Share& share, const V
     const int32_t end_row = i < 0 ? last.first_row + last.num_rows : tile.first_row + tile.num_rows;
     const int32_t end = i < 0 ? bundle.shared_keys : rows.positions[end_row - 1] + 1;
     for (int32_t key = i < 0 ? 0 : bundle.shared_keys; key < end; key += kAttentionSplit) {
-      const bool mine = turn == share.part;
-      turn = turn + 1 == share.parts ? 0 : turn + 1;
-      if (!mine) continue;
+      if (skip > 0) {
+        --skip;
+        continue;
+      }
+      skip = share.parts - 1;
       const int32_t pages = (end - key + kPageTokens - 1) / kPageTokens;
       visit(Unit{table + key / kPageTokens, key, pages < kAttentionSplitPages ? pages : kAttentionSplitPages, tile.first_row,
                  end_row});
@@ -229,18 +221,6 @@ OTR_DEVICE void compute_values(const uint32_t (&w)[kAttentionSplitPages][4][4], 
   ptx::pin_registers(o);
 }
 
-// What a split changes of the sums so far: they times `keep`, its own times `add`.
-struct MergeFactors {
-  float m, keep, add;
-};
-OTR_DEVICE MergeFactors merge_factors(float m_before, float m_split) {
-  const float m = fmaxf(m_before, m_split);
-  return {m, exp32(m_before - m), exp32(m_split - m)};
-}
-OTR_DEVICE float merged(float before, float split, const MergeFactors& f) { return before * f.keep + split * f.add; }
-// + 0: a sum of nothing but negative zeros depends on how many masked keys, worth +0, stand behind them.
-OTR_DEVICE float quotient(float o, float l) { return o / l + 0.0f; }
-
 // Who the packed rows are, and their queries, zeros where there is no row; then this warpgroup's barrier.
 template <int kHeadDim>
 OTR_DEVICE void load_queries(const KernelParams& k, const TileBundle& bundle, int kv_head, int group,
@@ -274,12 +254,13 @@ OTR_DEVICE void store_partial(const KernelParams& k, int row, int head, int spli
     *reinterpret_cast<float2*>(k.partials + entry * kHeadDim + accumulator_column(thread, i)) =
         h == 0 ? make_float2(o[i], o[i + 1]) : make_float2(o[i + 2], o[i + 3]);
   }
-  if (thread % 4 == 0) *reinterpret_cast<float2*>(k.partials + k.pairs() + 2 * entry) = make_float2(m, l);
+  if (thread % 4 == 0) k.pairs[entry] = make_float2(m, l);
 }
 
-template <int kHeadDim, bool kParts>
+template <int kHeadDim>
 OTR_DEVICE void compute_task(const KernelParams& k, const Share& share, Shared<kHeadDim>* shared) {
   const int thread = static_cast<int>(threadIdx.x), group = k.p.num_heads / k.p.layout.num_kv_heads, kv_head = share.kv_head;
+  const bool is_shared = share.parts > 1;  // then its splits are merged later
   load_queries<kHeadDim>(k, k.rows.bundles[share.bundle], kv_head, group, shared);
   // The merged sums of the thread's two rows.
   float total_m[2] = {kMinusInf, kMinusInf}, total_l[2] = {0.0f, 0.0f};
@@ -301,7 +282,7 @@ OTR_DEVICE void compute_task(const KernelParams& k, const Share& share, Shared<k
     softmax(k.p.scale, visible, s, w, m, l);
     compute_values<kHeadDim>(w, shared, &turn, o);
 
-    if constexpr (kParts) {
+    if (is_shared) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int packed = accumulator_row(thread, 2 * h), head = kv_head * group + packed % group;
@@ -325,8 +306,9 @@ OTR_DEVICE void compute_task(const KernelParams& k, const Share& share, Shared<k
     }
   });
 
+  if (is_shared) return;
 #pragma unroll
-  for (int h = 0; h < 2 && !kParts; ++h) {
+  for (int h = 0; h < 2; ++h) {
     const int packed = accumulator_row(thread, 2 * h), row = shared->row[packed];
     if (row < 0) continue;
     Element* out = k.p.out + row * k.p.out_stride + (kv_head * group + packed % group) * kHeadDim;
@@ -339,7 +321,7 @@ OTR_DEVICE void compute_task(const KernelParams& k, const Share& share, Shared<k
   }
 }
 
-template <int kHeadDim, bool kParts>
+template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_kernel(const __grid_constant__ KernelParams k, const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
@@ -363,46 +345,20 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (threadIdx.x == kComputing) load_pages<kHeadDim>(k, share, k_map, v_map, shared);
   } else {
     ptx::setmaxnreg_inc<208>();
-    compute_task<kHeadDim, kParts>(k, share, shared);
+    compute_task<kHeadDim>(k, share, shared);
   }
 }
 
-// A warp merges the splits of one row and head, ascending; a lane has elements lane, lane + 32, … of o.
 template <int kHeadDim>
-__global__ void __launch_bounds__(128) merge_kernel(const __grid_constant__ KernelParams k) {
-  ptx::grid_let_next();  // o, which may fetch its weights
-  const int64_t item = int64_t{blockIdx.x} * 4 + threadIdx.x / 32;
-  if (item >= int64_t{k.rows.num_rows} * k.p.num_heads) return;
-  const int64_t row = item / k.p.num_heads, head = item % k.p.num_heads;
-  const int lane = static_cast<int>(threadIdx.x) % 32, splits = k.rows.positions[row] / kAttentionSplit + 1;
-  const float* partials = k.partials + item * k.max_splits * kHeadDim;
-  const float2* pairs = reinterpret_cast<const float2*>(k.partials + k.pairs()) + item * k.max_splits;
-  float m = kMinusInf, l = 0.0f, total[kHeadDim / 32] = {};
-  for (int split = 0; split < splits; ++split) {
-    const float2 pair = pairs[split];
-    const MergeFactors f = merge_factors(m, pair.x);
-    m = f.m;
-    l = merged(l, pair.y, f);
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 32; ++i) total[i] = merged(total[i], partials[split * kHeadDim + lane + 32 * i], f);
-  }
-  Element* out = k.p.out + row * k.p.out_stride + head * kHeadDim;
-#pragma unroll
-  for (int i = 0; i < kHeadDim / 32; ++i)
-    out[lane + 32 * i] = Element{static_cast<uint16_t>(ptx::pack_bf16(quotient(total[i], l), 0.0f))};
-}
-
-template <int kHeadDim>
-Status launch(const KernelParams& k, int blocks, cudaStream_t stream) {
+Status launch(const KernelParams& k, cudaStream_t stream) {
   // Any page may be named: the tensors end where coordinates do.
   constexpr int64_t kAllRows = 0x7fffffff;
   CUtensorMap k_map, v_map;
   OTR_RETURN_IF_ERROR(ptx::make_tensor_map(k.p.pages, matrix_box(kAllRows, kHeadDim, kHeadDim, kPageTokens), &k_map));
   OTR_RETURN_IF_ERROR(ptx::make_tensor_map(k.p.pages, matrix_box(kAllRows, kPageTokens, kPageTokens, kHeadDim), &v_map));
   constexpr int kBytes = attention_shared_bytes(kHeadDim);
-  const auto kernel = k.parts > 1 ? attention_kernel<kHeadDim, true> : attention_kernel<kHeadDim, false>;
-  OTR_RETURN_IF_ERROR(allow_shared_memory("attention", kernel, kBytes));
-  kernel<<<static_cast<unsigned>(blocks), kThreads, kBytes, stream>>>(k, k_map, v_map);
+  OTR_RETURN_IF_ERROR(allow_shared_memory("attention", attention_kernel<kHeadDim>, kBytes));
+  attention_kernel<kHeadDim><<<static_cast<unsigned>(k.blocks), kThreads, kBytes, stream>>>(k, k_map, v_map);
   OTR_RETURN_IF_ERROR(launch_status("attention"));
   if (k.partials == nullptr) return {};
   const unsigned merging = static_cast<unsigned>((int64_t{k.rows.num_rows} * k.p.num_heads + 3) / 4);
@@ -428,11 +384,14 @@ Status attention_sm90(const AttentionParams& p, const AttentionWorkspace& worksp
   const int parts =
       is_captured ? (suffices ? splits : 1) : attention_sm90_parts(num_tasks, num_sms, workspace.max_keys, suffices);
   const int blocks = !is_captured ? num_tasks * parts : parts > 1 && num_tasks < 2 * num_sms ? 2 * num_sms : num_tasks;
-  const KernelParams k = {p, rows, parts, splits, parts > 1 ? workspace.partials : nullptr};
+  float* const partials = parts > 1 ? workspace.partials : nullptr;
+  const int64_t floats = int64_t{rows.num_rows} * p.num_heads * splits * p.layout.head_dim;
+  const KernelParams k = {
+      p, rows, blocks, parts, splits, partials, parts > 1 ? reinterpret_cast<float2*>(partials + floats) : nullptr};
   switch (p.layout.head_dim) {
-    case 32: return launch<32>(k, blocks, stream);
-    case 64: return launch<64>(k, blocks, stream);
-    case 128: return launch<128>(k, blocks, stream);
+    case 32: return launch<32>(k, stream);
+    case 64: return launch<64>(k, stream);
+    case 128: return launch<128>(k, stream);
     default: return unsupported("attention: head_dim " + std::to_string(p.layout.head_dim) + " is not 32, 64 or 128");
   }
 }

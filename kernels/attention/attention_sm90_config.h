@@ -25,6 +25,20 @@ OTR_HOST_DEVICE constexpr int64_t attention_sm90_workspace(int num_rows, int num
   return int64_t{num_rows} * num_heads * attention_num_splits(max_keys) * (head_dim + 2);
 }
 
+// Rows whose partial results are worth having room for: those of all tasks as long as there are fewer than two a multiprocessor
+// (attention_sm90_parts), each with a tile full of rows. At most max_rows, and what 512 MB hold: 72 rows of 128 K keys at
+// Qwen2.5-7B's shape, 201 of 32 K at that of 32B. With more rows each task stays in one block.
+inline constexpr int64_t kAttentionMostPartials = int64_t{512} << 18;  // floats
+OTR_HOST_DEVICE constexpr int attention_sm90_split_rows(int num_heads, const KvLayout& layout, int max_keys, int max_rows,
+                                                        int num_sms) {
+  const int64_t row = attention_sm90_workspace(1, num_heads, layout.head_dim, max_keys);
+  const int64_t held = row > 0 ? kAttentionMostPartials / row : max_rows;
+  const int bundles = (2 * num_sms + layout.num_kv_heads - 1) / layout.num_kv_heads;
+  const int64_t wanted = int64_t{bundles} * attention_sm90_tile_rows(num_heads, layout.num_kv_heads);
+  const int64_t rows = wanted < held ? wanted : held;
+  return rows < max_rows ? static_cast<int>(rows) : max_rows;
+}
+
 // Pages that a pool may have: the copy engine's coordinates are 32 bits, of rows of head_dim (keys) and of a page's tokens
 // (values) from the pool's beginning. Of head_dim 32 they end at 128 GiB.
 OTR_HOST_DEVICE constexpr int64_t attention_sm90_max_pages(const KvLayout& layout) {

@@ -1,7 +1,5 @@
 #include "kernels/cuda/cuda_kernels.h"
 
-#include <algorithm>
-
 #include "kernels/attention/attention_sm90.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/embed/embed_sm90.h"
@@ -85,15 +83,10 @@ void rows_from_tiles(const LinearWeight& weight, bool in_turns, Element* rows, c
   device.keep(linear_rows_sm90(weight, in_turns, rows, device.stream()));
 }
 
-// Tasks are shared by blocks while there are fewer than two a multiprocessor (attention_sm90_parts), so no more rows than that
-// leave partial results. Of 128 K tokens at Qwen2.5-7B's shape that is 480 MB; more than kMost is not spent, and long contexts
-// of many rows then keep a block each.
-int64_t attention_workspace(const KvLayout& layout, int num_heads, int max_keys) {
-  constexpr int64_t kMost = int64_t{512} << 18;  // floats: 512 MB
+int64_t attention_workspace(const KvLayout& layout, int num_heads, int max_rows, int max_keys) {
   const Result<DeviceLimits> limits = device_limits_sm90();
   const int num_sms = limits.ok() ? limits.value().num_sms : DeviceLimits{}.num_sms;
-  int rows = std::max(1, 2 * num_sms / layout.num_kv_heads);
-  while (rows > 1 && attention_sm90_workspace(rows, num_heads, layout.head_dim, max_keys) > kMost) rows /= 2;
+  const int rows = attention_sm90_split_rows(num_heads, layout, max_keys, max_rows, num_sms);
   return attention_sm90_workspace(rows, num_heads, layout.head_dim, max_keys);
 }
 

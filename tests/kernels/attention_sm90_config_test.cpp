@@ -28,6 +28,33 @@ TEST(AttentionSm90Config, LongContextsOfFewTasksAreShared) {
   EXPECT_EQ(attention_sm90_workspace(2, 28, 128, 513), 2 * 28 * 3 * 130);
 }
 
+// A task has a tile full of rows, so buckets of many rows still are few tasks.
+TEST(AttentionSm90Config, BucketsOfManyRowsHaveRoomForTheirPartialResults) {
+  constexpr int kSms = 132, kMostRows = 4096;
+  struct Shape {
+    int num_heads, num_kv_heads, head_dim;
+  };
+  for (const Shape s : {Shape{14, 2, 64}, Shape{12, 2, 128}, Shape{28, 4, 128}, Shape{40, 8, 128}, Shape{4, 4, 32}}) {
+    const KvLayout layout{.num_layers = 1, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim};
+    const int tile_rows = attention_sm90_tile_rows(s.num_heads, s.num_kv_heads);
+    for (const int keys : {256, 4096, 32768, 131072}) {
+      const int rows = attention_sm90_split_rows(s.num_heads, layout, keys, kMostRows, kSms);
+      const auto floats = [&](int n) { return attention_sm90_workspace(n, s.num_heads, s.head_dim, keys); };
+      EXPECT_LE(floats(rows), kAttentionMostPartials) << s.num_heads << " heads, " << keys << " keys";
+      const bool all = (rows / tile_rows + 1) * s.num_kv_heads >= 2 * kSms;
+      EXPECT_TRUE(all || rows == kMostRows || floats(rows + 1) > kAttentionMostPartials)
+          << s.num_heads << " heads, " << keys << " keys: " << rows << " rows";
+      EXPECT_EQ(attention_sm90_split_rows(s.num_heads, layout, keys, 3, kSms), 3);
+    }
+  }
+  // Qwen2.5-32B, four samples' verifications of 12 rows and one more row: 40 tasks, of 7 blocks each.
+  const KvLayout layout{.num_layers = 64, .num_kv_heads = 8, .head_dim = 128};
+  const int rows = attention_sm90_split_rows(40, layout, 32768, kMostRows, kSms);
+  EXPECT_GE(rows, 49);
+  EXPECT_EQ(attention_sm90_parts(5 * 8, kSms, 32768, rows >= 49), 7);
+  EXPECT_GE(rows, 128);  // the next buckets
+}
+
 TEST(AttentionSm90Config, ATileHolds64RowsOfHeads) {
   EXPECT_EQ(attention_sm90_tile_rows(28, 4), 9);
   EXPECT_EQ(attention_sm90_tile_rows(64, 1), 1);
