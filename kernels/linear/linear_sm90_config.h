@@ -58,8 +58,8 @@ LinearSm90Config choose_linear_sm90(const LinearSm90Problem& problem, const Devi
 
 std::string to_string(const LinearSm90Config& config);
 
-// The tile that a cluster takes as number `index`. Token tiles turn fastest in narrow bands of weights: a wave of clusters then
-// reads a nearly square piece of both operands, which L2 holds.
+// The tile that a cluster takes as number `index`. Weight tiles turn fastest, in bands of eight that go through all tokens: a
+// wave of clusters then reads a nearly square piece of both operands, which L2 holds.
 struct TileCoordinates {
   int32_t m, n;  // m: a pair's first tile_m where two blocks share tokens
 };
