@@ -64,7 +64,7 @@ inline void mbarrier_init(uint64_t* b, uint32_t count) {
 inline void fence_mbarrier_init() {
   std::erase_if(barrier_facts().unfenced, [](const auto& made) { return made.second == &emulator::place(); });
 }
-inline void fence_async_shared() {}
+inline void fence_async_shared() { emulator::fence_async(); }
 inline void mbarrier_arrive(uint64_t* b) { mbarrier_update(mbarrier_at(b), 1, 0); }
 inline void mbarrier_arrive_remote(uint32_t b) {
   Mbarrier* at = fenced_mbarrier(b);
@@ -163,6 +163,7 @@ inline void tma_load(void* shared, const CUtensorMap* map, std::vector<int64_t> 
       if ((mask >> rank & 1) == 0) continue;
       emulator::shared_at(to + static_cast<uint32_t>(box.size()) - 1, rank);  // inside
       std::memcpy(emulator::shared_at(to, rank), box.data(), box.size());
+      std::memcpy(emulator::seen_at(to, rank), box.data(), box.size());
       mbarrier_update(mbarrier_at(full | rank << 20), 0, -static_cast<int>(box.size()));
     }
   });
@@ -171,11 +172,12 @@ inline void bulk_load(void* shared, const void* from, uint32_t bytes, uint64_t* 
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || shared_address(shared) % 16 != 0 || bytes % 16 != 0)
     emulator::fail("bytes that are not aligned to 16");
   const uint32_t rank = cluster_rank();
-  uint8_t* to = emulator::shared_at(shared_address(shared), rank);
+  uint8_t *to = emulator::shared_at(shared_address(shared), rank), *seen = emulator::seen_at(shared_address(shared), rank);
   emulator::shared_at(shared_address(shared) + bytes - 1, rank);  // inside
   Mbarrier* at = fenced_mbarrier(mbarrier_name(barrier));
   emulator::later([=] {
     std::memcpy(to, from, bytes);
+    std::memcpy(seen, from, bytes);
     mbarrier_update(at, 0, -static_cast<int>(bytes));
   });
 }
@@ -255,6 +257,18 @@ inline void run_product(const PendingProduct& p) {
   }
 }
 
+// That wgmma sees what the threads have stored: both halves of 16 bytes of an operand's rows. Asked once a warpgroup.
+inline void check_operand(uint64_t descriptor, int rows) {
+  if (emulator::place().thread.x % 128 != 0) return;
+  const uint8_t *shared = emulator::shared_at(1024, cluster_rank()) - 1024,
+                *seen = emulator::seen_at(1024, cluster_rank()) - 1024;
+  for (int i = 0; i < rows * 2; ++i) {
+    const uint64_t at = testing_util::model_operand_address(descriptor, i / 2, i % 2 * 8);
+    if (std::memcmp(shared + at, seen + at, 16) != 0)
+      emulator::fail("wgmma reads what no fence between the proxies has made visible");
+  }
+}
+
 inline void wgmma_fence() {}
 inline void wgmma_commit() { pending_products().emplace_back(); }
 template <int kPending>
@@ -270,11 +284,14 @@ template <int kCount>
 void pin_registers(float (&)[kCount]) {}
 template <int kCount>
 void wgmma_bf16(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
+  check_operand(a, 64);
+  check_operand(b, kCount * 2);
   pending_products().back().push_back({d, kCount, a, b, false, {}, accumulate});
 }
 // Register r of lane q of four holds, of row g (r even) or g + 8 (odd), elements 8 (r / 2) + 2 q and the next.
 template <int kCount>
 void wgmma_bf16(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+  check_operand(b, kCount * 2);
   PendingProduct p = {d, kCount, 0, b, true, {}, accumulate};
   for (unsigned q = 0; q < 4; ++q) {
     const auto* values =

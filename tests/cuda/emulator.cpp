@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/emulated_ptx.h"
@@ -35,11 +36,12 @@ struct Fiber {
   bool done = false;
   std::vector<std::vector<ptx::PendingProduct>> products{1};
   int arrivals_under_way = 0;
+  bool fenced = false;  // the proxies, since its last barrier
 };
 
 // A barrier's turn: `arrived` of this generation.
 struct Meeting {
-  unsigned arrived = 0;
+  unsigned arrived = 0, fenced = 0;
   uint64_t generation = 0;
 };
 
@@ -50,7 +52,7 @@ struct Warp {
 };
 
 struct Block {
-  uint8_t* shared;
+  uint8_t *shared, *seen;
   Meeting meetings[16];
   int and_result[2] = {1, 1};
   std::vector<Warp> warps;
@@ -115,6 +117,7 @@ bool meet(Meeting* m, unsigned count) {  // false: the last one has come
 void run_cluster(dim3 grid, dim3 size, unsigned count, unsigned first_x, unsigned y, size_t shared_bytes) {
   // Shared memory begins at 1,024, as on the device, and is poison: no kernel may count on zeros.
   static uint8_t* const memory = static_cast<uint8_t*>(map_memory(size_t{8} * kSharedWindow));
+  static uint8_t* const seen = static_cast<uint8_t*>(map_memory(size_t{8} * kSharedWindow));
   static uint8_t* const stacks = static_cast<uint8_t*>(map_memory(size_t{8} * 1024 * kStack));
   Cluster state;
   cluster = &state;
@@ -126,6 +129,8 @@ void run_cluster(dim3 grid, dim3 size, unsigned count, unsigned first_x, unsigne
     block.shared = memory + size_t{b} * kSharedWindow;
     block.warps.resize((size.x + 31) / 32);
     std::memset(block.shared, 0x7f, kSharedWindow);
+    block.seen = seen + size_t{b} * kSharedWindow;
+    std::memset(block.seen + 1024, 0x7f, shared_bytes);
     for (unsigned t = 0; t < size.x; ++t) {
       Fiber& f = fibers[size_t{b} * size.x + t];
       f.place = {dim3(t), dim3(first_x + b, y), grid, size, b};
@@ -204,6 +209,12 @@ uint8_t* shared_at(uint32_t address, uint32_t rank) {
   return cluster->blocks[rank].shared + address;
 }
 
+uint8_t* seen_at(uint32_t address, uint32_t rank) {
+  return cluster->blocks[rank].seen + (shared_at(address, rank) - cluster->blocks[rank].shared);
+}
+
+void fence_async() { running->fenced = true; }
+
 uint32_t address_of(const void* shared) {
   const std::ptrdiff_t offset = static_cast<const uint8_t*>(shared) - running->block->shared;
   if (offset < 1024 || offset > static_cast<std::ptrdiff_t>(1024 + cluster->shared_bytes))
@@ -222,8 +233,15 @@ void wait_until(const std::function<bool()>& ready, const char* what, uint32_t n
 void barrier(int number, unsigned count) {
   Meeting* m = number == 16 ? &cluster->meeting : &running->block->meetings[number];
   const uint64_t generation = m->generation;
+  m->fenced += running->fenced ? 1 : 0;
+  running->fenced = false;
   if (meet(m, count))
-    wait_until([m, generation] { return m->generation != generation; }, "barrier", static_cast<uint32_t>(number));
+    return wait_until([m, generation] { return m->generation != generation; }, "barrier", static_cast<uint32_t>(number));
+  const bool all_fenced = std::exchange(m->fenced, 0) == count;
+  for (Block& block : cluster->blocks) {
+    if (all_fenced && (number == 16 || &block == running->block))
+      std::memcpy(block.seen + 1024, block.shared + 1024, cluster->shared_bytes);
+  }
 }
 
 uint64_t exchange(uint64_t value, unsigned from) {

@@ -12,8 +12,9 @@
 // Not emulated: time, the rounding inside a wgmma (16 products are added one after the other in float32), and memory ordering
 // but for these rules of mbarriers between blocks: one must be fenced before others, or the copy engine, use it; arrivals there
 // come in late, unless a releasing meeting of the cluster waits for them; and whoever waits for other blocks' stores must do so
-// with the cluster's scope. On the host: a thread may not launch in a non-blocking stream while a cudaMemset or cudaMemcpy of
-// its own may still be under way.
+// with the cluster's scope. Of the two proxies this one: what threads store in shared memory, wgmma sees once all threads of a
+// barrier of theirs have fenced before it. On the host: a thread may not launch in a non-blocking stream while a cudaMemset or
+// cudaMemcpy of its own may still be under way.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -66,6 +67,8 @@ void check_shared(const void* kernel, size_t bytes);  // ends the program where 
 constexpr uint32_t kSharedWindow = 1u << 18;  // what an operand descriptor can address
 uint8_t* dynamic_shared();                    // of this block
 uint8_t* shared_at(uint32_t address, uint32_t rank);
+uint8_t* seen_at(uint32_t address, uint32_t rank);  // the same as wgmma and the copy engine see it
+void fence_async();
 uint32_t address_of(const void* shared);  // in this block; ends the program if it is not there
 
 // Lets others go on until `ready`. `what` and `number` tell what was waited for if nobody can go on.

@@ -100,6 +100,33 @@ TEST(EmulatorDeathTest, AWaitOfTheBlockForStoresOfAnother) {
                "does not see what other blocks have stored");
 }
 
+// A product of operands that threads have stored: 64 rows, eight of them once more as columns.
+void multiply_what_is_stored(unsigned fenced_threads, bool again) {
+  constexpr uint32_t kBytes = 64 * kOperandRowBytes;
+  emulator::launch(dim3(1), dim3(128), 1, kBytes, [=] {
+    uint8_t* operands = emulator::dynamic_shared();
+    for (int turn = 0; turn <= (again ? 1 : 0); ++turn) {
+      for (uint32_t i = threadIdx.x; i < kBytes; i += 128) operands[i] = static_cast<uint8_t>(turn);
+      if (turn == 0 && threadIdx.x < fenced_threads) ptx::fence_async_shared();
+      ptx::named_barrier<1>(128);
+      float sums[4] = {};
+      const uint64_t rows = operand_descriptor(ptx::shared_address(operands));
+      ptx::wgmma_bf16(sums, rows, rows, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::named_barrier<1>(128);
+    }
+  });
+}
+
+TEST(EmulatorDeathTest, AProductOfWhatNoFenceHasMadeVisible) {
+  multiply_what_is_stored(128, false);
+  constexpr const char* kWhy = "no fence between the proxies";
+  EXPECT_DEATH(multiply_what_is_stored(0, false), kWhy);
+  EXPECT_DEATH(multiply_what_is_stored(127, false), kWhy);
+  EXPECT_DEATH(multiply_what_is_stored(128, true), kWhy);  // stored after the fence
+}
+
 TEST(EmulatorDeathTest, ALaunchBesideACopyThatMayBeUnderWay) {
   EXPECT_DEATH(
       {

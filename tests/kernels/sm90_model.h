@@ -42,13 +42,16 @@ inline uint32_t model_tma(const Element* base, const TensorBox& t, const int64_t
 
 // Element (row, k) of the operand, k < 16, that a descriptor with contiguous k and 128-byte swizzle names: rows 128 bytes apart
 // in groups of 8, groups one stride apart, and the address's bits 4–6 exchanged by its bits 7–9.
-inline float model_operand(const uint8_t* shared, uint64_t descriptor, int row, int k) {
+inline uint64_t model_operand_address(uint64_t descriptor, int row, int k) {
   const uint64_t start = (descriptor & 0x3fff) * 16, stride = (descriptor >> 32 & 0x3fff) * 16;
   const uint64_t address =
       start + static_cast<uint64_t>(row / 8) * stride + static_cast<uint64_t>(row % 8) * 128 + static_cast<uint64_t>(k) * 2;
   const uint64_t piece = (address / 16 % 8) ^ (address / 128 % 8);
+  return address / 128 * 128 + piece * 16 + address % 16;
+}
+inline float model_operand(const uint8_t* shared, uint64_t descriptor, int row, int k) {
   Element e;
-  std::memcpy(&e, shared + address / 128 * 128 + piece * 16 + address % 16, 2);
+  std::memcpy(&e, shared + model_operand_address(descriptor, row, k), 2);
   return to_float(e);
 }
 
