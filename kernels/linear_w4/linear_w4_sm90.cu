@@ -163,7 +163,7 @@ OTR_DEVICE void sum_and_store(const KernelParams& p, int32_t tile, int cluster, 
       store_outputs<kEpilogue>(p.output, tile / p.tiles_n * kW4Sm90BlockM, piece / kColumns * kW4Sm90FragmentM + lane / 4,
                                tile % p.tiles_n * kTileN + piece % kColumns * 8 + lane % 4 * 2, sum);
     }
-    meet(cluster);
+    meet(cluster);  // it publishes nothing, but a relaxed arrival would not put the reads before what overwrites them
   }
 }
 

@@ -215,7 +215,7 @@ OTR_DEVICE void sum_and_store(const KernelParams& p, int32_t tile_m_begin, int32
       }
       store_column<kEpilogue>(p, tile_m_begin, row_begin, round * kW4WidePieces + i, sum);
     }
-    meet_cluster();
+    meet_cluster();  // releasing, as in linear_w4_sm90.cu
   }
 }
 
