@@ -10,13 +10,14 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import LIBRARY, MODEL, SOURCE, ProgramTest, json_lines, to_lines
+from harness import BIN, LIBRARY, MODEL, SOURCE, ProgramTest, json_lines, to_lines
 
 HERE = Path(LIBRARY).exists()
 if HERE:
     os.environ["OUTRIDER_LIBRARY"] = LIBRARY
-    sys.path.insert(0, str(SOURCE / "tools/python"))
+    sys.path[:0] = [str(SOURCE / "tools/python"), str(SOURCE / "bench")]
     import outrider
+    import step_pipeline
     import training_steps
 
 PROMPT = [10, 20, 30]
@@ -203,6 +204,40 @@ class Module(ProgramTest):
         source.write_text(f'#include "{SOURCE}/runtime/outrider.h"\n' + "\n".join(checks) + "\n", encoding="utf-8")
         done = subprocess.run(["cc", "-std=c11", "-fsyntax-only", source], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+@unittest.skipUnless(HERE, "no shared library")
+class StepPipelineTest(ProgramTest):
+    """bench/step_pipeline.py: workers that go on to the next step by themselves draw what they would have drawn anyway."""
+
+    def arguments(self, **changes):
+        prompts = (SOURCE / "tests/data/tinymath/prompts.jsonl").read_text().splitlines()[:16]
+        args = {"model": MODEL, "next": SOURCE / "tests/data/tinymath/target-next", "prompts": self.folder / "prompts.jsonl", "steps": 4,
+                "epoch-steps": 2, "n": 2, "max-new-tokens": 24, "train-seconds": 0.01, "rounds": 1, "build": Path(BIN).parents[1]} | changes
+        (self.folder / "prompts.jsonl").write_text("\n".join(prompts) + "\n")
+        return [sys.executable, str(SOURCE / "bench/step_pipeline.py"), *(f"--{name}={value}" for name, value in args.items())]
+
+    def test_three_ways(self):
+        done = subprocess.run(self.arguments(json=self.folder / "steps.json"), capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for way in step_pipeline.WAYS:
+            self.assertRegex(done.stdout, rf"\| {way} \| [0-9.]+ \(")
+        few = subprocess.run(self.arguments(steps=2), capture_output=True, text=True, check=False)
+        self.assertEqual((few.returncode, few.stderr.split(":")[0]), (1, "--steps"))
+
+    def test_parts(self):
+        args = type("Args", (), {"workers": 2})
+        lengths = [[9, 9, 1], [5], [7, 8], [2]]
+        self.assertEqual(step_pipeline.parts(args, "ranked", 1, [0, 1, 2, 3], lengths), [[3, 1], [2, 0]])
+        self.assertEqual(step_pipeline.parts(args, "ranked", 2, [0, 1, 2, 3], lengths), [[2, 0], [3, 1]])
+        for way, known in (("overlapped", lengths), ("ranked", [*lengths[:3], []])):  # a prompt without history
+            self.assertEqual(step_pipeline.parts(args, way, 1, [0, 1, 2, 3], known), [[0, 2], [1, 3]])
+
+    def test_versions(self):
+        run = step_pipeline.Run(type("Args", (), {"epoch_steps": 1}), "ranked", [], [], [[1]])
+        self.assertEqual([run.version_of(step) for step in range(4)], [0, 0, 1, 2])
+        run.way = "synchronous"
+        self.assertEqual([run.version_of(step) for step in range(4)], [0, 1, 2, 3])
 
 
 if __name__ == "__main__":
