@@ -303,7 +303,9 @@ OTR_API otr_status otr_score_request_init(otr_score_request* request, size_t str
 OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint64_t* group_id);
 
 /* Ends a group, or a score: its unfinished samples arrive soon, with finish_reason abort and the tokens they have. A group
- * that is finished or unknown is OTR_INVALID_ARGUMENT. */
+ * that is finished or unknown is OTR_INVALID_ARGUMENT. A sample goes on from there, in this engine or in another with the same
+ * weights, as a group of its own: prompt and tokens are its prompt, its index is first_sample, seed and stream stay. Unless it has
+ * penalties, which count a response, it draws what it would have drawn. */
 OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 
 /* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on

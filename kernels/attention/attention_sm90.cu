@@ -30,7 +30,7 @@
 #include "kernels/ptx/tensor_map.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/wgmma.h"
-// (in whose words this one is written)
+// After the instructions that it is written in:
 #include "kernels/attention/attention_merge_sm90.h"
 
 namespace otr {

@@ -65,9 +65,9 @@ OTR_INLINE bool sample_scale(const SampleDraw& d, int32_t n, const SampleWorkspa
   return *x == logits || Ops::finite_max(*x, n, w.maxima, max);
 }
 
-// A SampleWeigh. Each Ops has one of its own: of one for all the linker would keep any.
+// A SampleWeigh, each path's own: of one that they shared the linker would keep any.
 template <typename Ops>
-void sample_weigh(const float* scaled, float max_logit, const int32_t* ids, int32_t num_ids, float* weights) {
+static void sample_weigh(const float* scaled, float max_logit, const int32_t* ids, int32_t num_ids, float* weights) {
   for (int32_t i = 0; i < num_ids; ++i) weights[i] = exp32(scaled[ids[i]] - max_logit);
 }
 

@@ -102,6 +102,25 @@ class Module(ProgramTest):
             engine.put_weight(name, ("int8", shape, bytes(64)))
         engine.commit_weights()
 
+    def test_a_sample_goes_on_in_another_engine(self):
+        """What was cancelled is submitted elsewhere with what it had said as its prompt: the rest is what it would have been here."""
+        sampling = {"stream": 1, "seed": 5, "ignore_eos": 1}
+        here, there = self.engine(), self.engine(policy="fixed:self:3", num_workers=2)
+        here.submit(PROMPT, n=2, max_new_tokens=3000, **sampling)
+        whole = {r.sample: r for r in here.results()}
+        before = here.stats()["generated_tokens"]
+        group = here.submit(PROMPT, n=2, max_new_tokens=3000, **sampling)
+        while here.stats()["generated_tokens"] < before + 40:
+            pass
+        here.cancel(group)
+        begun = {r.sample: r for r in here.results()}
+        self.assertEqual({r.finish_reason for r in begun.values()}, {"abort"})
+        for r in begun.values():
+            there.submit(PROMPT + list(r.token_ids), first_sample=r.sample, max_new_tokens=3000 - len(r.token_ids), **sampling)
+        for rest in there.results():
+            self.assertEqual(begun[rest.sample].token_ids + rest.token_ids, whole[rest.sample].token_ids)
+            self.assertEqual(begun[rest.sample].logprobs + rest.logprobs, whole[rest.sample].logprobs)
+
     def test_a_tensor_of_torch(self):
         class Like:  # what put_weight asks of one
             dtype, shape = "torch.bfloat16", training_steps.read_weights(MODEL)["model.norm.weight"][1]
