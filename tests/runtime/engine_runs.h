@@ -97,8 +97,11 @@ inline nlohmann::json settled_stats(const Engine& e) {
     }
     return opened - drafting_sum(stats, "ended_requests");
   };
+  const auto pages = [](const nlohmann::json& stats) {
+    return stats["kv_pages_in_use"].get<int64_t>() + drafting_sum(stats, "kv_pages_in_use");
+  };
   nlohmann::json stats = nlohmann::json::parse(e.stats_json());
-  for (int i = 0; i < 5000 && open(stats) > 0; ++i) {
+  for (int i = 0; i < 5000 && (open(stats) > 0 || pages(stats) > 0); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     stats = nlohmann::json::parse(e.stats_json());
   }
