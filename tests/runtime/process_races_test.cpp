@@ -71,7 +71,7 @@ TEST_F(ProcessRaces, ArePoliciesOfTheirOwn) {
     ProcessVariant v = variant(2, RaceMode::kByPolicy);
     v.policy = policy;
     int64_t replicas = 0;  // there are some when one worker has run dry before the other: as the machine likes
-    for (int round = 0; round < 10 && replicas == 0; ++round) {
+    for (int round = 0; round < 100 && replicas == 0; ++round) {
       EXPECT_EQ(difference(plain, run(v)), "") << policy;
       replicas = sum("replicas");
     }
