@@ -28,7 +28,8 @@ constexpr SampleKind kKinds[] = {{"plain", 1, 1, 0, -1, 0},
                                  {"candidates:8", 1, 1, 0, -1, 8},
                                  {"plain/flat", 1, 1, 0, -1, 0, 0.5f},
                                  {"plain/peaked", 1, 1, 0, -1, 0, 2.5f, 25.0f},
-                                 {"min_p:0.05", 1, 1, 0, -1, 0, 5.0f, 0.0f, 0.05f}};
+                                 {"min_p:0.05", 1, 1, 0, -1, 0, 5.0f, 0.0f, 0.05f},
+                                 {"top_p:0.95/flat", 1, 0.95f, 0, -1, 0, 0.5f}};
 constexpr int kRows[] = {1, 16, 64};
 
 class SampleOperands {

@@ -29,18 +29,6 @@ sys.path.insert(0, os.path.join(ROOT, "tools", "python"))
 WAYS = ["synchronous", "overlapped", "ranked"]
 
 
-def read_weights(folder):
-    """{name: (dtype, shape, bytes)} of a safetensors file."""
-    with open(os.path.join(folder, "model.safetensors"), "rb") as f:
-        data = f.read()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
-    kinds = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-    return {name: (kinds[t["dtype"]], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
-            for name, t in header.items()}
-
-
 def read_prompts(args):
     """The prompts' token ids, as the program reads them."""
     with tempfile.NamedTemporaryFile() as out:
@@ -166,6 +154,7 @@ def main():
     args = parser.parse_args()
     os.environ.setdefault("OUTRIDER_LIBRARY", os.path.join(args.build, "lib", "liboutrider.so"))
     import outrider
+    import training_steps
 
     if args.steps <= args.epoch_steps:
         sys.exit("--steps: the first epoch is not counted, so there must be more steps than --epoch-steps")
@@ -173,7 +162,7 @@ def main():
     if len(prompts) < args.epoch_steps * args.workers:
         sys.exit(f"--prompts: {len(prompts)} are too few for {args.epoch_steps} steps of {args.workers} workers")
     prompts = prompts[:len(prompts) // args.epoch_steps * args.epoch_steps]
-    weights = [read_weights(args.model), read_weights(args.next)]
+    weights = [training_steps.read_weights(folder) for folder in (args.model, args.next)]
     engines = [outrider.Engine(args.model, num_threads=1, policy=args.policy) for _ in range(args.workers)]
     figures = {way: [] for way in WAYS}
     for _ in range(args.rounds):

@@ -189,7 +189,14 @@ Result<Capture> CudaDevice::capture(const std::function<void()>& launches) {
   OTR_RETURN_IF_ERROR(wait());
   const uint64_t before = free_bytes();
   OTR_RETURN_IF_ERROR(cuda_status("capture", cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
-  launches();
+  try {
+    launches();
+  } catch (...) {  // the stream must not go on capturing
+    cudaGraph_t rest = nullptr;
+    (void)succeeded(cudaStreamEndCapture(stream_, &rest));
+    if (rest != nullptr) (void)cudaGraphDestroy(rest);
+    throw;
+  }
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
   if (const Status outcome = failure_.ok() ? cuda_status("capture", ended) : failure_; !outcome.ok()) {

@@ -9,13 +9,7 @@
 namespace otr {
 namespace {
 
-// The total order every filter and tie is defined by.
-struct Before {
-  const float* logits;
-  bool operator()(int32_t a, int32_t b) const { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); }
-};
-
-// The order as a number: what comes first is smaller.
+// The total order every filter and tie is defined by (logit, then lower id), as a number: what comes first is smaller.
 uint64_t key_of(float logit, int32_t id) {
   const uint32_t bits = bits_from_float(logit + 0.0f);  // -0 + 0 = +0, its equal
   const uint32_t descending = bits >> 31 != 0 ? bits : ~bits & 0x7fffffffu;
@@ -65,7 +59,8 @@ class LazyOrder {
     int32_t end = ends_[depth_ - 1];
     while (end - sorted_ > kMostKeys) {
       const int32_t middle = sorted_ + (end - sorted_) / 4;
-      std::nth_element(order_ + sorted_, order_ + middle, order_ + end, Before{scaled_});
+      std::nth_element(order_ + sorted_, order_ + middle, order_ + end,
+                       [this](int32_t a, int32_t b) { return key_of(scaled_[a], a) < key_of(scaled_[b], b); });
       ends_[depth_++] = end = middle;
     }
     --depth_;
@@ -99,15 +94,6 @@ void visit_weights(SampleWeigh weigh, const float* scaled, float max_logit, cons
   }
 }
 
-double sum_weights(SampleWeigh weigh, const float* scaled, float max_logit, const int32_t* order, int32_t n) {
-  double total = 0.0;
-  visit_weights(weigh, scaled, max_logit, order, 0, n, [&total](int32_t, float w) {
-    total += static_cast<double>(w);
-    return false;
-  });
-  return total;
-}
-
 // Length of the shortest prefix of the first n whose weights reach `threshold`, or 0.
 int32_t nucleus(double threshold, SampleWeigh weigh, const float* scaled, float max_logit, int32_t n, LazyOrder& order) {
   constexpr int32_t kAhead = 16;  // places: what lies behind the nucleus is sorted for nothing
@@ -128,6 +114,15 @@ int32_t nucleus(double threshold, SampleWeigh weigh, const float* scaled, float 
 bool has_top_k(const SampleDraw& d, int32_t vocab_size) { return d.top_k > 0 && d.top_k < vocab_size; }
 
 }  // namespace
+
+double sample_total(SampleWeigh weigh, const float* scaled, float max_logit, const int32_t* order, int32_t num_survivors) {
+  double total = 0.0;
+  visit_weights(weigh, scaled, max_logit, order, 0, num_survivors, [&total](int32_t, float w) {
+    total += static_cast<double>(w);
+    return false;
+  });
+  return total;
+}
 
 void sample_penalise(const SampleDraw& d, float* logits) {
   for (int32_t i = 0; i < d.num_penalties; ++i) {
@@ -162,7 +157,7 @@ int32_t sample_survivors(const SampleDraw& d, SampleWeigh weigh, const float* sc
   int32_t n = top_k ? d.top_k : num_ids;
   if (d.top_p < 1.0f) {
     if (top_k) in_order[n - 1];
-    const double total = top_k ? sum_weights(weigh, scaled, max_logit, order, n) : sum;
+    const double total = top_k ? sample_total(weigh, scaled, max_logit, order, n) : sum;
     const int32_t kept = nucleus(static_cast<double>(d.top_p) * total, weigh, scaled, max_logit, n, in_order);
     if (kept == 0 && !top_k && num_ids < vocab_size) return 0;
     n = kept > 0 ? kept : n;
@@ -184,10 +179,6 @@ void sample_survivor_scores(const SampleDraw& d, bool without_noise, const float
     scores[i] = scaled[order[i]];
     if (!without_noise) scores[i] += gumbel(d.noise, static_cast<uint32_t>(order[i]), static_cast<uint32_t>(d.position));
   }
-}
-
-double sample_total(SampleWeigh weigh, const float* scaled, float max_logit, const int32_t* order, int32_t num_survivors) {
-  return sum_weights(weigh, scaled, max_logit, order, num_survivors);
 }
 
 int32_t sample_among(const SampleDraw& d, const float* scaled, const int32_t* order, int32_t num_survivors) {

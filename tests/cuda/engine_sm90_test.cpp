@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -481,6 +483,27 @@ TEST_F(EngineSm90, PagesFollowTheirSequenceToAnotherDevice) {
       EXPECT_GT(stats["kv_copied_tokens"], 0) << static_cast<int>(mode);
     }
   }
+}
+
+// What is launched may lack memory of the host's: the stream then captures no more, and works.
+TEST_F(EngineSm90, ACaptureThatThrowsEnds) {
+  const std::shared_ptr<CudaDevice> device = CudaDevice::open(0).value();
+  void* const data = device->allocate(64);
+  EXPECT_THROW((void)device->capture([&] {
+    device->clear(data, 64);
+    throw std::bad_alloc();
+  }),
+               std::bad_alloc);
+  const std::vector<std::byte> zeros(64);
+  device->clear(data, 64);
+  ASSERT_TRUE(device->wait().ok());
+  std::vector<std::byte> found;
+  EXPECT_TRUE(CudaDevice::fetch(data, 64, &found).ok());
+  EXPECT_EQ(found, zeros);
+  const Result<Capture> capture = device->capture([&] { device->clear(data, 64); });
+  ASSERT_TRUE(capture.ok()) << capture.status().message();
+  device->destroy(capture.value());
+  device->release(data);
 }
 
 }  // namespace

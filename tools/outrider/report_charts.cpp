@@ -8,6 +8,8 @@
 #include <map>
 #include <tuple>
 
+#include "tools/outrider/axis_step.h"
+
 namespace otr::cli {
 namespace {
 
@@ -34,12 +36,7 @@ struct Axis {
   double end, step;
   int decimals;
   explicit Axis(double most, int steps = 5) {
-    const double rough = most > 0 ? most / steps : 1, power = std::pow(10, std::floor(std::log10(rough)));
-    step = power;
-    for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
-      step = factor * power;
-      if (step >= rough * (1 - 1e-9)) break;
-    }
+    step = axis_step(most > 0 ? most : steps, steps);
     end = std::max(step, std::ceil(most / step - 1e-9) * step);
     decimals = std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9)));
   }

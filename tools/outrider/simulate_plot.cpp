@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/base/append_format.h"
+#include "tools/outrider/axis_step.h"
 
 namespace otr::cli {
 namespace {
@@ -12,15 +13,6 @@ namespace {
 constexpr double kWidth = 640, kHeight = 300, kLeft = 64, kTop = 44, kRight = 150, kBottom = 46;
 constexpr int kPoints = 160;  // of a line
 constexpr std::array<const char*, 7> kColours = {"#777777", "#b8860b", "#1f6fb4", "#2a9d5c", "#8e44ad", "#17a2b8", "#c0392b"};
-
-// 1, 2 or 5 times a power of ten: about five of them up to `most`.
-double step_for(double most) {
-  const double power = std::pow(10, std::floor(std::log10(most / 5)));
-  for (const double digit : {1.0, 2.0, 5.0}) {
-    if (digit * power * 5 >= most) return digit * power;
-  }
-  return 10 * power;
-}
 
 }  // namespace
 
@@ -43,7 +35,7 @@ std::string simulation_svg(const std::string& title, std::span<const SimulatedLi
   const auto y = [decades](double requests) {
     return kTop + kHeight * (1 - (requests < 1 ? 0 : (std::log10(requests) + 0.15) / decades));
   };
-  for (double s = 0; s <= longest; s += step_for(longest)) {
+  for (double s = 0; s <= longest; s += axis_step(longest, 5)) {
     append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x(s), kTop, x(s),
                   kTop + kHeight);
     append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x(s), kTop + kHeight + 16, s);

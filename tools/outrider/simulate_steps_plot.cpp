@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/base/append_format.h"
+#include "tools/outrider/axis_step.h"
 
 namespace otr::cli {
 namespace {
@@ -13,15 +14,6 @@ constexpr double kWidth = 860, kLeft = 112, kTop = 52, kRight = 20, kBottom = 40
 constexpr std::array<const char*, 6> kColours = {"#1f6fb4", "#f2a33a", "#2a9d5c", "#c0504d", "#8e6bbf", "#5bb5c5"};
 
 const char* colour_of(int32_t step) { return kColours[static_cast<size_t>(step) % kColours.size()]; }
-
-// 1, 2 or 5 times a power of ten: about eight of them up to `most`.
-double tick_for(double most) {
-  const double power = std::pow(10, std::floor(std::log10(most / 8)));
-  for (const double digit : {1.0, 2.0, 5.0}) {
-    if (digit * power * 8 >= most) return digit * power;
-  }
-  return 10 * power;
-}
 
 void append_box(std::string* path, double x, double y, double width, double height) {
   append_format(path, "M%.1f %.1fh%.1fv%.1fh%.1fz", x, y, width, height, -width);
@@ -61,7 +53,7 @@ std::string steps_svg(const std::string& title, int32_t workers, std::span<const
   svg +=
       "<text x=\"14\" y=\"38\" fill=\"#555\">a row is a worker, the bar below them the trainer; a colour is a step, white is "
       "waiting</text>\n";
-  for (double s = 0; s <= longest / 1e3; s += tick_for(longest / 1e3)) {
+  for (double s = 0; s <= longest / 1e3; s += axis_step(longest / 1e3, 8)) {
     append_format(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft + s * 1e3 * scale,
                   kTop, kLeft + s * 1e3 * scale, kTop + panels - kGap);
     append_format(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", kLeft + s * 1e3 * scale,
