@@ -28,6 +28,9 @@ constexpr AttentionShape kShapes[] = {
     {"group", 8, 1, 4160, 4096}, {"verify", 1, 8, 1024},    {"verify", 1, 8, 8192},     {"prefill", 1, 512, 512},
     {"prefill", 1, 512, 2048},   {"prefill", 1, 512, 8192}, {"prefill", 1, 512, 32768}, {"prefill", 1, 4096, 4096}};
 
+// All query heads on one KV head: fewer heads than threads. The same layers with their heads dealt out to four.
+constexpr ModelShape kOneKvHead = {"qwen2.5-7b-quarter", 3584, 18944, 28, 7, 1, 128, 152064, true, false};
+
 class AttentionOperands {
  public:
   AttentionOperands(Suite& suite, const ModelShape& m, const AttentionShape& s)
@@ -166,7 +169,9 @@ Work make_attention(Suite& suite, const ModelShape& m, const AttentionShape& s) 
 }  // namespace
 
 void add_attention_cases(Suite& suite) {
-  for (const ModelShape& m : kModels) {
+  std::vector<ModelShape> models(std::begin(kModels), std::end(kModels));
+  models.push_back(kOneKvHead);
+  for (const ModelShape& m : models) {
     for (const AttentionShape& s : kShapes) {
       const std::string rows = std::string("/rows:") + std::to_string(s.sequences * s.rows);
       suite.add(std::string("attention/") + m.name + "/" + s.kind + rows + "/context:" + std::to_string(s.context),

@@ -11,7 +11,8 @@
 //   cpu-avx2    one fma chain                      16 chains, j % 16, then halves   one fma chain over j
 //   cpu-avx512  one chain of VDPBF16PS over pairs  likewise                         one chain of VDPBF16PS over pairs of j
 //   cpu-amx     TDPBF16PS over steps of 32         TDPBF16PS over steps of 32 keys  TDPBF16PS over steps of 32 keys
-// cpu-amx keeps running sums instead of merging: with m_i the maximum of split i's dots, m stays where it is unless
+// cpu-amx merges segments of kAttentionAmxSegment keys (o and l by fma(o, exp(m - m'), o_i * exp(m_i - m'))), and keeps running
+// sums through the splits of one: with m_i the maximum of split i's dots, m stays where it is unless
 // (m_i - m) * scale * log2(e) > 8, when it becomes m_i and l and o are scaled by exp((m - m_i) * scale); then the split's
 // Element(exp((dot - m) * scale)), rounded from attention_amx_softmax.h's own exp, are added to l as to o, in the sums
 // themselves. The exponent is fma(dot, scale * log2(e), -m * scale * log2(e)), its last operand rounded, where that is smaller
@@ -32,8 +33,9 @@ class ThreadPool;
 
 inline constexpr int kAttentionSplit = 256;  // keys; a multiple of kPageTokens
 inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
-inline constexpr int kAttentionLanes = 16;      // query rows x group heads that a task of a vector path holds
-inline constexpr int kAttentionAmxLanes = 128;  // likewise, of cpu-amx
+inline constexpr int kAttentionAmxSegment = 4096;  // keys; a multiple of kAttentionSplit
+inline constexpr int kAttentionLanes = 16;         // query rows x group heads that a task of a vector path holds
+inline constexpr int kAttentionAmxLanes = 128;     // likewise, of cpu-amx
 inline constexpr int kAttentionMaxHeadDim = 256;
 
 // Query tokens of one RowTile: as many as share a task with all heads of their group.

@@ -7,6 +7,7 @@
 //       m' = m, or the split's where that is much greater; O, l *= exp(m - m')   left out where no lane's m changes
 //       P = bf16(exp(S - m')), in place
 //       O^T [head_dim][16] += V^T P^T; l += 1^T P^T                        the tiles of the running sums are the accumulators
+//   after each segment of kAttentionAmxSegment keys, if there are more: merge (m, l, O) into the total
 //   out = O / l
 //
 // A lane never sees its neighbours: what rows, tiles, groups and blocks a task takes does not show in its bits. Keys past its
@@ -26,10 +27,12 @@
 // softmax (attention_amx_softmax.h). They hardly overlap: a running product leaves vectors one port of two, and storing a tile
 // takes 16 cycles without a product, 65 where its lines are not in L1. Measured, 2 threads: decode at 8k and head_dim 128 0.79
 // of reads, at 64 0.68; 8 samples of one prompt of 4k 1.4 to 1.5 times one; prefill of 4096 tokens 0.28 to 0.30 of the tile
-// rate at 128, 0.22 at 64.
+// rate at 128, 0.22 at 64. (Before there were segments, of which none of these but decode has two: merging one is half a per
+// cent of its work.)
 #include "kernels/amx/tile.h"
 #include "kernels/attention/attention_amx_softmax.h"
 #include "kernels/attention/attention_lanes.h"
+#include "kernels/attention/attention_pieces.h"
 #include "kernels/base/thread_pool.h"
 
 namespace otr {
@@ -50,13 +53,28 @@ struct alignas(64) Group {
       ends[kAttentionLanes];         // of the batch; position + 1. Lanes past the last one are like it, with q = 0
   int32_t visible[kAttentionLanes];  // keys of the current split
   int min_visible, max_visible;
-  uint32_t nan_lanes;
+  uint32_t nan_lanes, summed_lanes;  // lanes that have keys of the current segment in their sums
 };
-struct Scratch {  // of which head_dim 128 touches 172 KB and a decoding row of it 30
+
+// m, O and l of the segments merged so far, as a group has them.
+struct alignas(64) Total {
+  float o[kAttentionMaxHeadDim + kTileRows][kAttentionLanes];
+  float m[kAttentionLanes];
+  uint32_t lanes;  // that have any
+};
+// What the pieces of a unit share.
+struct alignas(64) SharedTotals {
+  int turn;  // the piece that is to merge next
+  uint32_t nan_lanes[kGroups];
+  Total groups[kGroups];
+};
+
+struct Scratch {  // of which head_dim 128 touches 172 KB and a decoding row of it 30; of more than a segment 240 and 40
   Group groups[kGroups];
+  Total totals[kGroups];
   float s[kBlock][kAttentionSplit][kAttentionLanes];  // scores; from the front, P [keys / 2][16 lanes][2]
 };
-static_assert(sizeof(Scratch) <= ThreadPool::kScratchBytes);
+static_assert(sizeof(Scratch) + AttentionDeal::kMostUnitsPerThread * sizeof(SharedTotals) <= ThreadPool::kScratchBytes);
 
 struct alignas(64) OnesTile {
   Element rows[kTileRows][kTileDepth];
@@ -226,16 +244,40 @@ void block_split(const AttentionParams& p, const AttentionSplit& pages, bool fir
   const float scale = p.scale * kLog2E;
   for (int g = 0; g < kCount; ++g) {
     Group& group = groups[g];
-    if (!first) {
-      const __m512 before = _mm512_load_ps(group.m);
+    const __m512 before = _mm512_load_ps(group.m);
+    if (first) {
+      m[g] = _mm512_mask_mov_ps(before, attention_amx_lanes_with_keys(group.visible), m[g]);
+    } else {
       m[g] = attention_amx_reference(before, m[g], scale);
       attention_amx_rescale(group.o, attention_amx_l_row(head_dim) + 1, before, m[g], p.scale);
     }
     _mm512_store_ps(group.m, m[g]);
     const uint32_t nan_lanes = attention_amx_exp(scratch.s[g], keys, m[g], scale, [&] { Ahead::fetch(ahead, ahead.per_exp); });
-    group.nan_lanes |= nan_lanes & attention_amx_lanes_with_keys(group.visible);
+    const uint32_t lanes_with_keys = attention_amx_lanes_with_keys(group.visible);
+    group.nan_lanes |= nan_lanes & lanes_with_keys;
+    group.summed_lanes |= lanes_with_keys;
   }
   values<kCount>(pages.v, keys, head_dim, scratch.s, first, groups, ahead);
+}
+
+// Moves the sums of `lanes` into the total, merged with what is there.
+void merge(const AttentionParams& p, uint32_t lanes, Group& group, Total& total) {
+  lanes &= group.summed_lanes;
+  if (lanes == 0) return;
+  const __mmask16 all = static_cast<__mmask16>(lanes), merged = static_cast<__mmask16>(lanes & total.lanes);
+  const __m512 m = _mm512_load_ps(group.m), before = _mm512_load_ps(total.m);
+  const __m512 next = _mm512_mask_max_ps(m, merged, m, before), scale = _mm512_set1_ps(p.scale);
+  const VecAvx512 add = exp32_not_positive(VecAvx512{_mm512_mul_ps(_mm512_sub_ps(m, next), scale)}),
+                  keep = exp32_not_positive(VecAvx512{_mm512_mul_ps(_mm512_sub_ps(before, next), scale)});
+  const int rows = attention_amx_l_row(p.layout.head_dim) + 1;
+  for (int d = 0; d < rows; ++d) {
+    const __m512 sum = _mm512_load_ps(group.o[d]);
+    const __m512 both = _mm512_fmadd_ps(_mm512_load_ps(total.o[d]), keep.v, _mm512_mul_ps(sum, add.v));
+    _mm512_mask_store_ps(total.o[d], all, _mm512_mask_mov_ps(sum, merged, both));
+  }
+  _mm512_mask_store_ps(total.m, all, next);
+  total.lanes |= lanes;
+  group.summed_lanes &= ~lanes;
 }
 
 // Keys [begin, end) of `table`, for rows [first_row, end_row).
@@ -249,7 +291,8 @@ struct KeyRange {
   }
 };
 
-// Adds a range's keys to the sums of its rows; brings near what `next`, if there is one, begins with.
+// Adds a range's keys to the sums of its rows, and finished segments to the totals; brings near what `next`, if there is one,
+// begins with.
 void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRange& range, const KeyRange* next,
               Scratch& scratch) {
   for (int begin = range.begin; begin < range.end; begin += kAttentionSplit) {
@@ -260,6 +303,7 @@ void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRa
     } else if (next != nullptr) {
       ahead.start(next->split(p, kv_head, next->begin), p.layout.head_dim);
     }
+    const bool first = begin % kAttentionAmxSegment == 0;
     int active = 0, from = 0;  // groups with a row in the range: they follow each other
     for (int g = 0; g < num_groups; ++g) {
       Group& group = scratch.groups[g];
@@ -267,10 +311,11 @@ void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRa
                             &group.max_visible);
       if (group.max_visible == 0) continue;
       if (active++ == 0) from = g;
+      if (first) merge(p, attention_amx_lanes_with_keys(group.visible), group, scratch.totals[g]);
     }
     ahead.pace(active);
     for (int g = from; g < from + active; g += kBlock) {
-      const auto run = [&]<int kCount>() { block_split<kCount>(p, pages, begin == 0, scratch.groups + g, scratch, ahead); };
+      const auto run = [&]<int kCount>() { block_split<kCount>(p, pages, first, scratch.groups + g, scratch, ahead); };
       switch (from + active - g) {
         case 1: run.template operator()<1>(); break;
         case 2: run.template operator()<2>(); break;
@@ -281,43 +326,73 @@ void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRa
   }
 }
 
-void run_task(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle, Scratch& scratch) {
-  const RowBatch& rows = *p.rows;
-  const int num_groups = (t.count + kAttentionLanes - 1) / kAttentionLanes;
-  const auto group_lanes = [&](int g) {
-    AttentionLanes lanes = t;
-    lanes.first_lane += g * kAttentionLanes;
-    lanes.count = t.count - g * kAttentionLanes < kAttentionLanes ? t.count - g * kAttentionLanes : kAttentionLanes;
-    return lanes;
-  };
-  for (int g = 0; g < num_groups; ++g) {
+int num_groups(const AttentionLanes& t) { return divide_up(t.count, kAttentionLanes); }
+
+AttentionLanes group_lanes(const AttentionLanes& t, int g) {
+  AttentionLanes lanes = t;
+  lanes.first_lane += g * kAttentionLanes;
+  lanes.count = smaller_of(t.count - g * kAttentionLanes, kAttentionLanes);
+  return lanes;
+}
+
+void start(const AttentionParams& p, const AttentionLanes& t, Scratch& scratch) {
+  for (int g = 0; g < num_groups(t); ++g) {
     Group& group = scratch.groups[g];
-    const AttentionLanes lanes = group_lanes(g);
+    const AttentionLanes lanes = group_lanes(t, g);
     attention_amx_pack_q(p, lanes, group.q);
     for (int lane = 0; lane < kAttentionLanes; ++lane) {
       const int64_t row = AttentionLanes::row(lanes, lane < lanes.count ? lane : lanes.count - 1);
       group.rows[lane] = static_cast<int32_t>(row);
-      group.ends[lane] = rows.positions[row] + 1;
+      group.ends[lane] = p.rows->positions[row] + 1;
+      group.m[lane] = 0.0f;
     }
-    group.nan_lanes = 0;
+    group.nan_lanes = group.summed_lanes = scratch.totals[g].lanes = 0;
   }
+}
+
+// The keys of a tile that its bundle does not share.
+KeyRange own_keys(const RowBatch& rows, const TileBundle& bundle, const RowTile& tile) {
+  const int end_row = tile.first_row + tile.num_rows;
+  return {rows.page_tables + rows.segments[tile.segment].first_page, bundle.shared_keys, rows.positions[end_row - 1] + 1,
+          tile.first_row, end_row};
+}
+
+void run_unit(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle, Scratch& scratch) {
+  const RowBatch& rows = *p.rows;
   const RowTile* tiles = rows.tiles + bundle.first_tile;
-  const auto table = [&](const RowTile& tile) { return rows.page_tables + rows.segments[tile.segment].first_page; };
-  const auto own_keys = [&](const RowTile& tile) {
-    const int end_row = tile.first_row + tile.num_rows;
-    return KeyRange{table(tile), bundle.shared_keys, rows.positions[end_row - 1] + 1, tile.first_row, end_row};
-  };
-  KeyRange range = {table(tiles[0]), 0, bundle.shared_keys, 0, rows.num_rows};
+  start(p, t, scratch);
+  KeyRange range = own_keys(rows, bundle, tiles[0]);
+  range = {range.table, 0, bundle.shared_keys, 0, rows.num_rows};
   for (int i = 0; i < bundle.num_tiles; ++i) {
-    const KeyRange next = own_keys(tiles[i]);
-    add_keys(p, num_groups, t.kv_head, range, &next, scratch);
+    const KeyRange next = own_keys(rows, bundle, tiles[i]);
+    add_keys(p, num_groups(t), t.kv_head, range, &next, scratch);
     range = next;
   }
-  add_keys(p, num_groups, t.kv_head, range, nullptr, scratch);
-  for (int g = 0; g < num_groups; ++g) {
+  add_keys(p, num_groups(t), t.kv_head, range, nullptr, scratch);
+  for (int g = 0; g < num_groups(t); ++g) {
     Group& group = scratch.groups[g];
-    attention_amx_write(p, group_lanes(g), group.o, group.nan_lanes);
+    Total& total = scratch.totals[g];
+    if (total.lanes != 0) merge(p, 0xffff, group, total);
+    attention_amx_write(p, group_lanes(t, g), total.lanes != 0 ? total.o : group.o, group.nan_lanes);
   }
+}
+
+// A segment of a unit that has one tile.
+void run_piece(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle, const AttentionPiece& piece,
+               Scratch& scratch, SharedTotals& shared) {
+  start(p, t, scratch);
+  KeyRange range = own_keys(*p.rows, bundle, p.rows->tiles[bundle.first_tile]);
+  range.begin = piece.first_split * kAttentionSplit;
+  range.end = smaller_of(range.end, range.begin + kAttentionAmxSegment);
+  add_keys(p, num_groups(t), t.kv_head, range, nullptr, scratch);
+  attention_await_turn(shared.turn, piece);
+  for (int g = 0; g < num_groups(t); ++g) {
+    Group& group = scratch.groups[g];
+    merge(p, 0xffff, group, shared.groups[g]);
+    shared.nan_lanes[g] |= group.nan_lanes;
+    if (piece.last) attention_amx_write(p, group_lanes(t, g), shared.groups[g].o, shared.nan_lanes[g]);
+  }
+  attention_pass_turn(shared.turn, piece);
 }
 
 }  // namespace
@@ -328,22 +403,24 @@ int attention_amx_tile_rows(int num_heads, int num_kv_heads) {
 }
 
 void attention_amx(const AttentionParams& p, ThreadPool& pool) {
-  const RowBatch& rows = *p.rows;
-  const int group = p.num_heads / p.layout.num_kv_heads;
-  const int chunks =
-      (group + kAttentionAmxLanes - 1) / kAttentionAmxLanes;  // more than one: a tile is one token of a large group
-  // One KV head after the other, so that neighbouring tiles of a sequence find its keys and values in cache.
-  pool.parallel_for(p.layout.num_kv_heads * chunks * rows.num_bundles, [&](int task, int thread) {
-    const TileBundle& bundle = rows.bundles[task % rows.num_bundles];
-    const int chunk = task / rows.num_bundles % chunks, kv_head = task / rows.num_bundles / chunks;
-    const RowTile &first = rows.tiles[bundle.first_tile], &last = rows.tiles[bundle.first_tile + bundle.num_tiles - 1];
-    const int left = (last.first_row + last.num_rows - first.first_row) * group - chunk * kAttentionAmxLanes;
-    const int count = left < kAttentionAmxLanes ? left : kAttentionAmxLanes;
-    tile_configure(full_tiles());
-    run_task(p, {first.first_row, chunk * kAttentionAmxLanes, count, kv_head, group}, bundle,
-             *static_cast<Scratch*>(pool.scratch(thread)));
-    tile_release();
-  });
+  constexpr int kPieceSplits = kAttentionAmxSegment / kAttentionSplit;
+  attention_run<SharedTotals>(
+      *p.rows, attention_units(p, kAttentionAmxLanes), {kPieceSplits, kPieceSplits, true}, pool,
+      [](SharedTotals& shared) {
+        shared.turn = 0;
+        for (int g = 0; g < kGroups; ++g) shared.nan_lanes[g] = shared.groups[g].lanes = 0;
+      },
+      [&](const TileBundle& bundle, int unit, const AttentionPiece& piece, SharedTotals& shared, int thread) {
+        tile_configure(full_tiles());
+        run_piece(p, attention_lanes(p, kAttentionAmxLanes, bundle, unit), bundle, piece,
+                  *static_cast<Scratch*>(pool.scratch(thread)), shared);
+        tile_release();
+      },
+      [&](const TileBundle& bundle, int unit, int thread) {
+        tile_configure(full_tiles());
+        run_unit(p, attention_lanes(p, kAttentionAmxLanes, bundle, unit), bundle, *static_cast<Scratch*>(pool.scratch(thread)));
+        tile_release();
+      });
 }
 
 }  // namespace otr

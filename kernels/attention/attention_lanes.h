@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention/attention.h"
+#include "kernels/base/integers.h"
 
 namespace otr {
 
@@ -22,6 +23,25 @@ struct AttentionLanes {
     return (t.first_row + i / t.group) * stride + (int64_t{t.kv_head} * t.group + i % t.group) * head_dim;
   }
 };
+
+// A bundle's units: KV heads x parts of at most `most_lanes` of its lanes. More than one part: a tile is one token of a large
+// group.
+OTR_INLINE int attention_parts(const AttentionParams& p, int most_lanes) {
+  return divide_up(p.num_heads / p.layout.num_kv_heads, most_lanes);
+}
+OTR_INLINE int attention_units(const AttentionParams& p, int most_lanes) {
+  return p.layout.num_kv_heads * attention_parts(p, most_lanes);
+}
+
+// Unit 0 … attention_units() - 1 of a bundle.
+OTR_INLINE AttentionLanes attention_lanes(const AttentionParams& p, int most_lanes, const TileBundle& bundle, int unit) {
+  const RowBatch& rows = *p.rows;
+  const RowTile &first = rows.tiles[bundle.first_tile], &last = rows.tiles[bundle.first_tile + bundle.num_tiles - 1];
+  const int group = p.num_heads / p.layout.num_kv_heads, parts = attention_parts(p, most_lanes);
+  const int first_lane = unit % parts * most_lanes;
+  const int left = (last.first_row + last.num_rows - first.first_row) * group - first_lane;
+  return {first.first_row, first_lane, smaller_of(left, most_lanes), unit / parts, group};
+}
 
 // Up to kAttentionSplit keys from `begin` on, and where they are.
 struct AttentionSplit {

@@ -1,6 +1,7 @@
 // A fixed set of threads that run the tasks of one launch at a time.
 //
-// Results never depend on the number of threads: a task computes whole output elements, and no reduction is split over tasks.
+// Results never depend on the number of threads: a task computes whole output elements, or parts that are merged in an order of
+// their own. Tasks are claimed in ascending order, so one may wait for what an earlier one does.
 // A launch is over when its tasks are done, whether or not every thread has noticed it: a thread that the system has put aside
 // holds nobody up unless it holds a task.
 // Threads spin briefly between launches (a tick is a chain of a few hundred short ones) and then sleep. They inherit the
@@ -47,8 +48,8 @@ class ThreadPool {
         num_tasks, [](const void* c, int task, int thread) { (*static_cast<const Body*>(c))(task, thread); }, &body);
   }
 
-  // kScratchBytes of a thread's own, 2 MB aligned, for what a task keeps in its core's cache; what is there means nothing to
-  // the next task. Made with the pool, so no task allocates.
+  // kScratchBytes of a thread's own, aligned to as much, for what a task keeps in its core's cache; what is there means nothing
+  // to the next launch. Made with the pool, so no task allocates.
   static constexpr size_t kScratchBytes = size_t{1} << 20;
   void* scratch(int thread) const;
 
