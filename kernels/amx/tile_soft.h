@@ -69,14 +69,16 @@ OTR_INLINE uint32_t get_mxcsr() {
   return mxcsr;
 }
 
-// C rows m … m + kRows - 1: 16 columns a vector. `b` holds the even inputs of B in [0], the odd ones in [1].
+// C rows m … m + kRows - 1: 16 columns a vector.
 template <int kRows>
-OTR_INLINE void soft_dot_rows(SoftTile& c, const SoftTile& a, const float (*b)[kTileRows][kTileColumns], int m) {
+OTR_INLINE void soft_dot_rows(SoftTile& c, const SoftTile& a, const SoftTile& b, int m) {
   __m512 even[kRows], odd[kRows];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
   for (int k = 0; k < kTileRows; ++k) {
-    const __m512 b_even = _mm512_load_ps(b[0][k]), b_odd = _mm512_load_ps(b[1][k]);
+    const __m512i pairs = _mm512_load_si512(b.row[k]);
+    const __m512 b_even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    const __m512 b_odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       uint32_t pair;
@@ -93,18 +95,12 @@ OTR_INLINE void soft_dot_rows(SoftTile& c, const SoftTile& a, const float (*b)[k
 }
 
 static __attribute__((noinline, unused)) void soft_dot(SoftTile& c, const SoftTile& a, const SoftTile& b, int rows) {
-  alignas(64) float floats[2][kTileRows][kTileColumns];
-  for (int k = 0; k < kTileRows; ++k) {
-    const __m512i pairs = _mm512_load_si512(b.row[k]);
-    _mm512_store_si512(floats[0][k], _mm512_slli_epi32(pairs, 16));
-    _mm512_store_si512(floats[1][k], _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-  }
   constexpr uint32_t kMaskedNearestFlush = 0x9fc0;  // all exceptions masked, nearest, FTZ and DAZ
   const uint32_t saved = get_mxcsr();
   set_mxcsr(kMaskedNearestFlush);
   int m = 0;
-  for (; m + 4 <= rows; m += 4) soft_dot_rows<4>(c, a, floats, m);
-  for (; m < rows; ++m) soft_dot_rows<1>(c, a, floats, m);
+  for (; m + 4 <= rows; m += 4) soft_dot_rows<4>(c, a, b, m);
+  for (; m < rows; ++m) soft_dot_rows<1>(c, a, b, m);
   set_mxcsr(saved);
 }
 

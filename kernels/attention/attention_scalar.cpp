@@ -1,38 +1,76 @@
-#include "kernels/attention/attention.h"
+// The definition, for up to 16 lanes (rows of a tile x heads of one group) at once: keys and values are widened once for all.
+#include "kernels/attention/attention_lanes.h"
 #include "kernels/base/elementary.h"
 #include "kernels/base/thread_pool.h"
 
 namespace otr {
 namespace {
 
-// Running (m, l, o) of one query row and head.
+constexpr int kFours = kAttentionLanes / 4;
+using Four = float __attribute__((vector_size(16)));  // of four lanes: operations are those of each, rounded one by one
+
+// Running (m, l, o) of one lane.
 struct Partial {
   float m, l;
   float o[kAttentionMaxHeadDim];
 };
 
-void attend_split(const AttentionParams& p, const Element* q, int kv_head, const PageId* table, int begin, int end,
-                  Partial* part) {
+struct Scratch {
+  Four q[kAttentionMaxHeadDim][kFours];       // of each lane
+  float s[kAttentionSplit][kAttentionLanes];  // scores, then weights
+  Partial sums[kAttentionLanes], split[kAttentionLanes];
+};
+
+const Element* page_of(const AttentionParams& p, const PageId* table, int key) {
+  return p.pages + table[key / kPageTokens] * p.layout.page_elements();
+}
+
+// Scores of keys [begin, end), of kCount fours of lanes.
+template <int kCount>
+void scores(const AttentionParams& p, int kv_head, const PageId* table, int begin, int end, Scratch& scratch) {
   const int hd = p.layout.head_dim;
-  float s[kAttentionSplit];
-  part->m = -__builtin_inff();
   for (int j = begin; j < end; ++j) {
-    const Element* page = p.pages + table[j / kPageTokens] * p.layout.page_elements();
-    const Element* k = page + p.layout.k_offset(p.layer, kv_head);
-    float dot = 0.0f;
-    for (int d = 0; d < hd; ++d) dot += to_float(q[d]) * to_float(k[p.layout.k_index(j % kPageTokens, d)]);
-    s[j - begin] = dot * p.scale;
-    part->m = s[j - begin] > part->m ? s[j - begin] : part->m;
+    const Element* k = page_of(p, table, j) + p.layout.k_offset(p.layer, kv_head);
+    Four dot[kCount] = {};
+    for (int d = 0; d < hd; ++d) {
+      const float key = to_float(k[p.layout.k_index(j % kPageTokens, d)]);
+      for (int i = 0; i < kCount; ++i) dot[i] += scratch.q[d][i] * key;
+    }
+    for (int i = 0; i < kCount; ++i) dot[i] *= p.scale;
+    __builtin_memcpy(scratch.s[j - begin], dot, sizeof dot);
   }
-  part->l = 0.0f;
-  for (int d = 0; d < hd; ++d) part->o[d] = 0.0f;
+}
+
+// m and l of a lane's first `visible` keys; their scores become weights.
+void softmax(int lane, int visible, Scratch& scratch) {
+  Partial& part = scratch.split[lane];
+  part.m = -__builtin_inff();
+  for (int j = 0; j < visible; ++j) part.m = scratch.s[j][lane] > part.m ? scratch.s[j][lane] : part.m;
+  part.l = 0.0f;
+  for (int j = 0; j < visible; ++j) {
+    const float w = exp32(scratch.s[j][lane] - part.m);
+    part.l += w;
+    scratch.s[j][lane] = to_float(to_element(w));
+  }
+}
+
+// o of the lanes: lane i of its first visible[i] keys.
+void values(const AttentionParams& p, int kv_head, const PageId* table, int begin, int end, const int* visible, int lanes,
+            Scratch& scratch) {
+  const int hd = p.layout.head_dim;
+  for (int lane = 0; lane < lanes; ++lane) {
+    for (int d = 0; d < hd; ++d) scratch.split[lane].o[d] = 0.0f;
+  }
+  float v[kAttentionMaxHeadDim];
   for (int j = begin; j < end; ++j) {
-    const Element* page = p.pages + table[j / kPageTokens] * p.layout.page_elements();
-    const Element* v = page + p.layout.v_offset(p.layer, kv_head);
-    const float w = exp32(s[j - begin] - part->m);
-    const float w_element = to_float(to_element(w));
-    part->l += w;
-    for (int d = 0; d < hd; ++d) part->o[d] += w_element * to_float(v[p.layout.v_index(j % kPageTokens, d)]);
+    const Element* from = page_of(p, table, j) + p.layout.v_offset(p.layer, kv_head);
+    for (int d = 0; d < hd; ++d) v[d] = to_float(from[p.layout.v_index(j % kPageTokens, d)]);
+    for (int lane = 0; lane < lanes; ++lane) {
+      if (j - begin >= visible[lane]) continue;
+      const float w = scratch.s[j - begin][lane];
+      float* o = scratch.split[lane].o;
+      for (int d = 0; d < hd; ++d) o[d] += w * v[d];
+    }
   }
 }
 
@@ -44,28 +82,48 @@ void merge(const Partial& next, int head_dim, Partial* acc) {
   for (int d = 0; d < head_dim; ++d) acc->o[d] = acc->o[d] * a + next.o[d] * b;
 }
 
+constexpr decltype(&scores<1>) kScores[] = {nullptr, scores<1>, scores<2>, scores<3>, scores<4>};
+
+void run_unit(const AttentionParams& p, const AttentionLanes& t, const PageId* table) {
+  const int hd = p.layout.head_dim;
+  Scratch scratch;
+  for (int d = 0; d < hd; ++d) {
+    alignas(16) float q[kAttentionLanes] = {};
+    for (int lane = 0; lane < t.count; ++lane) {
+      q[lane] = to_float(p.q[AttentionLanes::offset(t, lane, int64_t{p.num_heads} * hd, hd) + d]);
+    }
+    __builtin_memcpy(scratch.q[d], q, sizeof q);
+  }
+  const int num_keys = p.rows->positions[AttentionLanes::row(t, t.count - 1)] + 1;
+  for (int begin = 0; begin < num_keys; begin += kAttentionSplit) {
+    const int end = smaller_of(begin + kAttentionSplit, num_keys);
+    int visible[kAttentionLanes];
+    kScores[divide_up(t.count, 4)](p, t.kv_head, table, begin, end, scratch);
+    for (int lane = 0; lane < t.count; ++lane) {
+      visible[lane] = smaller_of(greater_of(p.rows->positions[AttentionLanes::row(t, lane)] + 1 - begin, 0), end - begin);
+      softmax(lane, visible[lane], scratch);
+    }
+    values(p, t.kv_head, table, begin, end, visible, t.count, scratch);
+    for (int lane = 0; lane < t.count; ++lane) {
+      if (begin == 0) scratch.sums[lane] = scratch.split[lane];
+      else if (visible[lane] > 0) merge(scratch.split[lane], hd, &scratch.sums[lane]);
+    }
+  }
+  for (int lane = 0; lane < t.count; ++lane) {
+    Element* out = p.out + AttentionLanes::offset(t, lane, p.out_stride, hd);
+    for (int d = 0; d < hd; ++d) out[d] = to_element(scratch.sums[lane].o[d] / scratch.sums[lane].l);
+  }
+}
+
 }  // namespace
 
 void attention_scalar(const AttentionParams& p, ThreadPool& pool) {
   const RowBatch& rows = *p.rows;
-  const int hd = p.layout.head_dim, group = p.num_heads / p.layout.num_kv_heads;
-  pool.parallel_for(rows.num_tiles * p.num_heads, [&](int task, int) {
-    const RowTile& tile = rows.tiles[task / p.num_heads];
-    const int head = task % p.num_heads;
-    const PageId* table = rows.page_tables + rows.segments[tile.segment].first_page;
-    for (int64_t row = tile.first_row; row < tile.first_row + tile.num_rows; ++row) {
-      const Element* q = p.q + (row * p.num_heads + head) * hd;
-      const int num_keys = rows.positions[row] + 1;
-      Partial acc, next;
-      attend_split(p, q, head / group, table, 0, num_keys < kAttentionSplit ? num_keys : kAttentionSplit, &acc);
-      for (int begin = kAttentionSplit; begin < num_keys; begin += kAttentionSplit) {
-        const int end = begin + kAttentionSplit < num_keys ? begin + kAttentionSplit : num_keys;
-        attend_split(p, q, head / group, table, begin, end, &next);
-        merge(next, hd, &acc);
-      }
-      Element* out = p.out + row * p.out_stride + int64_t{head} * hd;
-      for (int d = 0; d < hd; ++d) out[d] = to_element(acc.o[d] / acc.l);
-    }
+  const int units = attention_units(p, kAttentionLanes);
+  pool.parallel_for(rows.num_tiles * units, [&](int task, int) {
+    const TileBundle tile = {task / units, 1, 0};
+    run_unit(p, attention_lanes(p, kAttentionLanes, tile, task % units),
+             rows.page_tables + rows.segments[rows.tiles[tile.first_tile].segment].first_page);
   });
 }
 
