@@ -11,12 +11,13 @@
 //   cpu-avx2    one fma chain                      16 chains, j % 16, then halves   one fma chain over j
 //   cpu-avx512  one chain of VDPBF16PS over pairs  likewise                         one chain of VDPBF16PS over pairs of j
 //   cpu-amx     TDPBF16PS over steps of 32         TDPBF16PS over steps of 32 keys  TDPBF16PS over steps of 32 keys
-// cpu-amx merges segments of kAttentionAmxSegment keys (o and l by fma(o, exp(m - m'), o_i * exp(m_i - m'))), and keeps running
-// sums through the splits of one: with m_i the maximum of split i's dots, m stays where it is unless
-// (m_i - m) * scale * log2(e) > 8, when it becomes m_i and l and o are scaled by exp((m - m_i) * scale); then the split's
-// Element(exp((dot - m) * scale)), rounded from attention_amx_softmax.h's own exp, are added to l as to o, in the sums
-// themselves. The exponent is fma(dot, scale * log2(e), -m * scale * log2(e)), its last operand rounded, where that is smaller
-// than 4096, else (dot - m) * (scale * log2(e)).
+// cpu-amx merges segments of kAttentionAmxSegment keys, and keeps running sums through the splits of one: with m_i the maximum
+// of split i's dots, the reference m stays where it is unless (m_i - m) * scale * log2(e) > 8, when it becomes m_i and l and o
+// are scaled by exp((m - m_i) * scale); then the split's Element(exp((dot - m) * scale)), rounded from
+// attention_amx_softmax.h's own exp, are added to l as to o, in the sums themselves. The exponent is fma(dot, scale * log2(e),
+// -m * scale * log2(e)), its last operand rounded, where that is smaller than 4096, else (dot - m) * (scale * log2(e)). The
+// first segment is taken as it is; with m_s the reference of a later one, m' = max(m, m_s) and
+//   l = fma(l, exp((m - m') * scale), l_s * exp((m_s - m') * scale));  o likewise.
 //
 // Keys after a row's position count exactly zero: exp gives 0 and every slot of a page holds finite values (page.h).
 #pragma once
@@ -33,8 +34,8 @@ class ThreadPool;
 
 inline constexpr int kAttentionSplit = 256;  // keys; a multiple of kPageTokens
 inline constexpr int kAttentionSplitPages = kAttentionSplit / kPageTokens;
-inline constexpr int kAttentionAmxSegment = 4096;  // keys; a multiple of kAttentionSplit
-inline constexpr int kAttentionLanes = 16;         // query rows x group heads that a task of a vector path holds
+inline constexpr int kAttentionAmxSegment = 2048;  // keys; a multiple of kAttentionSplit
+inline constexpr int kAttentionLanes = 16;         // query rows x group heads that a task holds
 inline constexpr int kAttentionAmxLanes = 128;     // likewise, of cpu-amx
 inline constexpr int kAttentionMaxHeadDim = 256;
 

@@ -18,17 +18,16 @@
 // turn. A head_dim that is not a multiple of 32 leaves a last step of K with fewer columns, or a last tile of V^T with fewer
 // rows: those are copied into a zero-padded tile, so that nothing past the operand is read and no stray value meets a zero.
 //
-// Reduction order: dot, steps of 32 of head_dim ascending; O and l, steps of 32 keys ascending through all splits, scaled
-// between them. Inside a step TDPBF16PS's own: even and odd positions in two fma chains ascending, added, then added to the
-// sum; denormals are zero.
+// Reduction order: dot, steps of 32 of head_dim ascending; O and l, steps of 32 keys ascending through the splits of a
+// segment, scaled between them; segments merged. Inside a step TDPBF16PS's own: even and odd positions in two fma chains
+// ascending, added, then added to the sum; denormals are zero.
 //
 // Roofline: decode reads K and V at memory's rate: while a split is worked on, the next one, or the first one of the next
 // tile's own, is fetched a few lines a tile. A prefill at head_dim 128 has 8.5 cycles of products a key and group and 5 of
 // softmax (attention_amx_softmax.h). They hardly overlap: a running product leaves vectors one port of two, and storing a tile
 // takes 16 cycles without a product, 65 where its lines are not in L1. Measured, 2 threads: decode at 8k and head_dim 128 0.79
 // of reads, at 64 0.68; 8 samples of one prompt of 4k 1.4 to 1.5 times one; prefill of 4096 tokens 0.28 to 0.30 of the tile
-// rate at 128, 0.22 at 64. (Before there were segments, of which none of these but decode has two: merging one is half a per
-// cent of its work.)
+// rate at 128, 0.22 at 64: before there were segments, whose merging is a hundredth of their work.
 #include "kernels/amx/tile.h"
 #include "kernels/attention/attention_amx_softmax.h"
 #include "kernels/attention/attention_lanes.h"
@@ -64,8 +63,8 @@ struct alignas(64) Total {
 };
 // What the pieces of a unit share.
 struct alignas(64) SharedTotals {
-  int turn;  // the piece that is to merge next
-  uint32_t nan_lanes[kGroups];
+  int turn;                                 // the piece that is to merge next
+  alignas(64) uint32_t nan_lanes[kGroups];  // not on the line that others watch
   Total groups[kGroups];
 };
 
@@ -245,7 +244,7 @@ void block_split(const AttentionParams& p, const AttentionSplit& pages, bool fir
   for (int g = 0; g < kCount; ++g) {
     Group& group = groups[g];
     const __m512 before = _mm512_load_ps(group.m);
-    if (first) {
+    if (first) {  // a lane without keys keeps a number: exp(-inf - m) is 0
       m[g] = _mm512_mask_mov_ps(before, attention_amx_lanes_with_keys(group.visible), m[g]);
     } else {
       m[g] = attention_amx_reference(before, m[g], scale);
@@ -260,9 +259,9 @@ void block_split(const AttentionParams& p, const AttentionSplit& pages, bool fir
   values<kCount>(pages.v, keys, head_dim, scratch.s, first, groups, ahead);
 }
 
-// Moves the sums of `lanes` into the total, merged with what is there.
-void merge(const AttentionParams& p, uint32_t lanes, Group& group, Total& total) {
-  lanes &= group.summed_lanes;
+// Moves the sums of a segment into the total, merged with what is there.
+void merge(const AttentionParams& p, Group& group, Total& total) {
+  const uint32_t lanes = group.summed_lanes;
   if (lanes == 0) return;
   const __mmask16 all = static_cast<__mmask16>(lanes), merged = static_cast<__mmask16>(lanes & total.lanes);
   const __m512 m = _mm512_load_ps(group.m), before = _mm512_load_ps(total.m);
@@ -277,7 +276,7 @@ void merge(const AttentionParams& p, uint32_t lanes, Group& group, Total& total)
   }
   _mm512_mask_store_ps(total.m, all, next);
   total.lanes |= lanes;
-  group.summed_lanes &= ~lanes;
+  group.summed_lanes = 0;
 }
 
 // Keys [begin, end) of `table`, for rows [first_row, end_row).
@@ -291,8 +290,7 @@ struct KeyRange {
   }
 };
 
-// Adds a range's keys to the sums of its rows, and finished segments to the totals; brings near what `next`, if there is one,
-// begins with.
+// Adds a range's keys, of one segment, to the sums of its rows; brings near what `next`, if there is one, begins with.
 void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRange& range, const KeyRange* next,
               Scratch& scratch) {
   for (int begin = range.begin; begin < range.end; begin += kAttentionSplit) {
@@ -304,14 +302,14 @@ void add_keys(const AttentionParams& p, int num_groups, int kv_head, const KeyRa
       ahead.start(next->split(p, kv_head, next->begin), p.layout.head_dim);
     }
     const bool first = begin % kAttentionAmxSegment == 0;
-    int active = 0, from = 0;  // groups with a row in the range: they follow each other
+    int from = 0, active = 0;  // groups from the first to the last that has a row in the range
     for (int g = 0; g < num_groups; ++g) {
       Group& group = scratch.groups[g];
       attention_amx_visible(group.rows, group.ends, range.first_row, range.end_row, begin, group.visible, &group.min_visible,
                             &group.max_visible);
       if (group.max_visible == 0) continue;
-      if (active++ == 0) from = g;
-      if (first) merge(p, attention_amx_lanes_with_keys(group.visible), group, scratch.totals[g]);
+      if (active == 0) from = g;
+      active = g - from + 1;
     }
     ahead.pace(active);
     for (int g = from; g < from + active; g += kBlock) {
@@ -350,45 +348,56 @@ void start(const AttentionParams& p, const AttentionLanes& t, Scratch& scratch) 
   }
 }
 
-// The keys of a tile that its bundle does not share.
-KeyRange own_keys(const RowBatch& rows, const TileBundle& bundle, const RowTile& tile) {
-  const int end_row = tile.first_row + tile.num_rows;
-  return {rows.page_tables + rows.segments[tile.segment].first_page, bundle.shared_keys, rows.positions[end_row - 1] + 1,
-          tile.first_row, end_row};
+// Keys [begin, end) of what a bundle's tiles share (i = -1), or of tile i's own; as far as there are any.
+KeyRange range_of(const RowBatch& rows, const TileBundle& bundle, int i, int begin, int end) {
+  const RowTile& tile = rows.tiles[bundle.first_tile + greater_of(i, 0)];
+  const PageId* table = rows.page_tables + rows.segments[tile.segment].first_page;
+  if (i < 0) return {table, begin, smaller_of(end, bundle.shared_keys), 0, rows.num_rows};
+  return {table, greater_of(begin, bundle.shared_keys), smaller_of(end, attention_tile_keys(rows, tile)), tile.first_row,
+          int64_t{tile.first_row} + tile.num_rows};
+}
+
+// Adds the keys of a segment to the sums of all lanes. `more`: the next one is this thread's too.
+void add_segment(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle, int segment, bool more,
+                 Scratch& scratch) {
+  const int begin = segment * kAttentionAmxSegment, end = begin + kAttentionAmxSegment;
+  KeyRange range = {};
+  for (int i = -1; i < bundle.num_tiles; ++i) {
+    const KeyRange next = range_of(*p.rows, bundle, i, begin, end);
+    if (next.begin >= next.end) continue;
+    if (range.end > 0) add_keys(p, num_groups(t), t.kv_head, range, &next, scratch);
+    range = next;
+  }
+  KeyRange next = {};
+  for (int i = -1; more && i < bundle.num_tiles && next.begin >= next.end; ++i) {
+    next = range_of(*p.rows, bundle, i, end, end + kAttentionAmxSegment);
+  }
+  add_keys(p, num_groups(t), t.kv_head, range, next.begin < next.end ? &next : nullptr, scratch);
 }
 
 void run_unit(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle, Scratch& scratch) {
-  const RowBatch& rows = *p.rows;
-  const RowTile* tiles = rows.tiles + bundle.first_tile;
   start(p, t, scratch);
-  KeyRange range = own_keys(rows, bundle, tiles[0]);
-  range = {range.table, 0, bundle.shared_keys, 0, rows.num_rows};
-  for (int i = 0; i < bundle.num_tiles; ++i) {
-    const KeyRange next = own_keys(rows, bundle, tiles[i]);
-    add_keys(p, num_groups(t), t.kv_head, range, &next, scratch);
-    range = next;
+  const int segments = divide_up(attention_bundle_keys(*p.rows, bundle), kAttentionAmxSegment);
+  for (int segment = 0; segment < segments; ++segment) {
+    add_segment(p, t, bundle, segment, segment + 1 < segments, scratch);
+    for (int g = 0; segments > 1 && g < num_groups(t); ++g) merge(p, scratch.groups[g], scratch.totals[g]);
   }
-  add_keys(p, num_groups(t), t.kv_head, range, nullptr, scratch);
   for (int g = 0; g < num_groups(t); ++g) {
-    Group& group = scratch.groups[g];
-    Total& total = scratch.totals[g];
-    if (total.lanes != 0) merge(p, 0xffff, group, total);
-    attention_amx_write(p, group_lanes(t, g), total.lanes != 0 ? total.o : group.o, group.nan_lanes);
+    const Group& group = scratch.groups[g];
+    attention_amx_write(p, group_lanes(t, g), segments > 1 ? scratch.totals[g].o : group.o, group.nan_lanes);
   }
 }
 
-// A segment of a unit that has one tile.
+// A segment of a unit.
 void run_piece(const AttentionParams& p, const AttentionLanes& t, const TileBundle& bundle, const AttentionPiece& piece,
                Scratch& scratch, SharedTotals& shared) {
   start(p, t, scratch);
-  KeyRange range = own_keys(*p.rows, bundle, p.rows->tiles[bundle.first_tile]);
-  range.begin = piece.first_split * kAttentionSplit;
-  range.end = smaller_of(range.end, range.begin + kAttentionAmxSegment);
-  add_keys(p, num_groups(t), t.kv_head, range, nullptr, scratch);
+  add_segment(p, t, bundle, piece.index, false, scratch);
+  tile_release();  // what waits holds no tiles
   attention_await_turn(shared.turn, piece);
   for (int g = 0; g < num_groups(t); ++g) {
     Group& group = scratch.groups[g];
-    merge(p, 0xffff, group, shared.groups[g]);
+    merge(p, group, shared.groups[g]);
     shared.nan_lanes[g] |= group.nan_lanes;
     if (piece.last) attention_amx_write(p, group_lanes(t, g), shared.groups[g].o, shared.nan_lanes[g]);
   }
@@ -405,7 +414,7 @@ int attention_amx_tile_rows(int num_heads, int num_kv_heads) {
 void attention_amx(const AttentionParams& p, ThreadPool& pool) {
   constexpr int kPieceSplits = kAttentionAmxSegment / kAttentionSplit;
   attention_run<SharedTotals>(
-      *p.rows, attention_units(p, kAttentionAmxLanes), {kPieceSplits, kPieceSplits, true}, pool,
+      *p.rows, attention_units(p, kAttentionAmxLanes), {.least = kPieceSplits, .most = kPieceSplits, .of_keys = true}, pool,
       [](SharedTotals& shared) {
         shared.turn = 0;
         for (int g = 0; g < kGroups; ++g) shared.nan_lanes[g] = shared.groups[g].lanes = 0;
@@ -414,7 +423,6 @@ void attention_amx(const AttentionParams& p, ThreadPool& pool) {
         tile_configure(full_tiles());
         run_piece(p, attention_lanes(p, kAttentionAmxLanes, bundle, unit), bundle, piece,
                   *static_cast<Scratch*>(pool.scratch(thread)), shared);
-        tile_release();
       },
       [&](const TileBundle& bundle, int unit, int thread) {
         tile_configure(full_tiles());

@@ -2,12 +2,12 @@
 #include "kernels/attention/attention_lanes.h"
 #include "kernels/base/elementary.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/simd/four.h"
 
 namespace otr {
 namespace {
 
 constexpr int kFours = kAttentionLanes / 4;
-using Four = float __attribute__((vector_size(16)));  // of four lanes: operations are those of each, rounded one by one
 
 // Running (m, l, o) of one lane.
 struct Partial {
@@ -120,10 +120,15 @@ void run_unit(const AttentionParams& p, const AttentionLanes& t, const PageId* t
 void attention_scalar(const AttentionParams& p, ThreadPool& pool) {
   const RowBatch& rows = *p.rows;
   const int units = attention_units(p, kAttentionLanes);
-  pool.parallel_for(rows.num_tiles * units, [&](int task, int) {
-    const TileBundle tile = {task / units, 1, 0};
-    run_unit(p, attention_lanes(p, kAttentionLanes, tile, task % units),
-             rows.page_tables + rows.segments[rows.tiles[tile.first_tile].segment].first_page);
+  // Where there are few, each is four tasks of up to four lanes.
+  const int parts = rows.num_tiles * units < pool.num_threads() ? kFours : 1, most = kAttentionLanes / parts;
+  pool.parallel_for(rows.num_tiles * units * parts, [&](int task, int) {
+    const TileBundle tile = {task / parts / units, 1, 0};
+    AttentionLanes lanes = attention_lanes(p, kAttentionLanes, tile, task / parts % units);
+    lanes.first_lane += task % parts * most;
+    lanes.count = smaller_of(lanes.count - task % parts * most, most);
+    if (lanes.count <= 0) return;
+    run_unit(p, lanes, rows.page_tables + rows.segments[rows.tiles[tile.first_tile].segment].first_page);
   });
 }
 

@@ -46,10 +46,13 @@ OTR_INLINE void attention_splits(const RowBatch& rows, const AttentionLanes& t, 
     AttentionRange range = {0, t.count, table(tiles[0]), 0, bundle.shared_keys};
     if (i >= 0) {
       const int64_t first_row = tiles[i].first_row, end_row = first_row + tiles[i].num_rows;
-      range = {lane_of(first_row), lane_of(end_row), table(tiles[i]), bundle.shared_keys, rows.positions[end_row - 1] + 1};
+      range = {lane_of(first_row), lane_of(end_row), table(tiles[i]), bundle.shared_keys, attention_tile_keys(rows, tiles[i])};
     }
     for (int begin = range.begin_key; begin < range.end_key; begin += kAttentionSplit, ++split) {
-      if (split >= from && split < to) visit(range, begin);
+      if (split >= to) return;
+      AttentionRange visited = range;  // what follows is another piece's: not fetched
+      if (split + 1 == to) visited.end_key = smaller_of(range.end_key, begin + kAttentionSplit);
+      if (split >= from) visit(visited, begin);
     }
   }
 }

@@ -14,7 +14,8 @@
 namespace otr {
 namespace {
 
-// 200 to 400 us, as long as a pause takes: longer than the gap between two launches of a tick, or two ticks, far shorter than a scheduling quantum.
+// Some hundred us, by how long a pause takes: longer than the gap between two launches of a tick, or two ticks, shorter than a
+// scheduling quantum.
 constexpr int kSpins = 16000;
 
 constexpr size_t kHugePage = size_t{2} << 20;

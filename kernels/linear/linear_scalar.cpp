@@ -3,14 +3,14 @@
 #include "kernels/base/integers.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/linear/linear_epilogue.h"
+#include "kernels/simd/four.h"
 
 namespace otr {
 namespace {
 
 constexpr int kRows = 32;
 constexpr int kFours = kLinearTileN / 4;
-using Four = float __attribute__((vector_size(16)));  // four outputs: operations are those of each, rounded one by one
-union WideTile {                                      // a step of 16 outputs, inputs ascending
+union WideTile {  // a step of 16 outputs, inputs ascending
   float element[kLinearStepK][kLinearTileN];
   Four fours[kLinearStepK][kFours];
 };

@@ -3,13 +3,13 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/linear/linear_epilogue.h"
 #include "kernels/linear_w4/linear_w4.h"
+#include "kernels/simd/four.h"
 
 namespace otr {
 namespace {
 
 constexpr int kRows = 32;
 constexpr int kFours = kLinearTileN / 4;
-using Four = float __attribute__((vector_size(16)));  // four outputs
 
 // A group of 16 outputs: quantised weights less their zero points, inputs ascending. Integers in float32: products and sums of
 // a group stay below 2^18, so that they are exact in any order.

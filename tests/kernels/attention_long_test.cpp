@@ -43,7 +43,7 @@ TEST_P(LongAttention, RowsAroundASegmentsEndDoNotSeeEachOther) {
       alone.insert(alone.end(), row.begin(), row.end());
     }
   }
-  for (const int threads : {1, 2}) {
+  for (const int threads : {1, 2, 8}) {
     EXPECT_TRUE(same_bits(problem.run(*kernels, {{0, 4090, 12}, {0, 8186, 12}}, threads), alone));
     EXPECT_TRUE(same_bits(problem.run(*kernels, {{0, 4090, 5}, {0, 4095, 7}, {0, 8186, 1}, {0, 8187, 11}}, threads), alone));
   }
@@ -76,7 +76,7 @@ TEST_P(LongAttention, ANaNKeyReachesTheRowsFromItsPositionOn) {
     const std::vector<Span> spans = {{0, 90, 2}, {0, 4400, 2}, {0, 4600, 2}, {0, 8290, 2}};
     const std::vector<Element> clean = problem.run(*kernels, spans);
     *problem.k_at(0, 0, key, 7) = nan_element();
-    for (const int threads : {1, 2}) {
+    for (const int threads : {1, 2, 8}) {  // 8 take pieces
       const std::vector<Element> dirty = problem.run(*kernels, spans, threads);
       size_t at = 0;
       for (const Span& span : spans) {

@@ -261,7 +261,7 @@ TEST_P(Attention, SequencesOfABatchDoNotSeeEachOther) {
 // Sequences that begin with the same pages give the same bits when their rows share a task as alone: rows at, before and after
 // the border, tails of every kind, tiles of several rows.
 TEST_P(Attention, ABundleOfSequencesThatShareABeginning) {
-  for (const Heads& h : {Heads{4, 2, 32}, Heads{7, 1, 64}, Heads{3, 3, 16}, Heads{20, 1, 32}}) {
+  for (const Heads& h : {Heads{4, 2, 32}, Heads{7, 1, 64}, Heads{3, 3, 16}, Heads{20, 1, 32}, Heads{16, 1, 32}}) {
     if (!supported(h)) continue;
     for (const int shared : {256, 512}) {
       Problem problem(
