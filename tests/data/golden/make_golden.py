@@ -16,7 +16,7 @@ from pathlib import Path
 import tokenizers
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging
 
 HERE = Path(__file__).resolve().parent
@@ -30,6 +30,7 @@ STRETCHED = (2047, 300)  # to four times the original context of the YaRN model
 
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False}
+QWEN3_MOE = {**QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "decoder_sparse_step": 1}
 
 
 def shape(hidden, intermediate, layers, heads, kv_heads, vocab, tied):
@@ -76,14 +77,30 @@ MODELS = {
         config={**QWEN3, **shape(77, 101, 2, 2, 2, 509, True), "head_dim": 64, "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
                 "torch_dtype": "float16"},
         lengths=LONG, embed_std=0.2, stored=torch.float16),
+    "qwen3moe-norm": dict(
+        config={**QWEN3_MOE, **shape(56, 96, 2, 4, 2, 383, False), "head_dim": 32, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
+                "torch_dtype": "bfloat16", "rope_scaling": None, "moe_intermediate_size": 40, "num_experts": 8,
+                "num_experts_per_tok": 2, "norm_topk_prob": True, "mlp_only_layers": []},
+        lengths=MANY, embed_std=0.2, router_std=1.7, logit_std=1.75),
+    "qwen3moe-mixed": dict(
+        config={**QWEN3_MOE, **shape(64, 72, 3, 7, 1, 251, True), "head_dim": 32, "rms_norm_eps": 1e-6, "dtype": "bfloat16",
+                "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "moe_intermediate_size": 33, "num_experts": 5,
+                "num_experts_per_tok": 3, "norm_topk_prob": False, "mlp_only_layers": [1]},
+        lengths=LONG, embed_std=0.1, router_std=0.75),
 }
 
 LOGIT_STD = 2.1   # entropy of about 65 % of log(vocab_size)
 SCORE_STD = 1.2   # of q and k: attention scores spread by its square, so that attention looks at few keys
+MARGIN = 0.15     # of the router's logits between the last expert chosen and the first not: bf16 must not choose others
 UNIFORM_EVERY = 8  # every so many tokens one is uniform over the vocabulary: improbable tokens are scored too
 
 
-def random_weights(config, embed_std, generator):
+def moe_layers(config):
+    if "num_experts" not in config: return []
+    return [layer for layer in range(config["num_hidden_layers"]) if layer not in config["mlp_only_layers"]]
+
+
+def random_weights(config, embed_std, logit_std, router_std, generator):
     """Weights with which every part of the model matters: peaked attention, large biases, gains away from 1, two channels of
     the residual stream an order of magnitude above the others."""
     hidden, intermediate = config["hidden_size"], config["intermediate_size"]
@@ -100,7 +117,7 @@ def random_weights(config, embed_std, generator):
     for layer in range(config["num_hidden_layers"]):
         block = {"input_layernorm": gain(hidden, 1), "post_attention_layernorm": gain(hidden, 1)}
         qk_std = SCORE_STD
-        if config["model_type"] == "qwen3":  # the norm sets the spread, and eps has a say where its input is small
+        if config["model_type"] != "qwen2":  # the norm sets the spread, and eps has a say where its input is small
             block["self_attn.q_norm"] = gain(head_dim, SCORE_STD)
             block["self_attn.k_norm"] = gain(head_dim, SCORE_STD)
             qk_std = 0.05
@@ -108,28 +125,33 @@ def random_weights(config, embed_std, generator):
         block["self_attn.k_proj"] = normal(kv_heads * head_dim, hidden, std=qk_std / math.sqrt(hidden))
         block["self_attn.v_proj"] = normal(kv_heads * head_dim, hidden, std=1 / math.sqrt(hidden))
         block["self_attn.o_proj"] = normal(hidden, heads * head_dim, std=1 / math.sqrt(heads * head_dim))
-        block["mlp.gate_proj"] = normal(intermediate, hidden, std=1.5 / math.sqrt(hidden))
-        block["mlp.up_proj"] = normal(intermediate, hidden, std=1 / math.sqrt(hidden))
-        block["mlp.down_proj"] = normal(hidden, intermediate, std=0.7 / math.sqrt(intermediate))
-        block["mlp.down_proj"][:2] *= 6
+        mlps, size, down_std = ["mlp"], intermediate, 0.7
+        if layer in moe_layers(config):
+            block["mlp.gate"] = normal(config["num_experts"], hidden, std=router_std / math.sqrt(hidden))
+            mlps, size, down_std = [f"mlp.experts.{e}" for e in range(config["num_experts"])], config["moe_intermediate_size"], 1.0
+        for mlp in mlps:
+            block[f"{mlp}.gate_proj"] = normal(size, hidden, std=1.5 / math.sqrt(hidden))
+            block[f"{mlp}.up_proj"] = normal(size, hidden, std=1 / math.sqrt(hidden))
+            block[f"{mlp}.down_proj"] = normal(hidden, size, std=down_std / math.sqrt(size))
+            block[f"{mlp}.down_proj"][:2] *= 6
         weights.update({f"model.layers.{layer}.{name}.weight": w for name, w in block.items()})
         if config["model_type"] == "qwen2":
             for name, size, std in (("q", heads, 0.7), ("k", kv_heads, 2.0), ("v", kv_heads, 0.3)):
                 weights[f"model.layers.{layer}.self_attn.{name}_proj.bias"] = normal(size * head_dim, std=std)
     head_std = embed_std if config["tie_word_embeddings"] else 1 / math.sqrt(hidden)
-    weights["model.norm.weight"] = gain(hidden, LOGIT_STD / (head_std * math.sqrt(hidden)))
+    weights["model.norm.weight"] = gain(hidden, logit_std / (head_std * math.sqrt(hidden)))
     if not config["tie_word_embeddings"]:
         weights["lm_head.weight"] = normal(config["vocab_size"], hidden, std=head_std)
     return weights
 
 
-def write_checkpoint(folder, config, embed_std, stored=torch.bfloat16, shards=1, **_):
+def write_checkpoint(folder, config, embed_std, logit_std=LOGIT_STD, router_std=None, stored=torch.bfloat16, shards=1, **_):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     config = {"max_position_embeddings": 4096, **config, "hidden_act": "silu"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     generator = torch.Generator().manual_seed(zlib.crc32(folder.name.encode()))
-    weights = {name: w.to(stored) for name, w in random_weights(config, embed_std, generator).items()}
+    weights = {name: w.to(stored) for name, w in random_weights(config, embed_std, logit_std, router_std, generator).items()}
     if shards == 1:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -158,6 +180,34 @@ def random_sequences(model, lengths):
     tokens = model.generate(start, do_sample=True, top_k=0, max_new_tokens=max(lengths) - 1, eos_token_id=None, pad_token_id=0)
     tokens[:, UNIFORM_EVERY::UNIFORM_EVERY] = torch.randint(vocab, tokens[:, UNIFORM_EVERY::UNIFORM_EVERY].shape)
     return [row[:length] for row, length in zip(tokens, lengths)]
+
+
+def clearly_routed_sequences(model, lengths):
+    """The same for a mixture, but a token at which a router's choice of experts is nearly a tie is drawn again."""
+    margins, top = [], model.config.num_experts_per_tok
+
+    def note_margin(router, inputs, outputs):
+        ranked = outputs[0].sort(descending=True).values
+        margins.append(ranked[:, top - 1] - ranked[:, top])
+
+    hooks = [layer.mlp.gate.register_forward_hook(note_margin) for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+    cache = DynamicCache(config=model.config)
+    probs = uniform = torch.ones(len(lengths), model.config.vocab_size)
+    tokens = []
+    while len(tokens) < max(lengths):
+        if len(tokens) % UNIFORM_EVERY == 0: probs = uniform
+        token = torch.multinomial(probs, 1)
+        while True:
+            margins.clear()
+            logits = model(token, cache=cache, use_cache=True).logits[:, -1]
+            tie = torch.stack(margins).amin(0) < MARGIN
+            if not tie.any(): break
+            cache.crop(-1)
+            token[tie] = torch.multinomial(probs, 1)[tie]
+        tokens.append(token)
+        probs = logits.softmax(-1)
+    for hook in hooks: hook.remove()
+    return [row[:length] for row, length in zip(torch.cat(tokens, 1), lengths)]
 
 
 def tinymath_sequences(model, folder, positions=5000, longest=1000):
@@ -191,9 +241,13 @@ def weights_crc(folder):
 
 def write_golden(name, folder, lengths=None):
     torch.manual_seed(zlib.crc32(name.encode()))
-    float32 = load(folder, torch.float32, attn_implementation="eager")
-    bfloat16 = load(folder, torch.bfloat16)
-    sequences = random_sequences(float32, lengths) if lengths else tinymath_sequences(float32, folder)
+    # The default for experts, grouped_mm, refuses rows that are not a multiple of 16 bytes; batched_mm rounds where it does.
+    mixture = name in MODELS and "num_experts" in MODELS[name]["config"]
+    options = {"experts_implementation": "batched_mm"} if mixture else {}
+    float32 = load(folder, torch.float32, attn_implementation="eager", **options)
+    bfloat16 = load(folder, torch.bfloat16, **options)
+    draw = clearly_routed_sequences if mixture else random_sequences
+    sequences = draw(float32, lengths) if lengths else tinymath_sequences(float32, folder)
     data = struct.pack("<8sII", b"OTRGOLD1", weights_crc(folder), len(sequences))
     errors, entropies = [], []
     for tokens in sequences:
