@@ -1,6 +1,7 @@
 #include "graph/forward_program.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "kernels/base/thread_pool.h"
@@ -82,6 +83,7 @@ Status ForwardProgram::allocate_activations(const Parts& parts) {
   OTR_ASSIGN_OR_RETURN(b.q, Buffer<Element>::create(rows * q_size, "activations", a));
   OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * row_stride(q_size), "activations", a));
   OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * row_stride(c.intermediate_size), "activations", a));
+  OTR_ASSIGN_OR_RETURN(b.mix, ExpertMix::create(c, bucket_.max_rows));
   OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
   OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
   OTR_ASSIGN_OR_RETURN(b.logit_normed,
@@ -170,39 +172,13 @@ void ForwardProgram::build_head(const Parts& parts) {
 // Rows: how many the launch has of those in the batch.
 template <typename Rows>
 void ForwardProgram::add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized,
-                                const Element* x, const Output& out, const Rows& num_rows, std::vector<Launch>* launches) {
-  const auto launch = [&](const auto& base, auto op) {
-    launches->push_back([base, op, num_rows, on = parts.on](const RowBatch& rows) {
-      auto p = base;
-      p.num_rows = num_rows(rows);
-      op(p, on);
-    });
-  };
-  const int64_t x_stride = row_stride(weight.in_features);
-  const float* residual = out.add_residual ? out.sums : nullptr;
-  if (quantized != nullptr) {
-    launch(LinearW4Params{.num_rows = 0,
-                          .weight = *quantized,
-                          .x = x,
-                          .x_stride = x_stride,
-                          .residual = residual,
-                          .out = out.sums,
-                          .out_stride = weight.out_features,
-                          .gated = out.gated,
-                          .gated_stride = out.gated_stride},
-           parts.kernels.linear_w4);
-  } else {
-    launch(LinearParams{.num_rows = 0,
-                        .weight = weight,
-                        .x = x,
-                        .x_stride = x_stride,
-                        .residual = residual,
-                        .out = out.sums,
-                        .out_stride = weight.out_features,
-                        .gated = out.gated,
-                        .gated_stride = out.gated_stride},
-           parts.kernels.linear);
-  }
+                                const Element* x, const LinearOutput& out, const Rows& num_rows,
+                                std::vector<Launch>* launches) {
+  const LinearInput in{x, row_stride(weight.in_features)};
+  const auto w4 = quantized != nullptr ? std::optional(*quantized) : std::nullopt;
+  launches->push_back([&k = parts.kernels, weight, w4, in, out, num_rows, on = parts.on](const RowBatch& rows) {
+    launch_linear(k, weight, w4 ? &*w4 : nullptr, num_rows(rows), in, out, on);
+  });
 }
 
 void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
@@ -236,7 +212,7 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   };
   const auto all_rows = [](const RowBatch& rows) { return rows.num_rows; };
   const auto linear = [&](LinearWeight LayerWeights::*weight, LinearW4Weight QuantizedWeights::Layer::*weight_w4,
-                          const Element* x, const Output& out) {
+                          const Element* x, const LinearOutput& out) {
     add_linear(parts, lw.*weight, quantized != nullptr ? &(quantized->*weight_w4) : nullptr, x, out, all_rows, launches);
   };
 
@@ -280,6 +256,13 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   });
   linear(&LayerWeights::o, &QuantizedWeights::Layer::o, b.attended.data(), {.sums = b.residual.data(), .add_residual = true});
   rmsnorm(lw.post_norm);
+  if (!lw.experts.empty()) {
+    const LinearInput normed{b.normed.data(), row_stride(c.hidden_size)};
+    launches->push_back([&k, &lw, quantized, normed, mix = &b.mix, residual = b.residual.data(), on](const RowBatch& rows) {
+      mix->run(k, lw, quantized, rows.num_rows, normed, residual, on);
+    });
+    return;
+  }
   linear(&LayerWeights::gate_up, &QuantizedWeights::Layer::gate_up, b.normed.data(),
          {.gated = b.activated.data(), .gated_stride = row_stride(c.intermediate_size)});
   linear(&LayerWeights::down, &QuantizedWeights::Layer::down, b.activated.data(),
@@ -318,7 +301,7 @@ template <typename Visit>
 Status ForwardProgram::Buffers::for_each(const Visit& visit) {
   for (Buffer<float>* b : {&residual, &qkv, &cos, &sin, &logits, &workspace}) OTR_RETURN_IF_ERROR(visit(b));
   for (Buffer<Element>* b : {&normed, &q, &attended, &activated, &logit_normed}) OTR_RETURN_IF_ERROR(visit(b));
-  return {};
+  return mix.for_each(visit);
 }
 
 Status ForwardProgram::sleep() {
@@ -342,11 +325,12 @@ void ForwardProgram::populate() {
 
 int64_t ForwardProgram::buffer_bytes() const {
   if (!owns_buffers_) return 0;
-  const Buffers& b = *buffers_;
-  return static_cast<int64_t>(b.residual.bytes() + b.normed.bytes() + b.qkv.bytes() + b.q.bytes() + b.attended.bytes() +
-                              b.activated.bytes() + b.cos.bytes() + b.sin.bytes() + b.logit_normed.bytes() + b.logits.bytes() +
-                              b.fault.bytes() + b.workspace.bytes()) +
-         b.fault_mirror.bytes();
+  int64_t bytes = static_cast<int64_t>(buffers_->fault.bytes()) + buffers_->fault_mirror.bytes();
+  static_cast<void>(buffers_->for_each([&](const auto* b) {
+    bytes += static_cast<int64_t>(b->bytes());
+    return Status();
+  }));
+  return bytes;
 }
 
 }  // namespace otr

@@ -7,6 +7,7 @@
 //
 //   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> silu(gate) up -> down (+residual) }
 //         -> rmsnorm of the logit rows -> lm_head
+// with expert_mix.h in place of a layer's last two where it has experts.
 //
 // Errors: create() gives kOutOfMemory, kUnsupported for a shape that the kernels do not take, or kInternal for
 // options.logits_of with too few rows. A pass that fails on a device says so at Accelerator::wait(). Thread safety: run() by
@@ -18,7 +19,9 @@
 #include <vector>
 
 #include "graph/device_rows.h"
+#include "graph/expert_mix.h"
 #include "graph/layer_gate.h"
+#include "graph/linear_launch.h"
 #include "graph/model_weights.h"
 #include "graph/program_pool.h"
 #include "graph/quantized_weights.h"
@@ -94,6 +97,7 @@ class ForwardProgram {
     Buffer<uint8_t> fault;         // [max_rows]; a device's: fault_mirror
     Mirror fault_mirror;
     Buffer<float> workspace;  // attention's on a device
+    ExpertMix mix;
     int32_t max_rows = 0, max_logit_rows = 0;
 
     template <typename Visit>
@@ -118,16 +122,10 @@ class ForwardProgram {
   void build_head(const Parts& parts);
   void build_layer(const Parts& parts, int32_t layer);
   void run_layers(const RowBatch& rows, LayerGate* gate) const;
-  struct Output {  // of a linear: `sums`, or `gated`
-    float* sums = nullptr;
-    bool add_residual = false;  // what is in `sums`
-    Element* gated = nullptr;
-    int64_t gated_stride = 0;
-  };
   // `quantized` may be null. num_rows(batch): rows of the launch.
   template <typename Rows>
   void add_linear(const Parts& parts, const LinearWeight& weight, const LinearW4Weight* quantized, const Element* x,
-                  const Output& out, const Rows& num_rows, std::vector<Launch>* launches);
+                  const LinearOutput& out, const Rows& num_rows, std::vector<Launch>* launches);
 
   // What captures refer to: at one address wherever the program is moved.
   struct Lists {

@@ -20,6 +20,7 @@ namespace otr {
 Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource& source, const LaunchContext& on,
                                         const DeviceLayouts* device, bool shared) {
   if (shared && on.accelerator != nullptr) return unsupported("weights in shared memory on a device");
+  if (config.experts && on.accelerator != nullptr) return unsupported("a mixture of experts runs on the paths of CPUs alone");
   ModelWeights w;
   w.config_ = config;
   w.plan_ = weight_plan(config);
@@ -80,7 +81,14 @@ Result<uint64_t> ModelWeights::digest() const {
   const int32_t sizes[] = {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads,
                            c.head_dim,    c.vocab_size,        c.qkv_bias,   c.qk_norm};
   const uint64_t both[] = {xxh64(parts, sizeof parts), xxh64(sizes, sizeof sizes)};
-  return xxh64(both, sizeof both);
+  const uint64_t sum = xxh64(both, sizeof both);
+  if (!c.experts) return sum;
+  const ExpertsConfig& e = *c.experts;
+  std::vector<int32_t> experts = e.dense_layers;
+  for (const int32_t n : {e.num_experts, e.experts_per_token, e.intermediate_size, static_cast<int32_t>(e.normalised)})
+    experts.push_back(n);
+  const uint64_t all[] = {sum, xxh64(experts.data(), experts.size() * sizeof experts[0])};
+  return xxh64(all, sizeof all);
 }
 
 Result<ModelWeights> ModelWeights::attach(const ModelConfig& config, const WeightFiles& files) {
@@ -272,8 +280,21 @@ void ModelWeights::bind() {
                        .k_norm = config_.qk_norm ? vector(prefix + "k_norm") : nullptr,
                        .o = linear(prefix + "o", nullptr),
                        .post_norm = vector(prefix + "post_norm"),
-                       .gate_up = linear(prefix + "gate_up", nullptr),
-                       .down = linear(prefix + "down", nullptr)});
+                       .gate_up = {},
+                       .down = {},
+                       .router = {},
+                       .experts = {}});
+    LayerWeights& layer = layers_.back();
+    if (!config_.has_experts(i)) {
+      layer.gate_up = linear(prefix + "gate_up", nullptr);
+      layer.down = linear(prefix + "down", nullptr);
+      continue;
+    }
+    layer.router = linear(prefix + "router", nullptr);
+    for (int32_t e = 0; e < config_.experts->num_experts; ++e) {
+      const std::string expert = prefix + "experts." + std::to_string(e) + ".";
+      layer.experts.push_back({linear(expert + "gate_up", nullptr), linear(expert + "down", nullptr)});
+    }
   }
   final_norm_ = vector("final_norm");
   lm_head_ = linear("lm_head", nullptr);

@@ -31,6 +31,11 @@ namespace otr {
 
 class ThreadPool;
 
+struct ExpertWeights {
+  LinearWeight gate_up;  // [2 linear_padded(experts' intermediate_size)][hidden_size], in turns
+  LinearWeight down;     // [hidden_size][experts' intermediate_size]
+};
+
 struct LayerWeights {
   const float* input_norm = nullptr;  // [hidden_size]
   LinearWeight qkv;                   // [(num_heads + 2 num_kv_heads) head_dim][hidden_size]
@@ -40,6 +45,9 @@ struct LayerWeights {
   const float* post_norm = nullptr;   // [hidden_size]
   LinearWeight gate_up;               // [2 linear_padded(intermediate_size)][hidden_size], in turns (linear.h)
   LinearWeight down;                  // [hidden_size][intermediate_size]
+  // In place of gate_up and down, of a layer with experts:
+  LinearWeight router;                 // [num_experts][hidden_size]
+  std::vector<ExpertWeights> experts;  // [num_experts]
 };
 
 // A tensor in memory, dense and row-major, as a checkpoint would hold it.

@@ -9,6 +9,12 @@ void QuantizedWeights::for_each(const Visit& visit) {
     Layer& to = layers_[i];
     visit(from.qkv, to.qkv, false);
     visit(from.o, to.o, false);
+    to.experts.resize(from.experts.size());
+    for (size_t e = 0; e < from.experts.size(); ++e) {
+      visit(from.experts[e].gate_up, to.experts[e].gate_up, true);
+      visit(from.experts[e].down, to.experts[e].down, false);
+    }
+    if (!from.experts.empty()) continue;
     visit(from.gate_up, to.gate_up, true);
     visit(from.down, to.down, false);
   }

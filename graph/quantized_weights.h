@@ -1,5 +1,5 @@
 // QuantizedWeights: a model's linear weights in 4 bits, lm_head included, for a drafter that is the model itself. Everything
-// else (embedding, norms, biases) it shares with the model.
+// else (embedding, norms, biases, routers) it shares with the model.
 //
 // Memory is allocated once; quantize() may be called again whenever the model's weights have changed.
 // Errors: create() gives kOutOfMemory. Thread safety: read only but for quantize().
@@ -28,8 +28,12 @@ class QuantizedWeights {
 
   void quantize(const KernelTable& kernels, const LaunchContext& on);
 
+  struct Expert {
+    LinearW4Weight gate_up, down;
+  };
   struct Layer {
     LinearW4Weight qkv, o, gate_up, down;
+    std::vector<Expert> experts;  // in place of gate_up and down; the router is the model's
   };
   const std::vector<Layer>& layers() const { return layers_; }
   const LinearW4Weight& lm_head() const { return lm_head_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "kernels/base/elementary64.h"
 #include "loader/file.h"
@@ -95,17 +96,20 @@ class KeyReader {
 
 void read_architecture(KeyReader& keys, ModelConfig& config) {
   const std::string type = keys.text("model_type", "");
-  if (type == "qwen2" || type == "qwen3") {
-    config.architecture = type == "qwen2" ? Architecture::kQwen2 : Architecture::kQwen3;
+  constexpr Architecture kKnown[] = {Architecture::kQwen2, Architecture::kQwen3, Architecture::kQwen3Moe};
+  const auto known =
+      std::find_if(std::begin(kKnown), std::end(kKnown), [&](Architecture a) { return type == architecture_name(a); });
+  if (known != std::end(kKnown)) {
+    config.architecture = *known;
   } else if (type.empty()) {
     keys.fail("model_type", "missing");
   } else if (type.ends_with("_moe")) {
-    keys.refuse("model_type", in_quotes(type) + " is a mixture of experts, which is not supported");
+    keys.refuse("model_type", in_quotes(type) + " is a mixture of experts of a kind that is not supported (qwen3_moe is)");
   } else {
-    keys.refuse("model_type", in_quotes(type) + " is not supported (qwen2 and qwen3 are)");
+    keys.refuse("model_type", in_quotes(type) + " is not supported (qwen2, qwen3 and qwen3_moe are)");
   }
   config.qkv_bias = config.architecture == Architecture::kQwen2;
-  config.qk_norm = config.architecture == Architecture::kQwen3;
+  config.qk_norm = config.architecture != Architecture::kQwen2;
 }
 
 void read_sizes(KeyReader& keys, ModelConfig& config) {
@@ -124,7 +128,7 @@ void read_sizes(KeyReader& keys, ModelConfig& config) {
     keys.fail("num_key_value_heads",
               std::to_string(config.num_kv_heads) + " does not divide num_attention_heads " + std::to_string(config.num_heads));
   }
-  const bool is_derived = config.architecture == Architecture::kQwen2 && !keys.find("head_dim");
+  const bool is_derived = config.architecture != Architecture::kQwen3 && !keys.find("head_dim");
   if (is_derived && config.hidden_size % config.num_heads != 0) {
     keys.fail("num_attention_heads", "does not divide hidden_size, and head_dim is missing");
   }
@@ -134,6 +138,43 @@ void read_sizes(KeyReader& keys, ModelConfig& config) {
               std::to_string(config.head_dim) + " (hidden_size / num_attention_heads) is above " + std::to_string(kMaxHeadDim));
   }
   if (config.head_dim % 2 != 0) keys.fail("head_dim", std::to_string(config.head_dim) + " is odd");
+}
+
+// Layers are sparse that mlp_only_layers does not name, each decoder_sparse_step-th of all.
+void read_experts(KeyReader& keys, ModelConfig& config) {
+  if (config.architecture != Architecture::kQwen3Moe || !keys.status.ok()) return;
+  ExpertsConfig experts;
+  constexpr const char* kNewer = "num_local_experts";  // as transformers 5 spells it
+  experts.num_experts = keys.size(keys.find("num_experts") ? "num_experts" : kNewer, 128, kMaxExperts);
+  experts.experts_per_token = keys.size("num_experts_per_tok", 8, kMaxExperts);
+  experts.intermediate_size = keys.size("moe_intermediate_size", 768, kMaxIntermediateSize);
+  experts.normalised = keys.flag("norm_topk_prob", false);
+  const int32_t step = keys.size("decoder_sparse_step", 1, kMaxLayers);
+  if (!keys.status.ok()) return;
+  if (experts.experts_per_token > experts.num_experts) {
+    keys.fail("num_experts_per_tok",
+              std::to_string(experts.experts_per_token) + " is above num_experts " + std::to_string(experts.num_experts));
+  }
+  if (int64_t{experts.num_experts} * config.num_layers > kMaxExpertsOfLayers) {
+    keys.fail("num_experts", std::to_string(experts.num_experts) + " in " + std::to_string(config.num_layers) +
+                                 " layers are more than " + std::to_string(kMaxExpertsOfLayers) + " in all");
+  }
+  std::vector<bool> dense(static_cast<size_t>(config.num_layers));
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) dense[static_cast<size_t>(layer)] = (layer + 1) % step != 0;
+  const JsonValue named = keys.find("mlp_only_layers");
+  if (named && !named.is(JsonKind::kArray)) {
+    return keys.fail("mlp_only_layers", "must be a list, not " + std::string(json_kind_name(named.kind())));
+  }
+  for (JsonValue layer = named ? named.first() : JsonValue(); layer; layer = layer.next()) {
+    const auto number = layer.as_int();
+    if (!number || *number < 0 || *number >= config.num_layers)
+      return keys.fail("mlp_only_layers", "holds something other than layers");
+    dense[static_cast<size_t>(*number)] = true;
+  }
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (dense[static_cast<size_t>(layer)]) experts.dense_layers.push_back(layer);
+  }
+  config.experts = std::move(experts);
 }
 
 // 0.1 m ln s + 1, the attention factor that YaRN's authors recommend.
@@ -191,8 +232,9 @@ void refuse_variants(KeyReader& keys, const ModelConfig& config) {
     keys.refuse("hidden_act", in_quotes(act) + " is not supported (silu is)");
   }
   if (keys.flag("use_sliding_window", false)) keys.refuse("use_sliding_window", "sliding windows are not supported");
-  if (config.architecture == Architecture::kQwen3 && keys.flag("attention_bias", false)) {
-    keys.refuse("attention_bias", "attention biases are not supported for qwen3");
+  if (config.qk_norm && keys.flag("attention_bias", false)) {
+    keys.refuse("attention_bias",
+                "attention biases are not supported for " + std::string(architecture_name(config.architecture)));
   }
   if (keys.find("quantization_config")) keys.refuse("quantization_config", "quantised checkpoints are not supported");
   const JsonValue layer_types = keys.find("layer_types");
@@ -234,6 +276,7 @@ Status read_config(const std::string& file, const JsonDocument& document, ModelC
   KeyReader keys(file, document.root());
   read_architecture(keys, config);
   read_sizes(keys, config);
+  read_experts(keys, config);
   config.rms_norm_eps = keys.real("rms_norm_eps", 1e-6, 1e-30, 0.1);
   config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
   read_rope(keys, config);
@@ -252,7 +295,12 @@ Status read_generation_config(const std::string& file, const JsonDocument& docum
 }  // namespace
 
 std::string_view architecture_name(Architecture architecture) {
-  return architecture == Architecture::kQwen2 ? "qwen2" : "qwen3";
+  switch (architecture) {
+    case Architecture::kQwen2: return "qwen2";
+    case Architecture::kQwen3: return "qwen3";
+    case Architecture::kQwen3Moe: return "qwen3_moe";
+  }
+  __builtin_unreachable();
 }
 
 Result<ModelConfig> load_model_config(const std::string& folder) {
@@ -277,6 +325,10 @@ Result<ModelConfig> parse_model_config(const std::string& label, std::string_vie
   OTR_ASSIGN_OR_RETURN(const JsonDocument generation, JsonDocument::parse(generation_file, generation_text));
   OTR_RETURN_IF_ERROR(read_generation_config(generation_file, generation, config));
   return config;
+}
+
+bool ModelConfig::has_experts(int32_t layer) const {
+  return experts && !std::binary_search(experts->dense_layers.begin(), experts->dense_layers.end(), layer);
 }
 
 int64_t context_limit(const ModelConfig& config) {

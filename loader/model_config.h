@@ -1,9 +1,9 @@
 // ModelConfig: the shape of a model, read from a Hugging Face folder's config.json and generation_config.json.
 //
-// Known: Qwen2 and Qwen2.5 (model_type qwen2) and Qwen3 dense (qwen3). A missing key has transformers' default. Everything a
-// forward pass would have to treat differently (rope types other than default and yarn, active sliding windows, other
-// activations, quantised weights, other model types) is refused by name. From generation_config.json only the end-of-sequence
-// ids are read.
+// Known: Qwen2 and Qwen2.5 (model_type qwen2), Qwen3 dense (qwen3) and with experts (qwen3_moe). A missing key has
+// transformers' default. Everything a forward pass would have to treat differently (rope types other than default and yarn,
+// active sliding windows, other activations, quantised weights, other model types) is refused by name. From
+// generation_config.json only the end-of-sequence ids are read.
 //
 // Errors: kBadInput "<file>: <key>: <reason>" for wrong contents, kUnsupported likewise for what this build does not do,
 // kIoError where a file cannot be read. Thread safety: values, no shared state.
@@ -19,7 +19,7 @@
 
 namespace otr {
 
-enum class Architecture { kQwen2, kQwen3 };
+enum class Architecture { kQwen2, kQwen3, kQwen3Moe };
 
 std::string_view architecture_name(Architecture architecture);  // as in config.json's model_type
 
@@ -33,6 +33,17 @@ struct YarnScaling {
   bool truncate = true;  // the ramp's ends are rounded to whole frequencies
 
   bool operator==(const YarnScaling&) const = default;
+};
+
+// A mixture of experts: an MLP of which every token takes a few experts of many.
+struct ExpertsConfig {
+  int32_t num_experts = 0;
+  int32_t experts_per_token = 0;      // 1 … num_experts
+  int32_t intermediate_size = 0;      // of one expert
+  bool normalised = false;            // the weights of a token's experts add up to 1, not to what all experts' do
+  std::vector<int32_t> dense_layers;  // that have a plain MLP instead; ascending
+
+  bool operator==(const ExpertsConfig&) const = default;
 };
 
 // Invariants of a loaded config: every size is positive and at most kMax* below; num_heads % num_kv_heads == 0; head_dim is
@@ -56,6 +67,10 @@ struct ModelConfig {
   bool qkv_bias = false;         // q_proj, k_proj and v_proj have biases (Qwen2)
   bool qk_norm = false;          // every head of q and k passes an RMSNorm before RoPE (Qwen3)
   std::vector<int32_t> eos_ids;  // may be empty
+  std::optional<ExpertsConfig> experts;
+
+  // Whether the layer's MLP is a mixture of experts.
+  bool has_experts(int32_t layer) const;
 };
 
 inline constexpr int32_t kMaxHiddenSize = 1 << 16;
@@ -63,6 +78,7 @@ inline constexpr int32_t kMaxIntermediateSize = 1 << 18;
 inline constexpr int32_t kMaxLayers = 1024;
 inline constexpr int32_t kMaxHeads = 1024;
 inline constexpr int32_t kMaxHeadDim = 256;
+inline constexpr int32_t kMaxExperts = 1024, kMaxExpertsOfLayers = 1 << 16;  // of one layer, of all together
 inline constexpr int32_t kMaxVocabSize = 1 << 21;
 inline constexpr int32_t kMaxPositions = 1 << 24;
 

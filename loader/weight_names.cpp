@@ -9,7 +9,7 @@ namespace otr {
 namespace {
 
 void add_layer(const ModelConfig& config, int32_t layer, std::vector<ExpectedTensor>& out) {
-  const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size, head_dim = config.head_dim;
+  const int64_t hidden = config.hidden_size, head_dim = config.head_dim;
   const int64_t q = config.num_heads * head_dim, kv = config.num_kv_heads * head_dim;
   const auto add = [&](std::string_view suffix, std::vector<int64_t> shape) {
     out.push_back({layer_weight(layer, suffix), std::move(shape)});
@@ -29,9 +29,15 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<ExpectedTen
   }
   add("self_attn.o_proj.weight", {hidden, q});
   add("post_attention_layernorm.weight", {hidden});
-  add("mlp.gate_proj.weight", {intermediate, hidden});
-  add("mlp.up_proj.weight", {intermediate, hidden});
-  add("mlp.down_proj.weight", {hidden, intermediate});
+  const auto add_mlp = [&](const std::string& mlp, int64_t inner) {
+    add(mlp + "gate_proj.weight", {inner, hidden});
+    add(mlp + "up_proj.weight", {inner, hidden});
+    add(mlp + "down_proj.weight", {hidden, inner});
+  };
+  if (!config.has_experts(layer)) return add_mlp("mlp.", config.intermediate_size);
+  add("mlp.gate.weight", {config.experts->num_experts, hidden});
+  for (int32_t expert = 0; expert < config.experts->num_experts; ++expert)
+    add_mlp(expert_prefix(expert), config.experts->intermediate_size);
 }
 
 Status check_tensor(const Checkpoint& checkpoint, const ExpectedTensor& expected) {
@@ -54,6 +60,8 @@ Status check_tensor(const Checkpoint& checkpoint, const ExpectedTensor& expected
 std::string layer_weight(int32_t layer, std::string_view suffix) {
   return "model.layers." + std::to_string(layer) + "." + std::string(suffix);
 }
+
+std::string expert_prefix(int32_t expert) { return "mlp.experts." + std::to_string(expert) + "."; }
 
 bool is_never_read(const ModelConfig& config, std::string_view name) {
   return (config.tie_word_embeddings && name == kLmHeadWeight) || name.ends_with("rotary_emb.inv_freq");

@@ -22,6 +22,9 @@ inline constexpr std::string_view kLmHeadWeight = "lm_head.weight";
 // "model.layers.<layer>.<suffix>", for example layer_weight(3, "self_attn.q_proj.weight").
 std::string layer_weight(int32_t layer, std::string_view suffix);
 
+// "mlp.experts.<expert>.", which its tensors' suffixes in a layer begin with.
+std::string expert_prefix(int32_t expert);
+
 // Tensors that checkpoints hold and the engine has no use for: a tied model's lm_head.weight, and rotary_emb.inv_freq buffers.
 bool is_never_read(const ModelConfig& config, std::string_view name);
 

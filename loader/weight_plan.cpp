@@ -1,7 +1,5 @@
 #include "loader/weight_plan.h"
 
-#include <cassert>
-
 #include "kernels/linear/linear.h"
 #include "loader/weight_names.h"
 
@@ -43,16 +41,25 @@ class PlanBuilder {
     }
     linear(prefix + "o", q, {{tensor("self_attn.o_proj.weight"), hidden}});
     vector(prefix + "post_norm", {{tensor("post_attention_layernorm.weight"), hidden}});
-    linear(prefix + "gate_up", hidden,
-           {{tensor("mlp.gate_proj.weight"), c_.intermediate_size}, {tensor("mlp.up_proj.weight"), c_.intermediate_size}},
-           true);
-    linear(prefix + "down", c_.intermediate_size, {{tensor("mlp.down_proj.weight"), hidden}});
+    const auto mlp = [&](const std::string& piece, const std::string& names, int32_t inner) {
+      const auto named = [&](const char* suffix) { return layer_weight(layer, names + suffix); };
+      linear(piece + "gate_up", hidden, {{named("gate_proj.weight"), inner}, {named("up_proj.weight"), inner}}, true);
+      linear(piece + "down", inner, {{named("down_proj.weight"), hidden}});
+    };
+    if (!c_.has_experts(layer)) return mlp(prefix, "mlp.", c_.intermediate_size);
+    linear(prefix + "router", hidden, {{tensor("mlp.gate.weight"), c_.experts->num_experts}});
+    for (int32_t expert = 0; expert < c_.experts->num_experts; ++expert) {
+      mlp(prefix + "experts." + std::to_string(expert) + ".", expert_prefix(expert), c_.experts->intermediate_size);
+    }
   }
 
   void add(PieceKind kind, std::string name, int32_t in_features, std::vector<PiecePart> parts, bool in_turns, int64_t* arena) {
     int32_t rows = 0;
     for (const PiecePart& part : parts)
       rows += in_turns ? static_cast<int32_t>(linear_padded(part.out_features)) : part.out_features;
+    const size_t index = plan_.pieces.size();
+    plan_.by_name.emplace(name, index);
+    for (const PiecePart& part : parts) plan_.by_tensor.emplace(part.tensor, index);
     plan_.pieces.push_back({std::move(name), kind, rows, in_features, *arena, std::move(parts), in_turns});
     *arena += plan_.pieces.back().elements();
   }
@@ -76,23 +83,16 @@ int64_t WeightPiece::elements() const {
   return kind == PieceKind::kLinear ? linear_packed_elements(out_features, in_features) : int64_t{out_features} * in_features;
 }
 
-const WeightPiece& WeightPlan::piece(const std::string& name) const {
-  for (const WeightPiece& p : pieces) {
-    if (p.name == name) return p;
-  }
-  assert(false && "no such piece");
-  __builtin_unreachable();
-}
-
 WeightPlan::Place WeightPlan::place_of(std::string_view tensor) const {
-  for (const WeightPiece& p : pieces) {
-    int32_t first_row = 0;
-    for (const PiecePart& part : p.parts) {
-      if (part.tensor == tensor) return {&p, &part, first_row};
-      first_row += p.in_turns ? kLinearTileN : part.out_features;
-    }
+  const auto found = by_tensor.find(std::string(tensor));
+  if (found == by_tensor.end()) return {};
+  const WeightPiece& p = pieces[found->second];
+  int32_t first_row = 0;
+  for (const PiecePart& part : p.parts) {
+    if (part.tensor == tensor) return {&p, &part, first_row};
+    first_row += p.in_turns ? kLinearTileN : part.out_features;
   }
-  return {};
+  __builtin_unreachable();
 }
 
 WeightPlan weight_plan(const ModelConfig& config) { return PlanBuilder(config).build(); }

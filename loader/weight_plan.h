@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "loader/model_config.h"
@@ -47,7 +48,7 @@ struct WeightPlan {
   int64_t vector_elements = 0;
 
   // REQUIRES: there is such a piece.
-  const WeightPiece& piece(const std::string& name) const;
+  const WeightPiece& piece(const std::string& name) const { return pieces[by_name.at(name)]; }
 
   // Where a checkpoint's tensor belongs: rows of a piece, its row r to piece->row_of(first_row, r). Nulls: nowhere.
   struct Place {
@@ -56,6 +57,8 @@ struct WeightPlan {
     int32_t first_row = 0;
   };
   Place place_of(std::string_view tensor) const;
+
+  std::unordered_map<std::string, size_t> by_name, by_tensor;  // indices of pieces
 };
 
 // A tied model has no piece "embedding": its rows are gathered from "lm_head".

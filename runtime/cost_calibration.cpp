@@ -121,9 +121,14 @@ class CalibrationRun {
 
 double logits_share(const ModelConfig& c) {
   const double hidden = c.hidden_size, heads = c.num_heads, kv_heads = c.num_kv_heads, head_dim = c.head_dim;
-  const double layer = hidden * (2 * (heads + kv_heads) * head_dim + 3.0 * c.intermediate_size),
-               lm_head = hidden * c.vocab_size;
-  return lm_head / (c.num_layers * layer + lm_head);
+  const double attention = hidden * 2 * (heads + kv_heads) * head_dim, lm_head = hidden * c.vocab_size;
+  double layers = c.num_layers * attention;
+  for (int32_t layer = 0; layer < c.num_layers; ++layer) {  // what a token runs
+    const double inner =
+        c.has_experts(layer) ? double{1} * c.experts->experts_per_token * c.experts->intermediate_size : c.intermediate_size;
+    layers += hidden * 3 * inner;
+  }
+  return lm_head / (layers + lm_head);
 }
 
 void set_logits_shares(double target, double drafter, CostModel* model) {

@@ -50,9 +50,19 @@ double logits_share_of(const std::string& shape) {
   const int count = std::sscanf(
       shape.c_str(), "%*s layers=%9d hidden=%9d intermediate=%9d heads=%9d kv_heads=%9d head_dim=%9d vocab=%9d", &c.num_layers,
       &c.hidden_size, &c.intermediate_size, &c.num_heads, &c.num_kv_heads, &c.head_dim, &c.vocab_size);
+  ExpertsConfig e;
+  const size_t experts = shape.find(" experts=");
+  int dense = 0;
+  if (experts != std::string::npos) {
+    const int found = std::sscanf(shape.c_str() + experts, " experts=%9d of_token=%9d expert_intermediate=%9d dense_layers=%9d",
+                                  &e.num_experts, &e.experts_per_token, &e.intermediate_size, &dense);
+    if (found != 4 || e.experts_per_token < 1 || e.intermediate_size < 1 || dense < 0 || dense > kMaxLayers) return 0;
+    for (int32_t layer = 0; layer < dense; ++layer) e.dense_layers.push_back(layer);  // which ones makes no difference
+    c.experts = std::move(e);
+  }
   const int least =
       std::min({c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size});
-  return count == 7 && least > 0 ? logits_share(c) : 0;
+  return count == 7 && least > 0 && c.num_layers <= kMaxLayers ? logits_share(c) : 0;
 }
 
 // ---- Reading -------------------------------------------------------------------------------------------------------------
@@ -271,6 +281,12 @@ std::string shape_text(const ModelConfig& c) {
   add("kv_heads", c.num_kv_heads);
   add("head_dim", c.head_dim);
   add("vocab", c.vocab_size);
+  if (c.experts) {
+    add("experts", c.experts->num_experts);
+    add("of_token", c.experts->experts_per_token);
+    add("expert_intermediate", c.experts->intermediate_size);
+    add("dense_layers", static_cast<int32_t>(c.experts->dense_layers.size()));
+  }
   return text;
 }
 

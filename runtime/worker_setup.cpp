@@ -29,13 +29,36 @@ void put_config(const ModelConfig& c, WireWriter* w) {
   }
   for (const bool flag : {c.tie_word_embeddings, c.qkv_bias, c.qk_norm}) w->put(static_cast<uint8_t>(flag));
   w->put_array(std::span(c.eos_ids));
+  w->put(static_cast<uint8_t>(c.experts.has_value()));
+  if (!c.experts) return;
+  w->put(c.experts->num_experts);
+  w->put(c.experts->experts_per_token);
+  w->put(c.experts->intermediate_size);
+  w->put(static_cast<uint8_t>(c.experts->normalised));
+  w->put_array(std::span(c.experts->dense_layers));
 }
 
 double read_real(WireReader* r, const char* field, RealRange range) { return r->number(field, range.least, range.most); }
 
+ExpertsConfig read_experts(WireReader* r, int32_t num_layers) {
+  ExpertsConfig e;
+  e.num_experts = r->integer("num_experts", 1, kMaxExperts);
+  e.experts_per_token = r->integer("experts_per_token", 1, kMaxExperts);
+  e.intermediate_size = r->integer("experts' intermediate_size", 1, kMaxIntermediateSize);
+  e.normalised = r->flag("normalised");
+  r->array("dense_layers", &e.dense_layers);
+  if (e.experts_per_token > e.num_experts || int64_t{e.num_experts} * num_layers > kMaxExpertsOfLayers)
+    r->fail("config", "has impossible experts");
+  for (size_t i = 0; i < e.dense_layers.size(); ++i) {
+    if (e.dense_layers[i] < 0 || e.dense_layers[i] >= num_layers || (i > 0 && e.dense_layers[i] <= e.dense_layers[i - 1]))
+      r->fail("dense_layers", "are not ascending layers");
+  }
+  return e;
+}
+
 ModelConfig read_config(WireReader* r) {
   ModelConfig c;
-  c.architecture = static_cast<Architecture>(r->integer("architecture", 0, static_cast<int32_t>(Architecture::kQwen3)));
+  c.architecture = static_cast<Architecture>(r->integer("architecture", 0, static_cast<int32_t>(Architecture::kQwen3Moe)));
   c.hidden_size = r->integer("hidden_size", 1, kMaxHiddenSize);
   c.intermediate_size = r->integer("intermediate_size", 1, kMaxIntermediateSize);
   c.num_layers = r->integer("num_layers", 1, kMaxLayers);
@@ -63,6 +86,7 @@ ModelConfig read_config(WireReader* r) {
   for (const int32_t id : c.eos_ids) {
     if (id < 0 || id >= c.vocab_size) r->fail("eos_ids", "are outside the vocabulary");
   }
+  if (r->flag("has_experts")) c.experts = read_experts(r, c.num_layers);
   return c;
 }
 

@@ -383,6 +383,20 @@ TEST_F(EngineSm90, KernelsThatDependOnTheNumberOfRowsAreFound) {
   EXPECT_NE(run_with(changed, 1), run_with(changed, 8));
 }
 
+TEST_F(EngineSm90, AMixtureOfExpertsIsRefused) {
+  const TinyModel mixture({.hidden_size = 64, .num_experts = 4});
+  otr_engine_options options;
+  otr_engine_options_init(&options, sizeof options);
+  const std::string path = mixture.path();
+  options.model_path = path.c_str();
+  options.device = "cuda";
+  otr_engine* engine = nullptr;
+  EXPECT_EQ(otr_engine_create(&options, &engine), OTR_UNSUPPORTED);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find("a mixture of experts runs on the paths of CPUs alone"),
+            std::string::npos)
+      << otr_last_error(nullptr);
+}
+
 TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
   EXPECT_EQ(create({.device = "cuda:99"}), nullptr);
   EXPECT_EQ(status_, OTR_UNSUPPORTED);

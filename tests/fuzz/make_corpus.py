@@ -88,7 +88,7 @@ def json_seeds():
          '{"a":[null,true,false,-1,18446744073709551615,1.5e-7,"x\\u00e9\\ud83d\\ude42\\n"],"b":{},"c":[],"":{"":[[]]}}')
     save("json_document", "numbers", "[0,-0,1e308,2.2250738585072014e-308,9223372036854775807,-9223372036854775808,0.1]")
     save("json_document", "nested", "[" * 63 + "{}" + "]" * 63)
-    for model in ("qwen2-yarn", "qwen3-one-head"):
+    for model in ("qwen2-yarn", "qwen3-one-head", "qwen3moe-mixed"):
         save("model_config", model,
              (DATA / f"golden/{model}/config.json").read_bytes() + b'\0{"eos_token_id":[5,3],"temperature":0.7}')
     save("model_config", "tinymath",

@@ -2,6 +2,7 @@
 // Input: config.json, and after a zero byte generation_config.json.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "graph/rope_frequencies.h"
@@ -29,6 +30,16 @@ void require_invariants(const ModelConfig& c) {
   for (const int32_t id : c.eos_ids) require(id >= 0 && id < c.vocab_size, "eos ids are in the vocabulary");
   require(std::is_sorted(c.eos_ids.begin(), c.eos_ids.end()), "eos ids ascend");
   require(context_limit(c) >= c.max_position_embeddings && context_limit(c) <= kMaxPositions, "the context is bounded");
+  require(c.experts.has_value() == (c.architecture == Architecture::kQwen3Moe), "experts belong to their architecture");
+  if (c.experts) {
+    require_size(c.experts->num_experts, kMaxExperts);
+    require_size(c.experts->experts_per_token, c.experts->num_experts);
+    require_size(c.experts->intermediate_size, kMaxIntermediateSize);
+    require(int64_t{c.experts->num_experts} * c.num_layers <= kMaxExpertsOfLayers, "all experts are bounded");
+    const std::vector<int32_t>& dense = c.experts->dense_layers;
+    require(std::ranges::adjacent_find(dense, std::greater_equal<>()) == dense.end(), "dense layers ascend");
+    require(dense.empty() || (dense.front() >= 0 && dense.back() < c.num_layers), "dense layers are layers");
+  }
   std::vector<float> frequencies(static_cast<size_t>(c.head_dim) / 2);
   require(std::isfinite(rope_frequencies(c, frequencies)), "cosine and sine are finite");
   require(std::ranges::all_of(frequencies, [](float f) { return f >= 0 && f <= 1; }), "frequencies are between 0 and 1");

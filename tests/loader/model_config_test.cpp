@@ -5,7 +5,7 @@
 namespace otr {
 namespace {
 
-// Qwen2.5-0.5B's keys, and Qwen3-0.6B's.
+// Qwen2.5-0.5B's keys, Qwen3-0.6B's and Qwen3-30B-A3B's.
 constexpr std::string_view kQwen2 = R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,
 "eos_token_id":151645,"hidden_act":"silu","hidden_size":896,"initializer_range":0.02,"intermediate_size":4864,
 "max_position_embeddings":32768,"max_window_layers":21,"model_type":"qwen2","num_attention_heads":14,"num_hidden_layers":24,
@@ -16,6 +16,13 @@ constexpr std::string_view kQwen3 = R"({"attention_bias":false,"eos_token_id":[1
 "max_position_embeddings":40960,"model_type":"qwen3","num_attention_heads":16,"num_hidden_layers":28,"num_key_value_heads":8,
 "rms_norm_eps":1e-06,"rope_parameters":{"rope_type":"default","rope_theta":1000000},"rope_scaling":null,
 "sliding_window":null,"tie_word_embeddings":true,"use_sliding_window":false,"vocab_size":151936})";
+
+constexpr std::string_view kQwen3Moe = R"({"attention_bias":false,"bos_token_id":151643,"decoder_sparse_step":1,
+"eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,
+"max_position_embeddings":40960,"max_window_layers":48,"mlp_only_layers":[],"model_type":"qwen3_moe","moe_intermediate_size":768,
+"norm_topk_prob":true,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,
+"num_key_value_heads":4,"output_router_logits":false,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000.0,
+"router_aux_loss_coef":0.001,"sliding_window":null,"tie_word_embeddings":false,"use_sliding_window":false,"vocab_size":151936})";
 
 // `base` with one key's value replaced, or the key added.
 std::string with_key(std::string_view base, const std::string& key, const std::string& value) {
@@ -184,7 +191,8 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotKnow) {
   };
   expect_unsupported(kQwen2, "model_type", "\"llama\"", "'llama'");
   expect_unsupported(kQwen2, "model_type", "\"qwen2_moe\"", "'qwen2_moe' is a mixture of experts");
-  expect_unsupported(kQwen3, "model_type", "\"qwen3_moe\"", "'qwen3_moe' is a mixture of experts");
+  expect_unsupported(kQwen3, "model_type", "\"qwen3_next\"", "'qwen3_next'");
+  expect_unsupported(kQwen3Moe, "attention_bias", "true", "attention biases are not supported for qwen3_moe");
   expect_unsupported(kQwen2, "hidden_act", "\"gelu\"", "'gelu'");
   expect_unsupported(kQwen2, "use_sliding_window", "true", "sliding windows");
   expect_unsupported(kQwen3, "attention_bias", "true", "attention biases");
@@ -196,6 +204,53 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotKnow) {
   expect_unsupported(kQwen3, "rope_parameters", R"({"full_attention":{"rope_type":"yarn","factor":4.0}})", "'full_attention'");
   expect_unsupported(kQwen2, "rope_scaling", R"({"type":"default","mrope_section":[16,24,24]})", "'mrope_section'");
   EXPECT_TRUE(load(with_key(kQwen2, "attention_bias", "true")).ok()) << "Qwen2 has its biases in any case";
+}
+
+TEST(ModelConfig, ReadsExperts) {
+  const auto config = load(kQwen3Moe);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const ModelConfig& c = config.value();
+  EXPECT_EQ(c.architecture, Architecture::kQwen3Moe);
+  EXPECT_TRUE(c.qk_norm && !c.qkv_bias);
+  EXPECT_EQ(c.head_dim, 128);
+  ASSERT_TRUE(c.experts);
+  EXPECT_EQ(*c.experts, (ExpertsConfig{128, 8, 768, true, {}}));
+  EXPECT_TRUE(c.has_experts(0) && c.has_experts(47));
+
+  const auto mixed = load(with_key(with_key(kQwen3Moe, "mlp_only_layers", "[3,0,3]"), "decoder_sparse_step", "16"));
+  ASSERT_TRUE(mixed.ok()) << mixed.status().message();
+  for (int32_t layer = 0; layer < 48; ++layer)
+    EXPECT_EQ(mixed.value().has_experts(layer), layer == 15 || layer == 31 || layer == 47);
+  const auto named = load(with_key(kQwen3Moe, "mlp_only_layers", "[47,2]"));
+  ASSERT_TRUE(named.ok());
+  EXPECT_EQ(named.value().experts->dense_layers, (std::vector<int32_t>{2, 47}));
+  EXPECT_FALSE(load(kQwen3).value().experts);
+
+  std::string newer(kQwen3Moe);
+  newer.replace(newer.find("num_experts"), std::string("num_experts").size(), "num_local_experts");
+  const auto local = load(with_key(newer, "num_local_experts", "16"));
+  ASSERT_TRUE(local.ok()) << local.status().message();
+  EXPECT_EQ(local.value().experts->num_experts, 16);
+
+  // transformers' defaults
+  const auto silent = load(R"({"model_type":"qwen3_moe","hidden_size":2048,"num_hidden_layers":2})");
+  ASSERT_TRUE(silent.ok()) << silent.status().message();
+  EXPECT_EQ(*silent.value().experts, (ExpertsConfig{128, 8, 768, false, {}}));
+  EXPECT_EQ(silent.value().head_dim, 64);
+
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"}) {
+    for (const char* bad : {"0", "-1", "2147483647", "\"8\"", "1.5"})
+      expect_refused(kQwen3Moe, key, bad, StatusCode::kBadInput, "");
+  }
+  expect_error(load(with_key(kQwen3Moe, "num_experts", "7")).status(), StatusCode::kBadInput,
+               {"num_experts_per_tok: 8 is above num_experts 7"});
+  expect_refused(kQwen3Moe, "num_experts_per_tok", "129", StatusCode::kBadInput, "129 is above num_experts 128");
+  expect_error(load(with_key(kQwen3Moe, "num_hidden_layers", "1000")).status(), StatusCode::kBadInput,
+               {"num_experts: 128 in 1000 layers are more than 65536 in all"});
+  expect_refused(kQwen3Moe, "norm_topk_prob", "1", StatusCode::kBadInput, "must be true or false");
+  for (const char* bad : {"3", "[48]", "[-1]", "[\"a\"]", "[[1]]", "{}"}) {
+    expect_refused(kQwen3Moe, "mlp_only_layers", bad, StatusCode::kBadInput, "");
+  }
 }
 
 TEST(ModelConfig, RefusesBrokenFiles) {

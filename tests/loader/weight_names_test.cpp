@@ -22,6 +22,8 @@ ModelConfig small_config(Architecture architecture, bool tied) {
   c.tie_word_embeddings = tied;
   c.qkv_bias = architecture == Architecture::kQwen2;
   c.qk_norm = !c.qkv_bias;
+  if (architecture == Architecture::kQwen3Moe)
+    c.experts = ExpertsConfig{.num_experts = 4, .experts_per_token = 2, .intermediate_size = 7, .dense_layers = {0}};
   return c;
 }
 
@@ -66,8 +68,21 @@ TEST(WeightNames, ListsQwen2AndQwen3) {
   EXPECT_EQ(shape_of(qwen3, "model.norm.weight"), Shape{6});
 }
 
+TEST(WeightNames, ListsExperts) {
+  const ModelConfig moe = small_config(Architecture::kQwen3Moe, true);  // in layer 1
+  EXPECT_EQ(expected_tensors(moe).size(), 2u + 11 + (8 + 1 + 3 * 4));
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shape_of(moe, "model.layers.1.mlp.gate.weight"), (Shape{4, 6}));
+  EXPECT_EQ(shape_of(moe, "model.layers.1.mlp.experts.3.up_proj.weight"), (Shape{7, 6}));
+  EXPECT_EQ(shape_of(moe, "model.layers.1.mlp.experts.0.down_proj.weight"), (Shape{6, 7}));
+  EXPECT_EQ(shape_of(moe, "model.layers.1.mlp.experts.4.down_proj.weight"), Shape{-1});
+  EXPECT_EQ(shape_of(moe, "model.layers.1.mlp.up_proj.weight"), Shape{-1});
+  EXPECT_EQ(shape_of(moe, "model.layers.0.mlp.up_proj.weight"), (Shape{10, 6}));
+  EXPECT_EQ(shape_of(moe, "model.layers.0.mlp.gate.weight"), Shape{-1});
+}
+
 TEST(WeightNames, AcceptsCompleteCheckpoints) {
-  for (const Architecture architecture : {Architecture::kQwen2, Architecture::kQwen3}) {
+  for (const Architecture architecture : {Architecture::kQwen2, Architecture::kQwen3, Architecture::kQwen3Moe}) {
     for (const bool tied : {false, true}) {
       const ModelConfig config = small_config(architecture, tied);
       std::vector<TestTensor> tensors = tensors_of(config);

@@ -15,8 +15,9 @@
 namespace golden {
 
 inline constexpr std::array kModels = {
-    "qwen2-group1-tied", "qwen2-group2-untied", "qwen2-group7-headdim", "qwen2-group2-f32", "qwen2-yarn",
-    "qwen3-one-head",    "qwen3-group2-untied", "qwen3-group7-sharded", "qwen3-odd-f16",    "tinymath-target",
+    "qwen2-group1-tied", "qwen2-group2-untied", "qwen2-group7-headdim", "qwen2-group2-f32",
+    "qwen2-yarn",        "qwen3-one-head",      "qwen3-group2-untied",  "qwen3-group7-sharded",
+    "qwen3-odd-f16",     "qwen3moe-norm",       "qwen3moe-mixed",       "tinymath-target",
 };
 
 using Logprobs = std::vector<std::vector<float>>;  // [sequences][num_tokens]; the first of a sequence is NaN

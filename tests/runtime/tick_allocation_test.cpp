@@ -96,6 +96,14 @@ TEST_F(TickAllocation, DecodingAllocatesNothing) {
   EXPECT_EQ(allocations_between(engine, requests, 16 * 20, 16 * 2020), 0);  // thirty pages a sample later
 }
 
+TEST_F(TickAllocation, ExpertsAllocateNothing) {
+  const TinyModel model({.max_position_embeddings = 8192, .num_experts = 6});
+  for (const char* policy : {"off", "fixed:self:4"}) {
+    const TestEngine engine(model, roomy(policy));
+    EXPECT_EQ(allocations_between(engine, {endless(100, 8000, 8)}, 8 * 40, 8 * 1500), 0) << policy;
+  }
+}
+
 // Nor do drafts: chains and trees of the model itself. (ngram and history grow with what they know.)
 TEST_F(TickAllocation, DraftsAllocateNothing) {
   const TinyModel model({.max_position_embeddings = 8192});

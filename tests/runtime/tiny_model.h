@@ -1,10 +1,11 @@
-// TinyModel: a small random Qwen2 checkpoint in a directory of its own, removed with the object. The same bytes on every
-// machine.
+// TinyModel: a small random Qwen2 (or Qwen3-MoE) checkpoint in a directory of its own, removed with the object. The same bytes
+// on every machine.
 //
 // Tests use it where only the engine matters: a row costs a few microseconds, and no test depends on weights that somebody
 // trains.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -35,6 +36,11 @@ struct TinyShape {
   std::vector<int32_t> eos_ids = {3};
   uint32_t seed = 1;
   bool tied = false;  // no lm_head of its own
+  // With experts it is a Qwen3.
+  int32_t num_experts = 0;
+  int32_t experts_per_token = 2;
+  int32_t expert_intermediate_size = 24;
+  std::vector<int32_t> dense_layers = {};
   // Faults and extremes to order.
   int32_t nan_embedding = -1;  // the token whose embedding is NaN
   int32_t nan_lm_head = -1;    // the token whose lm_head row is NaN
@@ -73,15 +79,23 @@ class TinyModel {
 
   void write_config() const {
     std::ofstream out(path_ + "/config.json");
-    out << "{\"model_type\": \"qwen2\", \"hidden_size\": " << shape_.hidden_size
-        << ", \"intermediate_size\": " << shape_.intermediate_size << ", \"num_hidden_layers\": " << shape_.num_layers
-        << ", \"num_attention_heads\": " << shape_.num_heads << ", \"num_key_value_heads\": " << shape_.num_kv_heads
-        << ", \"head_dim\": " << shape_.head_dim << ", \"vocab_size\": " << shape_.vocab_size
-        << ", \"max_position_embeddings\": " << shape_.max_position_embeddings << ", \"rms_norm_eps\": " << shape_.rms_norm_eps
-        << ", \"rope_theta\": 10000, \"hidden_act\": \"silu\", "
+    out << "{\"model_type\": \"" << (shape_.num_experts > 0 ? "qwen3_moe" : "qwen2")
+        << "\", \"hidden_size\": " << shape_.hidden_size << ", \"intermediate_size\": " << shape_.intermediate_size
+        << ", \"num_hidden_layers\": " << shape_.num_layers << ", \"num_attention_heads\": " << shape_.num_heads
+        << ", \"num_key_value_heads\": " << shape_.num_kv_heads << ", \"head_dim\": " << shape_.head_dim
+        << ", \"vocab_size\": " << shape_.vocab_size << ", \"max_position_embeddings\": " << shape_.max_position_embeddings
+        << ", \"rms_norm_eps\": " << shape_.rms_norm_eps << ", \"rope_theta\": 10000, \"hidden_act\": \"silu\", "
         << "\"tie_word_embeddings\": " << (shape_.tied ? "true" : "false") << ", \"eos_token_id\": [";
     for (size_t i = 0; i < shape_.eos_ids.size(); ++i) out << (i > 0 ? ", " : "") << shape_.eos_ids[i];
-    out << "]}\n";
+    out << "]";
+    if (shape_.num_experts > 0) {
+      out << ", \"num_experts\": " << shape_.num_experts << ", \"num_experts_per_tok\": " << shape_.experts_per_token
+          << ", \"moe_intermediate_size\": " << shape_.expert_intermediate_size
+          << ", \"norm_topk_prob\": true, \"mlp_only_layers\": [";
+      for (size_t i = 0; i < shape_.dense_layers.size(); ++i) out << (i > 0 ? ", " : "") << shape_.dense_layers[i];
+      out << "]";
+    }
+    out << "}\n";
   }
 
   void write_weights() const {
@@ -108,14 +122,28 @@ class TinyModel {
       add(layer + "self_attn.q_proj.weight", {q, hidden}, fan_in(hidden));
       add(layer + "self_attn.k_proj.weight", {kv, hidden}, fan_in(hidden));
       add(layer + "self_attn.v_proj.weight", {kv, hidden}, fan_in(hidden));
-      add(layer + "self_attn.q_proj.bias", {q}, 0.5f);
-      add(layer + "self_attn.k_proj.bias", {kv}, 0.5f);
-      add(layer + "self_attn.v_proj.bias", {kv}, 0.5f);
+      if (shape_.num_experts > 0) {
+        add(layer + "self_attn.q_norm.weight", {shape_.head_dim}, 0.3f, 1.0f);
+        add(layer + "self_attn.k_norm.weight", {shape_.head_dim}, 0.3f, 1.0f);
+      } else {
+        add(layer + "self_attn.q_proj.bias", {q}, 0.5f);
+        add(layer + "self_attn.k_proj.bias", {kv}, 0.5f);
+        add(layer + "self_attn.v_proj.bias", {kv}, 0.5f);
+      }
       add(layer + "self_attn.o_proj.weight", {hidden, q}, fan_in(q));
       add(layer + "post_attention_layernorm.weight", {hidden}, 0.3f, 1.0f);
-      add(layer + "mlp.gate_proj.weight", {inner, hidden}, fan_in(hidden));
-      add(layer + "mlp.up_proj.weight", {inner, hidden}, fan_in(hidden));
-      add(layer + "mlp.down_proj.weight", {hidden, inner}, fan_in(inner));
+      const auto add_mlp = [&](const std::string& mlp, int64_t width) {
+        add(mlp + "gate_proj.weight", {width, hidden}, fan_in(hidden));
+        add(mlp + "up_proj.weight", {width, hidden}, fan_in(hidden));
+        add(mlp + "down_proj.weight", {hidden, width}, fan_in(width));
+      };
+      if (shape_.num_experts == 0 || std::ranges::count(shape_.dense_layers, i) > 0) {
+        add_mlp(layer + "mlp.", inner);
+        continue;
+      }
+      add(layer + "mlp.gate.weight", {shape_.num_experts, hidden}, 2 * fan_in(hidden));
+      for (int32_t e = 0; e < shape_.num_experts; ++e)
+        add_mlp(layer + "mlp.experts." + std::to_string(e) + ".", shape_.expert_intermediate_size);
     }
     add("model.norm.weight", {hidden}, 0.3f, 1.0f);
     if (!shape_.tied) add("lm_head.weight", {vocab, hidden}, fan_in(hidden) * shape_.lm_head_scale);

@@ -27,7 +27,9 @@ inline SharedModel sample_model(int first_file, int quantized) {
               .tie_word_embeddings = true,
               .qkv_bias = false,
               .qk_norm = true,
-              .eos_ids = {3, 5}};
+              .eos_ids = {3, 5},
+              .experts = ExpertsConfig{
+                  .num_experts = 6, .experts_per_token = 2, .intermediate_size = 24, .normalised = true, .dense_layers = {1}}};
   m.files = {.packed = first_file, .embedding = -1, .vectors = first_file + 1};
   m.quantized = quantized;
   m.converted_tensors = 3;

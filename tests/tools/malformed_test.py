@@ -111,7 +111,7 @@ SAFETENSORS = {
 CONFIGS = {
     "no type": ({"model_type": None}, "model_type: missing"),
     "another type": ({"model_type": "llama"}, "'llama' is not supported"),
-    "experts": ({"model_type": "qwen3_moe"}, "mixture of experts"),
+    "experts": ({"model_type": "qwen2_moe"}, "mixture of experts"),
     "no vocabulary": ({"vocab_size": 0}, "vocab_size: 0 is outside"),
     "a negative size": ({"hidden_size": -64}, "hidden_size: -64 is outside"),
     "a huge size": ({"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is outside"),

@@ -44,6 +44,12 @@ void add_shapes(const ModelConfig& config, ordered_json* facts) {
   (*facts)["qk_norm"] = config.qk_norm;
   (*facts)["rms_norm_eps"] = config.rms_norm_eps;
   (*facts)["rope_theta"] = config.rope_theta;
+  if (config.experts) {
+    (*facts)["num_experts"] = config.experts->num_experts;
+    (*facts)["experts_per_token"] = config.experts->experts_per_token;
+    (*facts)["expert_intermediate_size"] = config.experts->intermediate_size;
+    (*facts)["dense_layers"] = config.experts->dense_layers;
+  }
   if (config.yarn) (*facts)["yarn_factor"] = config.yarn->factor;
   (*facts)["context_limit"] = context_limit(config);
   (*facts)["stop_token_ids"] = config.eos_ids;
