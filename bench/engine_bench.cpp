@@ -64,10 +64,18 @@ class BenchEngine {
   BenchEngine(const BenchEngine&) = delete;
   BenchEngine& operator=(const BenchEngine&) = delete;
 
-  // Weights that every run of the model multiplies, lm_head apart.
-  double layer_weights() const {
+  // Weights that a token is multiplied with, lm_head apart; and those that a run of `rows` reads, if no two of them take an
+  // expert together before all are taken.
+  double layer_weights(double rows = 1) const {
     const double h = config.hidden_size, heads = config.num_heads, kv = config.num_kv_heads, d = config.head_dim;
-    return config.num_layers * (h * (2 * heads + 2 * kv) * d + 3 * h * config.intermediate_size);
+    double sum = config.num_layers * h * (2 * heads + 2 * kv) * d;
+    for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+      double inner = static_cast<double>(config.token_intermediate_size(layer));
+      if (config.has_experts(layer))
+        inner = std::min(inner * rows, double{1} * config.experts->num_experts * config.experts->intermediate_size);
+      sum += 3 * h * inner;
+    }
+    return sum;
   }
   double head_weights() const { return static_cast<double>(config.hidden_size) * config.vocab_size; }
 
@@ -184,7 +192,8 @@ Work make_rollout(std::shared_ptr<BenchEngine> engine, const EngineShape& s) {
   const double runs = prompt_runs + s.turns - 1 + s.turns * (s.new_tokens - 1);
   Work work;
   work.items = static_cast<double>(s.new_tokens > 1 ? sample_rows * s.new_tokens : prompt_rows);
-  work.bytes = 2.0 * (runs * engine->layer_weights() + s.turns * s.new_tokens * engine->head_weights());
+  const double rows_of_run = (prompt_rows + sample_rows * (s.new_tokens - 1)) / runs;
+  work.bytes = 2.0 * (runs * engine->layer_weights(rows_of_run) + s.turns * s.new_tokens * engine->head_weights());
   work.flops = 2.0 * ((prompt_rows + sample_rows * (s.new_tokens - 1)) * engine->layer_weights() +
                       (s.groups * s.turns + sample_rows * (s.new_tokens - 1)) * engine->head_weights());
   work.run = [=](int64_t call) { *samples = engine->rollout(s, call); };

@@ -22,7 +22,7 @@ class ExpertMix {
   static Result<ExpertMix> create(const ModelConfig& config, int32_t max_rows);
 
   // residual [num_rows][hidden_size] += the mixture of what the experts make of `in`. `quantized`, if not null, takes the
-  // experts' place; the router stays as it is, so that a drafter asks the experts that its target asks.
+  // experts' place; the router stays as it is, so that a drafter mostly asks the experts that its target asks.
   void run(const KernelTable& kernels, const LayerWeights& weights, const QuantizedWeights::Layer* quantized, int32_t num_rows,
            const LinearInput& in, float* residual, const LaunchContext& on);
 

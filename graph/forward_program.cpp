@@ -82,7 +82,9 @@ Status ForwardProgram::allocate_activations(const Parts& parts) {
   OTR_ASSIGN_OR_RETURN(b.qkv, Buffer<float>::create(rows * qkv_size, "activations", a));
   OTR_ASSIGN_OR_RETURN(b.q, Buffer<Element>::create(rows * q_size, "activations", a));
   OTR_ASSIGN_OR_RETURN(b.attended, Buffer<Element>::create(rows * row_stride(q_size), "activations", a));
-  OTR_ASSIGN_OR_RETURN(b.activated, Buffer<Element>::create(rows * row_stride(c.intermediate_size), "activations", a));
+  const bool any_dense = !c.experts || !c.experts->dense_layers.empty();
+  OTR_ASSIGN_OR_RETURN(b.activated,
+                       Buffer<Element>::create(any_dense ? rows * row_stride(c.intermediate_size) : 0, "activations", a));
   OTR_ASSIGN_OR_RETURN(b.mix, ExpertMix::create(c, bucket_.max_rows));
   OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
   OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));

@@ -113,17 +113,18 @@ void read_architecture(KeyReader& keys, ModelConfig& config) {
 }
 
 void read_sizes(KeyReader& keys, ModelConfig& config) {
+  const bool has_experts = config.architecture == Architecture::kQwen3Moe;  // whose defaults are its own
   config.vocab_size = keys.size("vocab_size", 151936, kMaxVocabSize);
-  config.hidden_size = keys.size("hidden_size", 4096, kMaxHiddenSize);
-  config.intermediate_size = keys.size("intermediate_size", 22016, kMaxIntermediateSize);
-  config.num_layers = keys.size("num_hidden_layers", 32, kMaxLayers);
+  config.hidden_size = keys.size("hidden_size", has_experts ? 2048 : 4096, kMaxHiddenSize);
+  config.intermediate_size = keys.size("intermediate_size", has_experts ? 6144 : 22016, kMaxIntermediateSize);
+  config.num_layers = keys.size("num_hidden_layers", has_experts ? 24 : 32, kMaxLayers);
   config.num_heads = keys.size("num_attention_heads", 32, kMaxHeads);
   config.max_position_embeddings = keys.size("max_position_embeddings", 32768, kMaxPositions);
   if (!keys.status.ok()) return;
 
-  // transformers' default of 32 is for a missing key; null means one KV head for every head.
-  config.num_kv_heads =
-      keys.size("num_key_value_heads", keys.is_null("num_key_value_heads") ? config.num_heads : 32, kMaxHeads);
+  // transformers' default is for a missing key; null means one KV head for every head.
+  const int32_t kv_heads = keys.is_null("num_key_value_heads") ? config.num_heads : has_experts ? 4 : 32;
+  config.num_kv_heads = keys.size("num_key_value_heads", kv_heads, kMaxHeads);
   if (config.num_kv_heads > 0 && config.num_heads % config.num_kv_heads != 0) {
     keys.fail("num_key_value_heads",
               std::to_string(config.num_kv_heads) + " does not divide num_attention_heads " + std::to_string(config.num_heads));
@@ -167,14 +168,13 @@ void read_experts(KeyReader& keys, ModelConfig& config) {
   }
   for (JsonValue layer = named ? named.first() : JsonValue(); layer; layer = layer.next()) {
     const auto number = layer.as_int();
-    if (!number || *number < 0 || *number >= config.num_layers)
-      return keys.fail("mlp_only_layers", "holds something other than layers");
-    dense[static_cast<size_t>(*number)] = true;
+    if (!number || *number < 0) return keys.fail("mlp_only_layers", "holds something other than layers");
+    if (*number < config.num_layers) dense[static_cast<size_t>(*number)] = true;
   }
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     if (dense[static_cast<size_t>(layer)]) experts.dense_layers.push_back(layer);
   }
-  config.experts = std::move(experts);
+  if (experts.dense_layers.size() < dense.size()) config.experts = std::move(experts);
 }
 
 // 0.1 m ln s + 1, the attention factor that YaRN's authors recommend.
@@ -329,6 +329,10 @@ Result<ModelConfig> parse_model_config(const std::string& label, std::string_vie
 
 bool ModelConfig::has_experts(int32_t layer) const {
   return experts && !std::binary_search(experts->dense_layers.begin(), experts->dense_layers.end(), layer);
+}
+
+int64_t ModelConfig::token_intermediate_size(int32_t layer) const {
+  return has_experts(layer) ? int64_t{experts->experts_per_token} * experts->intermediate_size : intermediate_size;
 }
 
 int64_t context_limit(const ModelConfig& config) {

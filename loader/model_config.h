@@ -49,7 +49,7 @@ struct ExpertsConfig {
 // Invariants of a loaded config: every size is positive and at most kMax* below; num_heads % num_kv_heads == 0; head_dim is
 // even; 0 < rms_norm_eps < 1; rope_theta and YaRN's numbers are in their ranges below, rope_theta above 1 with YaRN (whose
 // blend divides by its logarithm), so that all rotary frequencies are finite; every eos id is in [0, vocab_size), ascending, no
-// duplicates.
+// duplicates; experts only in a qwen3_moe of which a layer has them, kMaxExpertsOfLayers at most.
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen2;
   int32_t hidden_size = 0;
@@ -71,6 +71,8 @@ struct ModelConfig {
 
   // Whether the layer's MLP is a mixture of experts.
   bool has_experts(int32_t layer) const;
+  // The width of all that a token runs of the layer's MLP: of its experts together.
+  int64_t token_intermediate_size(int32_t layer) const;
 };
 
 inline constexpr int32_t kMaxHiddenSize = 1 << 16;

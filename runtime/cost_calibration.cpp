@@ -123,11 +123,8 @@ double logits_share(const ModelConfig& c) {
   const double hidden = c.hidden_size, heads = c.num_heads, kv_heads = c.num_kv_heads, head_dim = c.head_dim;
   const double attention = hidden * 2 * (heads + kv_heads) * head_dim, lm_head = hidden * c.vocab_size;
   double layers = c.num_layers * attention;
-  for (int32_t layer = 0; layer < c.num_layers; ++layer) {  // what a token runs
-    const double inner =
-        c.has_experts(layer) ? double{1} * c.experts->experts_per_token * c.experts->intermediate_size : c.intermediate_size;
-    layers += hidden * 3 * inner;
-  }
+  for (int32_t layer = 0; layer < c.num_layers; ++layer)
+    layers += hidden * 3 * static_cast<double>(c.token_intermediate_size(layer));
   return lm_head / (layers + lm_head);
 }
 

@@ -47,7 +47,8 @@ ExpertsConfig read_experts(WireReader* r, int32_t num_layers) {
   e.intermediate_size = r->integer("experts' intermediate_size", 1, kMaxIntermediateSize);
   e.normalised = r->flag("normalised");
   r->array("dense_layers", &e.dense_layers);
-  if (e.experts_per_token > e.num_experts || int64_t{e.num_experts} * num_layers > kMaxExpertsOfLayers)
+  if (static_cast<int64_t>(e.dense_layers.size()) >= num_layers || e.experts_per_token > e.num_experts ||
+      int64_t{e.num_experts} * num_layers > kMaxExpertsOfLayers)
     r->fail("config", "has impossible experts");
   for (size_t i = 0; i < e.dense_layers.size(); ++i) {
     if (e.dense_layers[i] < 0 || e.dense_layers[i] >= num_layers || (i > 0 && e.dense_layers[i] <= e.dense_layers[i - 1]))

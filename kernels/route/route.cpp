@@ -1,6 +1,7 @@
 #include "kernels/route/route.h"
 
 #include "kernels/base/elementary.h"
+#include "kernels/base/integers.h"
 #include "kernels/base/thread_pool.h"
 
 namespace otr {
@@ -32,15 +33,18 @@ void route_row(const RouteParams& p, int64_t row) {
   for (int32_t e = 1; e < p.num_experts; ++e) max = logits[e] > max ? logits[e] : max;
   for (int32_t e = 0; e < p.num_experts; ++e) all += logits[e] = exp32(logits[e] - max);
   for (int32_t i = 0; i < p.experts_per_token; ++i) taken += logits[experts[i]];
-  for (int32_t i = 0; i < p.experts_per_token; ++i) weights[i] = logits[experts[i]] / (p.normalised && ordered ? taken : all);
+  const float sum = p.normalised && ordered ? taken : all;  // `all` is NaN wherever the NaN logit is
+  for (int32_t i = 0; i < p.experts_per_token; ++i) weights[i] = logits[experts[i]] / sum;
 }
 
 }  // namespace
 
 void route(const RouteParams& p, ThreadPool& pool) {
-  constexpr int kTaskRows = 16;  // a microsecond or more
-  pool.parallel_for((p.num_rows + kTaskRows - 1) / kTaskRows, [&](int task, int) {
-    for (int64_t row = int64_t{task} * kTaskRows; row < (task + 1) * kTaskRows && row < p.num_rows; ++row) route_row(p, row);
+  // Some 5 us: of a row's work the search is the most.
+  const int64_t task_rows =
+      greater_of<int64_t>(1, smaller_of<int64_t>(16, 1024 / (int64_t{p.num_experts} * p.experts_per_token)));
+  pool.parallel_for(divide_up(p.num_rows, task_rows), [&](int task, int) {
+    for (int64_t row = task * task_rows; row < (task + 1) * task_rows && row < p.num_rows; ++row) route_row(p, row);
   });
 }
 

@@ -3,7 +3,7 @@
 //   p_e = exp(logit_e - max) in float32, e ascending; the row takes the experts_per_token experts of the greatest logits, of
 //   equal ones the lower e; weight_e = p_e / s, s the sum of p over those it takes if `normalised`, else over all, e ascending.
 //
-// A NaN logit is never greater than another; it makes the row's weights NaN.
+// A row with a NaN logit takes the first experts, and its weights are NaN, whether they are normalised or not.
 //
 // REQUIRES: 1 <= experts_per_token <= num_experts. Errors: none. Thread safety: params are read only, outputs must not overlap.
 #pragma once

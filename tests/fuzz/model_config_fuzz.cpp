@@ -30,7 +30,7 @@ void require_invariants(const ModelConfig& c) {
   for (const int32_t id : c.eos_ids) require(id >= 0 && id < c.vocab_size, "eos ids are in the vocabulary");
   require(std::is_sorted(c.eos_ids.begin(), c.eos_ids.end()), "eos ids ascend");
   require(context_limit(c) >= c.max_position_embeddings && context_limit(c) <= kMaxPositions, "the context is bounded");
-  require(c.experts.has_value() == (c.architecture == Architecture::kQwen3Moe), "experts belong to their architecture");
+  require(!c.experts || c.architecture == Architecture::kQwen3Moe, "experts belong to their architecture");
   if (c.experts) {
     require_size(c.experts->num_experts, kMaxExperts);
     require_size(c.experts->experts_per_token, c.experts->num_experts);
@@ -38,6 +38,7 @@ void require_invariants(const ModelConfig& c) {
     require(int64_t{c.experts->num_experts} * c.num_layers <= kMaxExpertsOfLayers, "all experts are bounded");
     const std::vector<int32_t>& dense = c.experts->dense_layers;
     require(std::ranges::adjacent_find(dense, std::greater_equal<>()) == dense.end(), "dense layers ascend");
+    require(static_cast<int32_t>(dense.size()) < c.num_layers, "some layer has experts");
     require(dense.empty() || (dense.front() >= 0 && dense.back() < c.num_layers), "dense layers are layers");
   }
   std::vector<float> frequencies(static_cast<size_t>(c.head_dim) / 2);

@@ -237,6 +237,14 @@ TEST(ModelConfig, ReadsExperts) {
   ASSERT_TRUE(silent.ok()) << silent.status().message();
   EXPECT_EQ(*silent.value().experts, (ExpertsConfig{128, 8, 768, false, {}}));
   EXPECT_EQ(silent.value().head_dim, 64);
+  EXPECT_EQ(silent.value().num_kv_heads, 4);
+  EXPECT_EQ(silent.value().intermediate_size, 6144);
+  const auto least = load(R"({"model_type":"qwen3_moe"})");
+  ASSERT_TRUE(least.ok()) << least.status().message();
+  EXPECT_EQ(least.value().hidden_size, 2048);
+  EXPECT_EQ(least.value().num_layers, 24);
+  EXPECT_FALSE(load(with_key(kQwen3Moe, "decoder_sparse_step", "49")).value().experts) << "no layer has any";
+  EXPECT_TRUE(load(with_key(kQwen3Moe, "mlp_only_layers", "[48]")).value().has_experts(47)) << "as transformers";
 
   for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"}) {
     for (const char* bad : {"0", "-1", "2147483647", "\"8\"", "1.5"})
@@ -248,7 +256,7 @@ TEST(ModelConfig, ReadsExperts) {
   expect_error(load(with_key(kQwen3Moe, "num_hidden_layers", "1000")).status(), StatusCode::kBadInput,
                {"num_experts: 128 in 1000 layers are more than 65536 in all"});
   expect_refused(kQwen3Moe, "norm_topk_prob", "1", StatusCode::kBadInput, "must be true or false");
-  for (const char* bad : {"3", "[48]", "[-1]", "[\"a\"]", "[[1]]", "{}"}) {
+  for (const char* bad : {"3", "[-1]", "[\"a\"]", "[[1]]", "{}"}) {
     expect_refused(kQwen3Moe, "mlp_only_layers", bad, StatusCode::kBadInput, "");
   }
 }

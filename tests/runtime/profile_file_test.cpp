@@ -165,6 +165,26 @@ TEST(ProfileText, LogitsHaveTheirShareByTheShape) {
   }
   EXPECT_DOUBLE_EQ(small.role(CostRole::kDraft).logits_share, drafter);
   EXPECT_EQ(self.role(CostRole::kDraft).logits_share, 0) << "its shape says nothing";
+
+  // Of a mixture of experts, what a token runs: 2 of them, 6 wide, in two layers of three.
+  const std::string mixture = "qwen3_moe layers=3 hidden=8 intermediate=10 heads=4 kv_heads=1 head_dim=2 vocab=100";
+  const double experts = 800.0 / (3 * (2 * 64 + 2 * 16) + 240 + 2 * 3 * 8 * 12 + 800);
+  const struct {
+    std::string shape;
+    double share;
+  } shapes[] = {{mixture + " experts=4 of_token=2 expert_intermediate=6 dense_layers=1", experts},
+                {mixture + " experts=4 of_token=2 expert_intermediate=6 dense_layers=1 4-bit", experts},
+                {mixture + " experts=4 of_token=2 expert_intermediate=6", 0},
+                {mixture + " experts=4 of_token=0 expert_intermediate=6 dense_layers=1", 0},
+                {mixture + " experts=4 of_token=2 expert_intermediate=6 dense_layers=1025", 0},
+                {mixture + " experts=4 of_token=2 expert_intermediate=6 dense_layers=-1", 0},
+                {"qwen2 layers=999999999 hidden=8 intermediate=10 heads=4 kv_heads=1 head_dim=2 vocab=100", 0}};
+  for (const auto& [shape, share] : shapes) {
+    p.subject.target = shape;
+    const auto of_mixture = parse_profile("p.json", profile_json(p));
+    ASSERT_TRUE(of_mixture.ok()) << of_mixture.status().message();
+    EXPECT_DOUBLE_EQ(of_mixture.value().fits[0].model.role(CostRole::kTarget).logits_share, share) << shape;
+  }
 }
 
 TEST(ProfileText, TimesOfSomethingElseAreRefused) {

@@ -59,6 +59,14 @@ TEST(WorkerWire, SetupOfAConfigThatNoModelHasIsRefused) {
   EXPECT_FALSE(decodes([](ModelConfig* c) { c->yarn->factor = 1e300; }));
   EXPECT_FALSE(decodes([](ModelConfig* c) { c->yarn->beta_fast = 0; }));
   EXPECT_FALSE(decodes([](ModelConfig* c) { c->yarn->beta_slow = -1; }));
+  EXPECT_TRUE(decodes([](ModelConfig* c) { c->experts.reset(); }));
+  EXPECT_TRUE(decodes([](ModelConfig* c) { c->experts->dense_layers = {}; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->experts->experts_per_token = 7; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->experts->num_experts = 0; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->experts->num_experts = 1024, c->num_layers = 65; }));
+  EXPECT_FALSE(decodes([](ModelConfig* c) { c->experts->intermediate_size = -5; }));
+  for (const std::vector<int32_t>& dense : {std::vector<int32_t>{2}, {-1}, {1, 1}, {1, 0}, {0, 1}})
+    EXPECT_FALSE(decodes([&](ModelConfig* c) { c->experts->dense_layers = dense; })) << dense[0];
 }
 
 TEST(WorkerWire, Start) {

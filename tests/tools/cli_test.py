@@ -156,6 +156,17 @@ class Failures(ProgramTest):
         path.write_bytes(bytes(5))
         self.expect(3, f"{path}: too short for an .otr file", "inspect", path)
 
+    def test_a_mixture_of_experts_in_one_file_and_in_processes(self):
+        model, one_file = SOURCE / "tests/data/golden/qwen3moe-mixed", self.folder / "mixture.otr"
+        facts = json.loads(self.run_ok("inspect", model, "--json"))
+        self.assertEqual((facts["num_experts"], facts["experts_per_token"], facts["dense_layers"]), (5, 3, [1]))
+        self.run_ok("convert", model, "-o", one_file, "--verify")
+        lines = to_lines({"id": i, "prompt_token_ids": [10 * i + 1, 7, 3]} for i in range(6))
+        flags = ("--prompts", "-", "--n", 2, "--max-new-tokens", 30)
+        plain = self.run_ok("rollout", "--model", model, *flags, "--policy", "off", stdin=lines)
+        self.assertEqual(plain, self.run_ok("rollout", "--model", one_file, *flags, "--policy", "fixed:self:3", "--workers", 2,
+                                            "--worker-processes", stdin=lines))
+
     def test_a_converted_file_that_reads_back_wrong(self):
         path = self.folder / "model.otr"
         for older in (None, b"an older one"):

@@ -48,6 +48,7 @@ void add_shapes(const ModelConfig& config, ordered_json* facts) {
     (*facts)["num_experts"] = config.experts->num_experts;
     (*facts)["experts_per_token"] = config.experts->experts_per_token;
     (*facts)["expert_intermediate_size"] = config.experts->intermediate_size;
+    (*facts)["expert_weights_normalised"] = config.experts->normalised;
     (*facts)["dense_layers"] = config.experts->dense_layers;
   }
   if (config.yarn) (*facts)["yarn_factor"] = config.yarn->factor;
