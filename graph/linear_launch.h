@@ -21,30 +21,20 @@ struct LinearOutput {
 // With `quantized` in the weight's place, if it is not null.
 inline void launch_linear(const KernelTable& kernels, const LinearWeight& weight, const LinearW4Weight* quantized,
                           int32_t num_rows, const LinearInput& in, const LinearOutput& out, const LaunchContext& on) {
-  const float* residual = out.add_residual ? out.sums : nullptr;
-  if (quantized != nullptr) {
-    kernels.linear_w4({.num_rows = num_rows,
-                       .weight = *quantized,
-                       .x = in.x,
-                       .x_stride = in.x_stride,
-                       .residual = residual,
-                       .out = out.sums,
-                       .out_stride = weight.out_features,
-                       .gated = out.gated,
-                       .gated_stride = out.gated_stride},
-                      on);
-  } else {
-    kernels.linear({.num_rows = num_rows,
-                    .weight = weight,
-                    .x = in.x,
-                    .x_stride = in.x_stride,
-                    .residual = residual,
-                    .out = out.sums,
-                    .out_stride = weight.out_features,
-                    .gated = out.gated,
-                    .gated_stride = out.gated_stride},
-                   on);
-  }
+  const auto launch = [&]<typename Params>(const auto& w, void (*op)(const Params&, const LaunchContext&)) {
+    op({.num_rows = num_rows,
+        .weight = w,
+        .x = in.x,
+        .x_stride = in.x_stride,
+        .residual = out.add_residual ? out.sums : nullptr,
+        .out = out.sums,
+        .out_stride = w.out_features,
+        .gated = out.gated,
+        .gated_stride = out.gated_stride},
+       on);
+  };
+  if (quantized != nullptr) launch(*quantized, kernels.linear_w4);
+  else launch(weight, kernels.linear);
 }
 
 }  // namespace otr

@@ -27,8 +27,9 @@
 // softmax (attention_amx_softmax.h). They hardly overlap: a running product leaves vectors one port of two, and storing a tile
 // takes 16 cycles without a product, 65 where its lines are not in L1. Measured, 2 threads: decode at 8k and head_dim 128 0.79
 // of reads, at 64 0.68; 8 samples of one prompt of 4k 1.4 to 1.5 times one; prefill of 4096 tokens 0.28 to 0.30 of the tile
-// rate at 128, 0.22 at 64: before there were segments, whose merging is a hundredth of their work.
+// rate at 128, 0.22 at 64: before there were segments, whose merging is a hundredth of their work by count.
 #include "kernels/amx/tile.h"
+#include "kernels/attention/attention_amx_rows.h"
 #include "kernels/attention/attention_amx_softmax.h"
 #include "kernels/attention/attention_lanes.h"
 #include "kernels/attention/attention_pieces.h"

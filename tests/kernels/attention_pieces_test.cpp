@@ -1,5 +1,5 @@
 // Units that threads share in pieces.
-#include "kernels/attention/attention_pieces.h"
+#include "kernels/attention/attention_deal.h"
 
 #include <numeric>
 #include <random>

@@ -6,7 +6,6 @@
 
 #include "tests/runtime/every_path.h"
 #include "tests/runtime/mixed_requests.h"
-#include "tests/runtime/sanitized.h"
 #include "tests/runtime/test_engine.h"
 #include "tests/runtime/trainer_tensors.h"
 
@@ -27,10 +26,16 @@ TinyShape mixture(uint32_t seed) {
 
 class Experts : public EveryPath {
  protected:
-  Outputs run(const EngineSetup& s) { return TestEngine(model_, s).run(requests_); }
+  Outputs run(const EngineSetup& s) {
+    const TestEngine engine(model_, s);
+    Outputs outputs = engine.run(requests_);
+    preemptions_ = engine.count("preemptions");
+    return outputs;
+  }
 
   const TinyModel model_{mixture(1)};
   std::vector<Request> requests_ = mixed_requests(model_);
+  int64_t preemptions_ = 0;  // of the last run
 };
 
 TEST_P(Experts, BatchChunkThreadsWorkersAndDraftsChangeNothing) {
@@ -49,6 +54,7 @@ TEST_P(Experts, BatchChunkThreadsWorkersAndDraftsChangeNothing) {
     EXPECT_EQ(difference(plain, run(s)), "")
         << "batch " << s.max_batch << ", chunk " << s.prefill_chunk << ", " << s.num_threads << " threads, " << s.num_workers
         << " workers, " << s.num_pages << " pages, " << s.policy;
+    EXPECT_EQ(preemptions_ > 0, s.num_pages < setup().num_pages) << s.num_pages << " pages";
   }
 }
 
@@ -65,13 +71,9 @@ TEST_P(Experts, TheModelDraftsForItself) {
   EXPECT_GT(kept, 0.5 * drafted);
 }
 
-void put_all(const TestEngine& engine, const std::vector<TrainerTensor>& tensors, uint64_t version) {
+void update(const TestEngine& engine, const std::vector<TrainerTensor>& tensors, uint64_t version) {
   ASSERT_EQ(otr_weights_begin(engine.get(), version), OTR_OK) << otr_last_error(engine.get());
-  for (const TrainerTensor& tensor : tensors) {
-    const std::vector<std::byte> data = tensor.as(OTR_DTYPE_BF16);
-    const otr_tensor t = tensor_of(tensor, OTR_DTYPE_BF16, data.data(), data.size());
-    ASSERT_EQ(otr_weights_put(engine.get(), &t), OTR_OK) << otr_last_error(engine.get());
-  }
+  put_all(engine.get(), tensors);
   ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK) << otr_last_error(engine.get());
 }
 
@@ -83,12 +85,12 @@ TEST_P(Experts, NewWeightsMakeANewModel) {
   self.policy = "fixed:self:4";
   const TestEngine engine(model_, self);
   EXPECT_NE(difference(expected, engine.run(requests_)), "");
-  put_all(engine, trainer_tensors(other), 1);
+  update(engine, trainer_tensors(other), 1);
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
   const int64_t kept = engine.stats()["speculation"]["accepted_tokens"].get<int64_t>();
   ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_ALL), OTR_OK) << otr_last_error(engine.get());
   ASSERT_EQ(otr_wake(engine.get(), OTR_MEMORY_ALL), OTR_OK) << otr_last_error(engine.get());
-  put_all(engine, trainer_tensors(other), 2);
+  update(engine, trainer_tensors(other), 2);
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
   EXPECT_GT(engine.stats()["speculation"]["accepted_tokens"].get<int64_t>(), kept + 100);
 }
@@ -108,7 +110,7 @@ TEST_P(Experts, ANaNExpertFailsThoseWhoTakeIt) {
   for (TrainerTensor& t : tensors) {
     if (t.name.find("experts.7.down_proj") != t.name.npos) t.values[5] = std::nanf("");
   }
-  put_all(engine, tensors, 1);
+  update(engine, tensors, 1);
   int failed = 0;
   for (const auto& [key, output] : engine.run(requests)) {
     if (output.reason == OTR_FINISH_ERROR) ++failed;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -53,6 +54,22 @@ inline otr_tensor tensor_of(const TrainerTensor& tensor, otr_dtype dtype, const 
   t.data = data;
   t.data_bytes = bytes;
   return t;
+}
+
+inline otr_status put(otr_engine* engine, const TrainerTensor& tensor, otr_dtype dtype = OTR_DTYPE_BF16,
+                      size_t misalignment = 0) {
+  std::vector<std::byte> data = tensor.as(dtype);
+  const size_t bytes = data.size();
+  data.insert(data.begin(), misalignment, std::byte{0});
+  const otr_tensor t = tensor_of(tensor, dtype, data.data() + misalignment, bytes);
+  const otr_status status = otr_weights_put(engine, &t);
+  std::fill(data.begin(), data.end(), std::byte{0xff});  // nothing refers to it any more
+  return status;
+}
+
+inline void put_all(otr_engine* engine, const std::vector<TrainerTensor>& tensors, otr_dtype dtype = OTR_DTYPE_BF16,
+                    size_t misalignment = 0) {
+  for (const TrainerTensor& t : tensors) ASSERT_EQ(put(engine, t, dtype, misalignment), OTR_OK) << otr_last_error(engine);
 }
 
 }  // namespace otr

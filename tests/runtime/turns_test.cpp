@@ -383,11 +383,7 @@ TEST_F(AbiTurns, NewWeightsRunThePastAnew) {
   engine_.submit(r, 0);
   otr_result* const first = result();
   ASSERT_EQ(otr_weights_begin(engine(), 1), OTR_OK);
-  for (const TrainerTensor& t : trainer_tensors(other)) {
-    const std::vector<std::byte> data = t.as(OTR_DTYPE_BF16);
-    const otr_tensor tensor = tensor_of(t, OTR_DTYPE_BF16, data.data(), data.size());
-    ASSERT_EQ(otr_weights_put(engine(), &tensor), OTR_OK) << t.name;
-  }
+  put_all(engine(), trainer_tensors(other));
   ASSERT_EQ(otr_weights_commit(engine()), OTR_OK);
   ASSERT_EQ(otr_append(engine(), first, &append_, &id_), OTR_OK);
   EXPECT_EQ(difference(TestEngine(other).run({behind(r, first)}), engine_.collect()), "");

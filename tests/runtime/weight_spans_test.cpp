@@ -452,11 +452,7 @@ TEST(AbiWeightSpans, AskForAPause) {
   EXPECT_NE(std::string(otr_last_error(engine.get())).find("pause"), std::string::npos);
   ASSERT_EQ(otr_pause(engine.get()), OTR_OK);
   ASSERT_EQ(otr_weights_begin(engine.get(), 1), OTR_OK) << otr_last_error(engine.get());
-  for (const TrainerTensor& t : trainer_tensors(odd)) {
-    const std::vector<std::byte> data = t.as(OTR_DTYPE_BF16);
-    const otr_tensor tensor = tensor_of(t, OTR_DTYPE_BF16, data.data(), data.size());
-    ASSERT_EQ(otr_weights_put(engine.get(), &tensor), OTR_OK);
-  }
+  put_all(engine.get(), trainer_tensors(odd));
   ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK);
   EXPECT_EQ(otr_cancel(engine.get(), group + 1), OTR_INVALID_ARGUMENT);
   ASSERT_EQ(otr_resume(engine.get()), OTR_OK);
