@@ -159,14 +159,15 @@ int probe_attention(const std::vector<Element>& a, const std::vector<Element>& b
     broken += report(name + ", rows moved by " + std::to_string(by),
                      differing(base, product<kN, kFragments>(moved, device_b), by, 0));
   }
-  // Weights of 0 from a key inside a step on, and values there that are as large as those of others seldom are.
+  // Weights of 0 from a key inside a step on, and values there as large as bf16's: were a factor of 0 taken for one with the
+  // least exponent when products are aligned, values of 2^67 or less would not show it.
   constexpr int kVisible = 520, kWhole = 576;  // and in whole pieces
   std::vector<Element> masked = a, other = b;
   for (size_t i = 0; i < masked.size(); ++i) {
     if (static_cast<int>(i % kInputs) >= kVisible) masked[i] = Element{0};
   }
   for (size_t i = 0; i < other.size(); ++i) {
-    if (static_cast<int>(i % kInputs) >= kVisible) other[i] = to_element(i % 3 == 0 ? -1e20f : 1e20f);
+    if (static_cast<int>(i % kInputs) >= kVisible) other[i] = to_element(i % 3 == 0 ? -3e38f : 3e38f);
   }
   const DeviceBuffer<Element> device_masked(masked), device_other(other);
   const Matrix sums = product<kN, kFragments>(device_masked, device_b);

@@ -11,7 +11,6 @@
 #include "loader/frame_sum.h"
 #include "loader/item_status.h"
 #include "loader/tensor_data.h"
-#include "loader/weight_names.h"
 #include "loader/xxh64.h"
 #include "memory/mirror.h"
 
@@ -164,26 +163,51 @@ Status ModelWeights::wake() {
   return embedding_.wake();
 }
 
+namespace {
+
+Status wrong(const HostTensor& tensor, const std::string& reason) {
+  return invalid_argument(in_quotes(tensor.name) + ": " + reason);
+}
+
+Status check_shape(const HostTensor& tensor, const std::vector<int64_t>& shape) {
+  if (std::ranges::equal(tensor.shape, shape)) return {};
+  return wrong(tensor, "expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
+}
+
+Status check_dtype(const HostTensor& tensor) {
+  if (dtype_is_loadable(tensor.dtype)) return {};
+  return wrong(tensor, "dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
+}
+
+}  // namespace
+
 Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
-  const auto wrong = [&](const std::string& reason) { return invalid_argument(in_quotes(tensor.name) + ": " + reason); };
   const WeightPlan::Place at = plan_.place_of(tensor.name);
-  const auto check_shape = [&](const std::vector<int64_t>& shape) {
-    const bool same = std::ranges::equal(tensor.shape, shape);
-    return same ? Status() : wrong("expected shape " + shape_text(shape) + ", found " + shape_text(tensor.shape));
-  };
   if (at.piece == nullptr) {
-    if (!is_never_read(config_, tensor.name)) return wrong("the model has no such tensor");
-    return tensor.name == kLmHeadWeight ? check_shape({config_.vocab_size, config_.hidden_size}) : Status();
+    if (tensor.name == kLmHeadWeight) return check_shape(tensor, {config_.vocab_size, config_.hidden_size});
+    if (is_never_read(config_, tensor.name)) return {};
+    const StackedTensor stacked = stacked_experts(config_, tensor.name);
+    return stacked.parts.empty() ? wrong(tensor, "the model has no such tensor") : put_stacked(tensor, stacked, pool);
   }
   const WeightPiece& piece = *at.piece;
   const int64_t rows = at.part->out_features, width = piece.in_features;
   std::vector<int64_t> shape = {rows};
   if (piece.kind != PieceKind::kVector) shape.push_back(width);
-  OTR_RETURN_IF_ERROR(check_shape(shape));
-  if (!dtype_is_loadable(tensor.dtype))
-    return wrong("dtype " + std::string(dtype_name(tensor.dtype)) + " cannot be loaded (BF16, F16 and F32 can)");
+  OTR_RETURN_IF_ERROR(check_shape(tensor, shape));
+  OTR_RETURN_IF_ERROR(check_dtype(tensor));
   OTR_RETURN_IF_ERROR(accelerator_ != nullptr ? put_on_device(tensor, at) : put_on_host(tensor, at, pool));
   if (const auto found = missing_.find(tensor.name); found != missing_.end()) missing_.erase(found);
+  return {};
+}
+
+Status ModelWeights::put_stacked(const HostTensor& tensor, const StackedTensor& stacked, ThreadPool& pool) {
+  OTR_RETURN_IF_ERROR(check_shape(tensor, stacked.shape));
+  OTR_RETURN_IF_ERROR(check_dtype(tensor));
+  const std::byte* data = tensor.data;
+  for (const ExpectedTensor& part : stacked.parts) {
+    OTR_RETURN_IF_ERROR(put({part.name, tensor.dtype, part.shape, data}, pool));
+    data += part.shape[0] * part.shape[1] * dtype_size(tensor.dtype);
+  }
   return {};
 }
 

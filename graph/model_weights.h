@@ -23,6 +23,7 @@
 #include "kernels/dispatch.h"
 #include "loader/model_config.h"
 #include "loader/safetensors.h"
+#include "loader/weight_names.h"
 #include "loader/weight_plan.h"
 #include "loader/weight_source.h"
 #include "memory/buffer.h"
@@ -85,7 +86,8 @@ class ModelWeights {
     return load_to_device(source, on, device);
   }
 
-  // Replaces one tensor, in place. One that the engine never reads (is_never_read) changes nothing. Errors: kInvalidArgument:
+  // Replaces one tensor, in place, or those of a layer's experts that are stacked in it (stacked_experts). One that the engine
+  // never reads (is_never_read) changes nothing. Errors: kInvalidArgument:
   // the model has no such tensor, or it has another shape or a dtype that cannot be loaded; nothing is changed.
   Status put(const HostTensor& tensor, ThreadPool& pool);
 
@@ -106,6 +108,7 @@ class ModelWeights {
  private:
   void* address(const WeightPiece& piece) { return const_cast<void*>(std::as_const(*this).address(piece)); }
   Status load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device);
+  Status put_stacked(const HostTensor& tensor, const StackedTensor& stacked, ThreadPool& pool);
   Status put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool);
   Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);
   void bind();

@@ -77,6 +77,26 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   return out;
 }
 
+StackedTensor stacked_experts(const ModelConfig& config, std::string_view name) {
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const bool gate_up = name == layer_weight(layer, "mlp.experts.gate_up_proj");
+    if (!config.has_experts(layer) || !(gate_up || name == layer_weight(layer, "mlp.experts.down_proj"))) continue;
+    const int64_t hidden = config.hidden_size, experts = config.experts->num_experts, inner = config.experts->intermediate_size;
+    StackedTensor stacked;
+    stacked.shape = gate_up ? std::vector{experts, 2 * inner, hidden} : std::vector{experts, hidden, inner};
+    for (int32_t expert = 0; expert < experts; ++expert) {
+      const auto add = [&](std::string_view suffix, std::vector<int64_t> shape) {
+        stacked.parts.push_back({layer_weight(layer, expert_prefix(expert) + std::string(suffix)), std::move(shape)});
+      };
+      if (!gate_up) add("down_proj.weight", {hidden, inner});
+      if (gate_up) add("gate_proj.weight", {inner, hidden});
+      if (gate_up) add("up_proj.weight", {inner, hidden});
+    }
+    return stacked;
+  }
+  return {};
+}
+
 Status validate_tensors(const ModelConfig& config, const Checkpoint& checkpoint) {
   std::vector<ExpectedTensor> expected = expected_tensors(config);
   for (const ExpectedTensor& tensor : expected) OTR_RETURN_IF_ERROR(check_tensor(checkpoint, tensor));

@@ -36,6 +36,15 @@ struct ExpectedTensor {
 // Every tensor the model needs, in the order of the forward pass; lm_head.weight only where embeddings are not tied.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
+// All experts of a layer in one tensor, as transformers holds them in memory from version 5 on: "….mlp.experts.gate_up_proj"
+// [num_experts, 2 intermediate_size, hidden_size], an expert's gates before its ups, and "….mlp.experts.down_proj"
+// [num_experts, hidden_size, intermediate_size].
+struct StackedTensor {
+  std::vector<int64_t> shape;
+  std::vector<ExpectedTensor> parts;  // the checkpoint's tensors that lie one behind the other there; empty: it is none
+};
+StackedTensor stacked_experts(const ModelConfig& config, std::string_view name);
+
 // Refuses a missing, unexpected or mis-shaped tensor, and one whose dtype cannot be loaded. What is_never_read()
 // is accepted.
 Status validate_tensors(const ModelConfig& config, const Checkpoint& checkpoint);

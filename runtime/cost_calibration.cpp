@@ -119,19 +119,22 @@ class CalibrationRun {
 
 }  // namespace
 
-double logits_share(const ModelConfig& c) {
+ShapeShares shape_shares(const ModelConfig& c) {
   const double hidden = c.hidden_size, heads = c.num_heads, kv_heads = c.num_kv_heads, head_dim = c.head_dim;
-  const double attention = hidden * 2 * (heads + kv_heads) * head_dim, lm_head = hidden * c.vocab_size;
-  double layers = c.num_layers * attention;
-  for (int32_t layer = 0; layer < c.num_layers; ++layer)
-    layers += hidden * 3 * static_cast<double>(c.token_intermediate_size(layer));
-  return lm_head / (layers + lm_head);
-}
-
-void set_logits_shares(double target, double drafter, CostModel* model) {
-  for (const CostRole role : {CostRole::kTarget, CostRole::kVerify})
-    model->roles[static_cast<size_t>(role)].logits_share = target;
-  model->roles[static_cast<size_t>(CostRole::kDraft)].logits_share = drafter;
+  const double lm_head = hidden * c.vocab_size;
+  double row = lm_head + c.num_layers * hidden * 2 * (heads + kv_heads) * head_dim;  // what a row is multiplied by
+  double experts = 0, experts_of_row = 0;
+  for (int32_t layer = 0; layer < c.num_layers; ++layer) {
+    const double mlp = hidden * 3 * static_cast<double>(c.token_intermediate_size(layer));
+    row += mlp;
+    if (!c.has_experts(layer)) continue;
+    experts_of_row += mlp;
+    experts += mlp / c.experts->experts_per_token * c.experts->num_experts;
+  }
+  if (experts == 0) return {.logits = lm_head / row};
+  return {.logits = lm_head / row,
+          .experts = experts / (row - experts_of_row + experts),
+          .passed_by = 1 - static_cast<double>(c.experts->experts_per_token) / c.experts->num_experts};
 }
 
 bool same_shape(const TimedPass& a, const TimedPass& b) {
@@ -158,14 +161,16 @@ std::vector<TimedPass> medians_of(std::span<const TimedPass> passes) {
   return medians;
 }
 
-Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t num_drafters) {
+Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, const ShapeShares& target,
+                                       std::span<const ShapeShares> drafters) {
   std::vector<CostFit> fits;
-  for (size_t d = 0; d < std::max<size_t>(1, num_drafters); ++d) {
+  for (size_t d = 0; d < std::max<size_t>(1, drafters.size()); ++d) {
     std::vector<CostPoint> points;
     for (const TimedPass& pass : passes) {
       if (pass.drafter == TimedPass::kTarget || static_cast<size_t>(pass.drafter) == d) points.push_back(pass.point);
     }
-    OTR_ASSIGN_OR_RETURN(CostFit fit, fit_cost_model(points));
+    const FitShares shares{target, d < drafters.size() ? drafters[d] : ShapeShares{}};
+    OTR_ASSIGN_OR_RETURN(CostFit fit, fit_cost_model(points, 0, shares));
     fits.push_back(std::move(fit));
   }
   return fits;
@@ -189,14 +194,12 @@ Result<std::vector<CostModel>> calibrate_costs(const TimedProgram& target,
     OTR_RETURN_IF_ERROR(calibration.run(*drafters[d], static_cast<int32_t>(d), kDraftWants, share));
   }
   calibration.repeat();
-  OTR_ASSIGN_OR_RETURN(const std::vector<CostFit> fits, fit_costs(calibration.passes(), drafters.size()));
+  std::vector<ShapeShares> shares;
+  for (const auto& drafter : drafters) shares.push_back(drafter ? shape_shares(drafter->model->config()) : ShapeShares{});
+  OTR_ASSIGN_OR_RETURN(const std::vector<CostFit> fits,
+                       fit_costs(calibration.passes(), shape_shares(target.model->config()), shares));
   std::vector<CostModel> models;
-  for (size_t d = 0; d < fits.size(); ++d) {
-    models.push_back(fits[d].model);
-    const bool has_program = d < drafters.size() && drafters[d].has_value();
-    set_logits_shares(logits_share(target.model->config()), has_program ? logits_share(drafters[d]->model->config()) : 0,
-                      &models.back());
-  }
+  for (const CostFit& fit : fits) models.push_back(fit.model);
   return models;
 }
 

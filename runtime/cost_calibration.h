@@ -30,13 +30,13 @@ bool same_shape(const TimedPass& a, const TimedPass& b);
 // Every shape once, with the median of its times, the lower one of two in the middle; in the order of their first.
 std::vector<TimedPass> medians_of(std::span<const TimedPass> passes);
 
-// The target's costs with those of each drafter; one without points costs nothing. Without drafters: one, of the target alone.
-// Errors: as fit_cost_model.
-Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, size_t num_drafters);
+// Of a model of this shape: lm_head's part of a row's dense arithmetic, the experts' part of all products' weights.
+ShapeShares shape_shares(const ModelConfig& config);
 
-// RoleCost::logits_share of a model of this shape: lm_head's part of a row's dense arithmetic.
-double logits_share(const ModelConfig& config);
-void set_logits_shares(double target, double drafter, CostModel* model);
+// The target's costs with those of each drafter, of which `drafters` has the shares; one without points costs nothing. Without
+// drafters: one, of the target alone. Errors: as fit_cost_model.
+Result<std::vector<CostFit>> fit_costs(std::span<const TimedPass> passes, const ShapeShares& target,
+                                       std::span<const ShapeShares> drafters);
 
 struct CalibrationOptions {
   int32_t max_batch = 1;

@@ -41,16 +41,20 @@ Status Engine::begin_weights(uint64_t version) {
 Status Engine::put_weight(const HostTensor& tensor) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
   OTR_RETURN_IF_ERROR(check_updating(true));
-  HostTensor here = tensor;
+  HostTensor on_host = tensor;
   std::vector<std::byte> copy;
-  if (on_gpu_processes()) {  // which take it from the host's memory
-    size_t bytes = static_cast<size_t>(dtype_size(tensor.dtype));
-    for (const int64_t size : tensor.shape) bytes *= static_cast<size_t>(size);
-    OTR_RETURN_IF_ERROR(fetch_from_gpu(tensor.data, bytes, &copy));
-    if (!copy.empty()) here.data = copy.data();
-  }
   for (const auto& worker : workers_) {
-    if (worker->target().owns_weights()) OTR_RETURN_IF_ERROR(worker->target().put_weight(here));
+    ModelRunner& target = worker->target();
+    if (!target.owns_weights()) continue;
+    // Processes take it from the host's memory, and so do workers on another GPU than the tensor's.
+    const bool lies_there = !on_gpu_processes() && target.can_copy(tensor.data);
+    if (!lies_there && copy.empty()) {
+      size_t bytes = static_cast<size_t>(dtype_size(tensor.dtype));
+      for (const int64_t size : tensor.shape) bytes *= static_cast<size_t>(size);
+      OTR_RETURN_IF_ERROR(fetch_from_gpu(tensor.data, bytes, &copy));
+      if (!copy.empty()) on_host.data = copy.data();
+    }
+    OTR_RETURN_IF_ERROR(target.put_weight(lies_there ? tensor : on_host));
   }
   return {};
 }

@@ -41,6 +41,8 @@ class ModelRunner {
   int64_t converted_tensors() const { return weights_->converted_tensors; }
   Result<uint64_t> weights_digest() const { return weights_->model.digest(); }  // reads all of them
   bool on_device() const { return accelerator_ != nullptr; }
+  // Whether put_weight() may read there: host memory, or its own device's.
+  bool can_copy(const void* data) const { return accelerator_ == nullptr || accelerator_->can_copy(data); }
   const KvLayout& kv_layout() const { return layout_; }
   int64_t page_bytes() const { return layout_.page_bytes(); }
   PagePool& page_pool() { return *page_pool_; }

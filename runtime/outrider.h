@@ -431,7 +431,9 @@ typedef enum otr_dtype { OTR_DTYPE_BF16 = 0, OTR_DTYPE_F16 = 1, OTR_DTYPE_F32 = 
 typedef struct otr_tensor {
   size_t struct_size;
   const char* name;     /* "model.layers.0.mlp.up_proj.weight"; one that checkpoints have and the engine never reads is accepted
-                           (rotary_emb.inv_freq; a tied model's lm_head.weight: its embedding is read in its place) */
+                           (rotary_emb.inv_freq; a tied model's lm_head.weight: its embedding is read in its place), and so are
+                           experts stacked as in transformers 5: "….mlp.experts.gate_up_proj" [experts, 2 inner, hidden] and
+                           "….mlp.experts.down_proj" [experts, hidden, inner] */
   otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;

@@ -44,8 +44,9 @@ ordered_json cost_json(const RoleCost& cost, const Goodness& goodness) {
   return json;
 }
 
-// The share of logits by a shape_text(); 0 of another text: rows without logits then cost what those with logits do.
-double logits_share_of(const std::string& shape) {
+// The shares by a shape_text(); 0 of another text: rows without logits then cost what those with logits do, and a pass reads
+// all experts.
+ShapeShares shares_of(const std::string& shape) {
   ModelConfig c;
   const int count = std::sscanf(
       shape.c_str(), "%*s layers=%9d hidden=%9d intermediate=%9d heads=%9d kv_heads=%9d head_dim=%9d vocab=%9d", &c.num_layers,
@@ -56,13 +57,15 @@ double logits_share_of(const std::string& shape) {
   if (experts != std::string::npos) {
     const int found = std::sscanf(shape.c_str() + experts, " experts=%9d of_token=%9d expert_intermediate=%9d dense_layers=%9d",
                                   &e.num_experts, &e.experts_per_token, &e.intermediate_size, &dense);
-    if (found != 4 || e.experts_per_token < 1 || e.intermediate_size < 1 || dense < 0 || dense > kMaxLayers) return 0;
+    if (found != 4 || e.experts_per_token < 1 || e.experts_per_token > e.num_experts || e.intermediate_size < 1 || dense < 0 ||
+        dense > kMaxLayers)
+      return {};
     for (int32_t layer = 0; layer < dense; ++layer) e.dense_layers.push_back(layer);  // which ones makes no difference
     c.experts = std::move(e);
   }
   const int least =
       std::min({c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.vocab_size});
-  return count == 7 && least > 0 && c.num_layers <= kMaxLayers ? logits_share(c) : 0;
+  return count == 7 && least > 0 && c.num_layers <= kMaxLayers ? shape_shares(c) : ShapeShares{};
 }
 
 // ---- Reading -------------------------------------------------------------------------------------------------------------
@@ -156,9 +159,11 @@ class ProfileReader {
     read_fits(keys.array("fits"), &keys);
     keys.finish();
     for (size_t d = 0; d < p_.fits.size(); ++d) {
-      const bool drafts = d < p_.subject.drafters.size();
-      set_logits_shares(logits_share_of(p_.subject.target), drafts ? logits_share_of(p_.subject.drafters[d].shape) : 0,
-                        &p_.fits[d].model);
+      auto& roles = p_.fits[d].model.roles;
+      for (const CostRole role : {CostRole::kTarget, CostRole::kVerify})
+        roles[static_cast<size_t>(role)].shares = shares_of(p_.subject.target);
+      if (d < p_.subject.drafters.size())
+        roles[static_cast<size_t>(CostRole::kDraft)].shares = shares_of(p_.subject.drafters[d].shape);
     }
     return status_;
   }

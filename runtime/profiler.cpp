@@ -191,7 +191,9 @@ double Profiler::seconds_left() const {
 }
 
 Status Profiler::fit() {
-  OTR_ASSIGN_OR_RETURN(profile_.fits, fit_costs(medians_of(profile_.passes), drafters_.size()));
+  std::vector<ShapeShares> shares;
+  for (const auto& drafter : drafters_) shares.push_back(shape_shares(drafter->timed_program().model->config()));
+  OTR_ASSIGN_OR_RETURN(profile_.fits, fit_costs(medians_of(profile_.passes), shape_shares(device_->target().config()), shares));
   for (CostFit& fit : profile_.fits) fit.residuals.clear();
   return {};
 }

@@ -64,25 +64,33 @@ inline Lend read_lend(int32_t num_workers, WireReader* r) {
   return l;
 }
 
-// One list of a model's costs for both directions.
+// One list of a model's costs for both directions, each with the most that it may be.
 template <typename Costs, typename Visit>
 void for_each_cost(Costs& c, const Visit& visit) {
   for (auto& role : c.roles) {
-    for (auto* x : {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms,
-                    &role.overlap, &role.pass_ms, &role.logits_share})
-      visit(*x);
+    for (auto* x :
+         {&role.weights_ms, &role.kv_ms, &role.row_ms, &role.attention_ms, &role.sample_ms, &role.context_ms, &role.pass_ms})
+      visit(*x, kMaxMs);
+    for (auto* x : {&role.overlap, &role.shares.logits, &role.shares.experts, &role.shares.passed_by}) visit(*x, 1.0);
   }
-  visit(c.comm_ms);
+  visit(c.comm_ms, kMaxMs);
+}
+
+inline void put_cost(const CostModel& cost, WireWriter* w) {
+  for_each_cost(cost, [w](double x, double) { w->put(x); });
+}
+inline void read_cost(const char* field, CostModel* cost, WireReader* r) {
+  for_each_cost(*cost, [&](double& x, double most) { x = r->number(field, 0.0, most); });
 }
 
 inline void put_costs(const std::vector<CostModel>& costs, WireWriter* w) {
   w->put(static_cast<uint32_t>(costs.size()));
-  for (const CostModel& c : costs) for_each_cost(c, [w](double x) { w->put(x); });
+  for (const CostModel& c : costs) put_cost(c, w);
 }
 
 inline std::vector<CostModel> read_costs(WireReader* r) {
   std::vector<CostModel> costs(std::min<uint32_t>(r->count("costs", sizeof(double)), kMaxCosts));
-  for (CostModel& c : costs) for_each_cost(c, [r](double& x) { x = r->number("costs", 0.0, kMaxMs); });
+  for (CostModel& c : costs) read_cost("costs", &c, r);
   return costs;
 }
 

@@ -126,12 +126,11 @@ void put_pace(const PaceOptions& p, int64_t start_ns, WireWriter* w) {
   w->put(p.scale);
   w->put(p.kv_transfer_ms);
   w->put(p.reconfigure_every);
-  const auto put = [w](double x) { w->put(x); };
-  for_each_cost(p.target, put);
+  put_cost(p.target, w);
   w->put(static_cast<uint32_t>(p.drafters.size()));
   for (const PacedDrafter& d : p.drafters) {
     w->put(d.name);
-    for_each_cost(d.cost, put);
+    put_cost(d.cost, w);
     w->put(d.dial.keep);
     w->put(d.dial.deviation);
     w->put(d.dial.salt);
@@ -144,12 +143,11 @@ PaceOptions read_pace(WireReader* r, int64_t* start_ns) {
   p.scale = r->number("pace", std::numeric_limits<double>::min(), kMaxMs);
   p.kv_transfer_ms = r->number("kv_transfer_ms", 0.0, kMaxMs);
   p.reconfigure_every = r->integer<int64_t>("reconfigure_every", 0, std::numeric_limits<int64_t>::max());
-  const auto read = [r](double& x) { x = r->number("pace", 0.0, kMaxMs); };
-  for_each_cost(p.target, read);
+  read_cost("pace", &p.target, r);
   p.drafters.resize(std::min<uint32_t>(r->count("paced drafters", sizeof(uint32_t)), kMaxModels));
   for (PacedDrafter& d : p.drafters) {
     d.name = r->text("paced drafter");
-    for_each_cost(d.cost, read);
+    read_cost("pace", &d.cost, r);
     d.dial.keep = r->number("keep", 0.0, 1.0);
     d.dial.deviation = r->number("deviation", 0.0, 1.0);
     d.dial.salt = r->integer<uint32_t>("salt", 0, UINT32_MAX);

@@ -16,8 +16,21 @@ using Vector = std::array<double, kNumParameters>;
 
 Parameter context_of(CostRole role) { return role == CostRole::kVerify ? kVerifyContext : kContext; }
 
-RoleCost cost_of(const Vector& x, CostRole role, double overlap) {
-  return {x[kWeights], x[kKv], x[kRow], x[kAttention], x[kSample], x[context_of(role)], overlap};
+// What is not fitted.
+struct Given {
+  double comm_ms = 0, overlap = 1;
+  ShapeShares shares;
+};
+
+RoleCost cost_of(const Vector& x, CostRole role, const Given& given) {
+  return {.weights_ms = x[kWeights],
+          .kv_ms = x[kKv],
+          .row_ms = x[kRow],
+          .attention_ms = x[kAttention],
+          .sample_ms = x[kSample],
+          .context_ms = x[context_of(role)],
+          .overlap = given.overlap,
+          .shares = given.shares};
 }
 
 using Matrix = std::array<Vector, kNumParameters>;
@@ -95,21 +108,20 @@ Vector solve_nonnegative(const Matrix& a, const Vector& b) {
 
 struct Optimum {
   Vector x{};
-  double overlap = 1;
+  Given given;
   double mean_error = std::numeric_limits<double>::infinity();
 };
 
-// Fits one model at one overlap.
+// Fits one model to points at one overlap.
 class Fitter {
  public:
-  Fitter(std::span<const CostPoint> points, double comm_ms, double overlap)
-      : points_(points), comm_ms_(comm_ms), overlap_(overlap) {}
+  Fitter(std::span<const CostPoint> points, const Given& given) : points_(points), given_(given) {}
 
   // The optimum near a model whose arithmetic overtakes the reading of its weights at so many rows.
   Optimum run(double rows_at_roof) const {
     Vector x{};
     x[kWeights] = std::numeric_limits<double>::infinity();
-    for (const CostPoint& point : points_) x[kWeights] = std::min(x[kWeights], point.ms - comm_ms_);
+    for (const CostPoint& point : points_) x[kWeights] = std::min(x[kWeights], point.ms - given_.comm_ms);
     x[kRow] = x[kWeights] / rows_at_roof;
     for (int step = 0; step < 100; ++step) {
       const double scale = std::max(1.4826 * median(errors(x)), 1e-5);  // the errors' standard deviation; at least 0.001 %
@@ -126,14 +138,14 @@ class Fitter {
       x = next;
     }
     const std::vector<double> left = errors(x);
-    return {x, overlap_, std::accumulate(left.begin(), left.end(), 0.0) / static_cast<double>(left.size())};
+    return {x, given_, std::accumulate(left.begin(), left.end(), 0.0) / static_cast<double>(left.size())};
   }
 
  private:
   static constexpr double kHuber = 1.345;  // 95 % of plain least squares' efficiency on normal errors
 
   double time_ms(const Vector& x, const CostPoint& point) const {
-    return cost_of(x, point.role, overlap_).time_ms(point.pass) + comm_ms_;
+    return cost_of(x, point.role, given_).time_ms(point.pass) + given_.comm_ms;
   }
   std::vector<double> errors(const Vector& x) const {
     std::vector<double> all;
@@ -154,12 +166,12 @@ class Fitter {
     Matrix a{};
     Vector b{};
     for (const CostPoint& point : points_) {
-      const RoleCost cost = cost_of(x, point.role, overlap_);
+      const RoleCost cost = cost_of(x, point.role, given_);
       const PassShape& pass = point.pass;
-      const RoofShares share = roof_shares(cost.memory_ms(pass), cost.arithmetic_ms(pass), overlap_);
+      const RoofShares share = roof_shares(cost.memory_ms(pass), cost.arithmetic_ms(pass), given_.overlap);
       const double time = time_ms(x, point);
       Vector slope{};  // of log(time) by every parameter
-      slope[kWeights] = share.memory / time;
+      slope[kWeights] = share.memory * cost.weights_read(pass.rows) / time;
       slope[kKv] = share.memory * pass.batch * pass.context / time;
       slope[kRow] = share.arithmetic * pass.rows / time;
       slope[kAttention] = share.arithmetic * pass.rows * pass.context / time;
@@ -168,7 +180,7 @@ class Fitter {
       const double error = std::log(time / point.ms), most = kHuber * scale;
       const double weight = std::abs(error) <= most ? 1 : most / std::abs(error);
       for (size_t i = 0; i < kNumParameters; ++i) {
-        b[i] += weight * slope[i] * (1 - comm_ms_ / time - error);
+        b[i] += weight * slope[i] * (1 - given_.comm_ms / time - error);
         for (size_t j = 0; j < kNumParameters; ++j) a[i][j] += weight * slope[i] * slope[j];
       }
     }
@@ -188,13 +200,13 @@ class Fitter {
   }
 
   std::span<const CostPoint> points_;
-  const double comm_ms_, overlap_;
+  const Given given_;
 };
 
-Optimum best_of(std::span<const CostPoint> points, double comm_ms) {
+Optimum best_of(std::span<const CostPoint> points, double comm_ms, const ShapeShares& shares) {
   Optimum best;
   for (int step = 0; step <= 20; ++step) {
-    const Fitter fitter(points, comm_ms, step / 20.0);
+    const Fitter fitter(points, {comm_ms, step / 20.0, shares});
     for (double rows_at_roof = 8; rows_at_roof <= 1024; rows_at_roof *= 2) {
       const Optimum end = fitter.run(rows_at_roof);
       if (end.mean_error < best.mean_error) best = end;
@@ -230,19 +242,19 @@ Status check(std::span<const CostPoint> points, double comm_ms) {
 
 }  // namespace
 
-Result<CostFit> fit_cost_model(std::span<const CostPoint> points, double comm_ms) {
+Result<CostFit> fit_cost_model(std::span<const CostPoint> points, double comm_ms, const FitShares& shares) {
   OTR_RETURN_IF_ERROR(check(points, comm_ms));
   std::vector<CostPoint> target, draft;
   for (const CostPoint& point : points) (point.role == CostRole::kDraft ? draft : target).push_back(point);
   CostFit fit;
   fit.model.comm_ms = comm_ms;
-  const Optimum best = best_of(target, comm_ms);
+  const Optimum best = best_of(target, comm_ms, shares.target);
   for (const CostRole role : {CostRole::kTarget, CostRole::kVerify}) {
-    fit.model.roles[static_cast<size_t>(role)] = cost_of(best.x, role, best.overlap);
+    fit.model.roles[static_cast<size_t>(role)] = cost_of(best.x, role, best.given);
   }
   if (!draft.empty()) {
-    const Optimum drafter = best_of(draft, comm_ms);
-    fit.model.roles[static_cast<size_t>(CostRole::kDraft)] = cost_of(drafter.x, CostRole::kDraft, drafter.overlap);
+    const Optimum drafter = best_of(draft, comm_ms, shares.drafter);
+    fit.model.roles[static_cast<size_t>(CostRole::kDraft)] = cost_of(drafter.x, CostRole::kDraft, drafter.given);
   }
   fit.goodness = goodness_of(fit.model, points);
   for (const CostPoint& point : points) fit.residuals.push_back(relative_error(fit.model, point));

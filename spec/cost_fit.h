@@ -10,6 +10,7 @@
 // The target and its verification are one model and share all but context_ms. With overheads of their own, points at two depths
 // can hardly tell a verification's samples from its rows: fitted to depths 11 and 15 of the sweep that COST_MODEL.md names, R2
 // of verifications at depths 3 and 7 was -1.0 instead of 0.97. The drafter shares nothing: it may be another checkpoint.
+// What a mixture's pass reads of its weights follows from its rows and its shape (ShapeShares) and is not fitted.
 // Parameters that the points cannot tell apart (kv_ms and sample_ms if all contexts are equal, say) are split in some fixed
 // way: predictions like the points are right, others are not to be trusted.
 //
@@ -45,11 +46,16 @@ struct CostFit {
   std::vector<double> residuals;                 // (time - ms) / ms of every point
 };
 
+// The shares of the two models' shapes; those of logits do not show in the fit, where every row has its logits.
+struct FitShares {
+  ShapeShares target, drafter;
+};
+
 // `comm_ms` is measured apart, and 0 on one device. Without a draft's points (retrieval needs no pass) a level costs comm_ms.
 // kInvalidArgument: a number that is not finite or beyond 1e12, a batch that is not positive, a negative context, fewer rows
 // than samples, a time not longer than comm_ms; fewer than six points of the target, of verifications or, if there are any, of
 // the drafter.
-Result<CostFit> fit_cost_model(std::span<const CostPoint> points, double comm_ms = 0);
+Result<CostFit> fit_cost_model(std::span<const CostPoint> points, double comm_ms = 0, const FitShares& shares = {});
 
 // How well a model foretells points, those that it was fitted to or others. REQUIRES: every ms > 0
 std::array<Goodness, kNumCostRoles> goodness_of(const CostModel& model, std::span<const CostPoint> points);

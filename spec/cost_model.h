@@ -5,8 +5,9 @@
 // together, and `context` cached tokens a sample takes
 //
 //   time = roof(memory, arithmetic) + pass_ms + sample_ms * batch + context_ms * context + comm_ms
-//   memory     = weights_ms + kv_ms * batch * context          the weights once, every sample's keys and values
-//   arithmetic = (rows - silent * logits_share) * row_ms + (rows * context - masked) * attention_ms
+//   memory     = weights_ms * read + kv_ms * batch * context   the weights once, every sample's keys and values
+//   read       = 1 - experts * passed_by^rows                  all weights but those of experts that no row takes
+//   arithmetic = (rows - silent * logits) * row_ms + (rows * context - masked) * attention_ms
 //   roof(m, a) = (m^p + a^p)^(1/p), p = 1 / (1 - overlap)      overlap 1: max(m, a); 0: m + a
 //
 //   the paper, with its M and C                 here, with overlap 1 and context_ms 0
@@ -14,9 +15,11 @@
 //   T_q = max(M_D, C) + c_D B                   draft,  rows = B
 //   T_V = max(M_T, (depth + 1) C) + c_V B       verify, rows = (depth + 1) B
 //   c_comm, an all-reduce's cost                comm_ms
-// `silent` rows, of prompts and of what a drafter catches up with, want no logits, and lm_head is most of a small model's work:
-// the fit cannot see it, since every pass that is timed has all of its rows' logits, so logits_share is arithmetic on the
-// model's shape. `masked` is the context that comes after the tokens that a drafter catches up with.
+// `logits`, `experts` and `passed_by` are arithmetic on the model's shape. `silent` rows, of prompts and of what a drafter
+// catches up with, want no logits, and lm_head is most of a small model's work: the fit cannot see it, since every pass that is
+// timed has all of its rows' logits. Of a mixture of experts each row is taken to choose for itself, all experts alike: of a
+// router that prefers some, a pass reads less. `masked` is the context that comes after the tokens that a drafter catches up
+// with.
 //
 // Its parameters are cost_model_from()'s. What is wider here, the paper's own sweeps ask for (COST_MODEL.md): passes between 64
 // and 512 rows are slower than either side of a sharp roof, and a verification of one sample takes 2.4 ms longer at 4096 tokens
@@ -27,6 +30,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 
 #include "kernels/base/status.h"
@@ -44,9 +48,16 @@ struct PassShape {
   double masked = 0;   // of rows * context, what attention skips: a sample's earlier rows do not see its later tokens
 };
 
+// What follows from a model's shape, 0 to 1.
+struct ShapeShares {
+  double logits = 0;     // of row_ms: what the row's logits take
+  double experts = 0;    // of weights_ms: what reading every expert takes; 0: there are none
+  double passed_by = 0;  // of a layer's experts, those that a row does not take
+};
+
 // Milliseconds, none negative: so time never falls when batch, rows or context grow.
 struct RoleCost {
-  double weights_ms = 0;    // a pass
+  double weights_ms = 0;    // a pass that reads all of them
   double kv_ms = 0;         // a cached token of a sample
   double row_ms = 0;        // a row: the dense arithmetic
   double attention_ms = 0;  // a row and cached token
@@ -54,11 +65,17 @@ struct RoleCost {
   double context_ms = 0;    // a token of context beside the roof, whatever the batch
   double overlap = 1;       // of memory and arithmetic, 0 to 1
   double pass_ms = 0;  // a pass of this role alone, beside the roof: 0 in what is fitted, which cannot tell it from comm_ms
-  double logits_share = 0;  // of row_ms: what the row's logits take, 0 to 1
+  ShapeShares shares = {};
 
-  double memory_ms(const PassShape& pass) const { return weights_ms + kv_ms * pass.batch * pass.context; }
+  // The share of the weights that a pass of so many rows reads.
+  double weights_read(double rows) const {
+    return shares.experts == 0 ? 1 : 1 - shares.experts * std::pow(shares.passed_by, rows);
+  }
+  double memory_ms(const PassShape& pass) const {
+    return weights_ms * weights_read(pass.rows) + kv_ms * pass.batch * pass.context;
+  }
   double arithmetic_ms(const PassShape& pass) const {
-    return (pass.rows - logits_share * pass.silent) * row_ms + (pass.rows * pass.context - pass.masked) * attention_ms;
+    return (pass.rows - shares.logits * pass.silent) * row_ms + (pass.rows * pass.context - pass.masked) * attention_ms;
   }
   double time_ms(const PassShape& pass) const;
 };

@@ -40,10 +40,11 @@ class Accelerator {
   virtual void* allocate_host(size_t bytes) = 0;  // host memory that the device reads by itself; null if the system refuses
   virtual void release_host(void* data) = 0;
   virtual uint64_t free_bytes() const = 0;
-  virtual bool is_device_pointer(const void* data) const = 0;  // of any device
 
   // ---- The queue ----
-  virtual void copy(void* to, const void* from, size_t bytes) = 0;  // between any two memories
+  // Whether copy() takes it: the host's memory or this device's own, which allocate() or someone else gave.
+  virtual bool can_copy(const void* data) const = 0;
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
   // `from` is another accelerator's, on this device or on a peer: nothing there may write to it before this queue's wait().
   virtual void copy_from(const Accelerator& other, void* to, const void* from, size_t bytes) = 0;
   virtual void clear(void* data, size_t bytes) = 0;  // to zeros

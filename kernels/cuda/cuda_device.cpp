@@ -14,11 +14,17 @@
 namespace otr {
 namespace {
 
-// CUDA keeps an error until it is asked for: an answer that was wanted must not be taken for a later call's.
+// CUDA keeps an error until it is asked for: one that was seen must not be taken for a later call's.
 bool succeeded(cudaError_t error) {
   if (error == cudaSuccess) return true;
   (void)cudaGetLastError();
   return false;
+}
+
+// The same for calls whose failure the caller hands on, and after which the device is used again.
+Status outcome_of(const char* call, cudaError_t error) {
+  (void)succeeded(error);
+  return cuda_status(call, error);
 }
 
 }  // namespace
@@ -48,7 +54,7 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(int ordinal, std::span<cons
 Status CudaDevice::create_stream() {
   make_current();
   const std::string name = "device cuda:" + std::to_string(ordinal_);
-  return cuda_status(name.c_str(), cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  return outcome_of(name.c_str(), cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
 // By pinned memory: a copy to any other returns only when it is done, however long that takes, and cudaMemcpy waits for the
@@ -134,10 +140,11 @@ uint64_t CudaDevice::free_bytes() const {
   return succeeded(cudaMemGetInfo(&free, &total)) ? free : 0;
 }
 
-bool CudaDevice::is_device_pointer(const void* data) const {
+bool CudaDevice::can_copy(const void* data) const {
   keep_callers_context();
   cudaPointerAttributes attributes = {};
-  return succeeded(cudaPointerGetAttributes(&attributes, data)) && attributes.type == cudaMemoryTypeDevice;
+  const bool known = succeeded(cudaPointerGetAttributes(&attributes, data));
+  return !known || attributes.type != cudaMemoryTypeDevice || attributes.device == ordinal_;
 }
 
 void CudaDevice::copy(void* to, const void* from, size_t bytes) {
@@ -188,7 +195,7 @@ Status CudaDevice::wait() {
 Result<Capture> CudaDevice::capture(const std::function<void()>& launches) {
   OTR_RETURN_IF_ERROR(wait());
   const uint64_t before = free_bytes();
-  OTR_RETURN_IF_ERROR(cuda_status("capture", cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
+  OTR_RETURN_IF_ERROR(outcome_of("capture", cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
   try {
     launches();
   } catch (...) {  // the stream must not go on capturing
@@ -198,8 +205,8 @@ Result<Capture> CudaDevice::capture(const std::function<void()>& launches) {
     throw;
   }
   cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-  if (const Status outcome = failure_.ok() ? cuda_status("capture", ended) : failure_; !outcome.ok()) {
+  const Status ended = outcome_of("capture", cudaStreamEndCapture(stream_, &graph));
+  if (const Status outcome = failure_.ok() ? ended : failure_; !outcome.ok()) {
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     return outcome;
   }

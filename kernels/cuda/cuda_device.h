@@ -47,7 +47,7 @@ class CudaDevice final : public Accelerator {
   void* allocate_host(size_t bytes) override;
   void release_host(void* data) override;
   uint64_t free_bytes() const override;
-  bool is_device_pointer(const void* data) const override;
+  bool can_copy(const void* data) const override;
   void copy(void* to, const void* from, size_t bytes) override;
   void copy_from(const Accelerator& other, void* to, const void* from, size_t bytes) override;
   void clear(void* data, size_t bytes) override;

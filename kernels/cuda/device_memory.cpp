@@ -104,8 +104,10 @@ bool DeviceMemory::back(CUdeviceptr at, Block* block) {
     access[i].flags = i == 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   }
   const bool mapped = driver().map(at, block->bytes, 0, block->memory, 0) == CUDA_SUCCESS;
-  if (mapped && driver().set_access(at, block->bytes, access.data(), access.size()) == CUDA_SUCCESS)
-    return block->backed = true;
+  // A peer that may not read is no reason to have no memory: copies to it go through the host then.
+  for (const size_t readers : {access.size(), size_t{1}}) {
+    if (mapped && driver().set_access(at, block->bytes, access.data(), readers) == CUDA_SUCCESS) return block->backed = true;
+  }
   if (mapped) (void)driver().unmap(at, block->bytes);
   (void)driver().release(block->memory);
   return false;

@@ -31,7 +31,7 @@ LinearSm90Config choose_linear_sm90(const LinearSm90Problem& p, const DeviceLimi
   const int fixed = kSwizzleGroupBytes + exchange + kLinearBarrierBytes;  // the first: slack to align the slots
   c.num_slots = std::min(kLinearMaxSlots, (budget - fixed) / c.slot_bytes());
   c.shared_bytes = fixed + c.num_slots * c.slot_bytes();
-  c.num_clusters = std::min(c.tiles(), std::max(1, device.num_sms * blocks_per_sm / c.cluster));
+  c.num_clusters = std::min(c.tiles(), device.resident_clusters(c.cluster, blocks_per_sm));
   return c;
 }
 

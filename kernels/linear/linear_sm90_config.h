@@ -31,6 +31,15 @@ struct DeviceLimits {
   int32_t num_sms = 132;
   int32_t shared_per_block = 232448;  // 227 KB
   int32_t shared_per_sm = 233472;     // 228 KB, of which each block takes 1 KB for itself
+
+  // How many clusters of so many blocks run at once at most, where a multiprocessor holds `blocks_per_sm` of them: a cluster
+  // lies inside one GPC, of 18 multiprocessors, and leaves idle what does not fill another.
+  constexpr int resident_clusters(int cluster, int blocks_per_sm) const {
+    constexpr int kSmsOfGpc = 18;
+    const int gpcs = (num_sms + kSmsOfGpc - 1) / kSmsOfGpc, inside = gpcs * (kSmsOfGpc * blocks_per_sm / cluster),
+              all = num_sms * blocks_per_sm / cluster, least = inside < all ? inside : all;
+    return least > 1 ? least : 1;
+  }
 };
 
 struct LinearSm90Config {

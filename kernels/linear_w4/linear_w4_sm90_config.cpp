@@ -14,7 +14,7 @@ LinearW4Sm90Config choose_linear_w4_sm90(const LinearSm90Problem& p, const Devic
   const int budget = std::min(device.shared_per_block, device.shared_per_sm - 1024);
   c.num_slots = std::min(kW4Sm90MaxSlots, (budget - fixed) / slot);
   c.shared_bytes = fixed + c.num_slots * slot;
-  c.num_clusters = std::min(c.tiles(), std::max(1, device.num_sms / c.cluster));
+  c.num_clusters = std::min(c.tiles(), device.resident_clusters(c.cluster, 1));
   return c;
 }
 

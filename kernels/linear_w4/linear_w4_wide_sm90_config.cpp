@@ -15,7 +15,7 @@ LinearW4WideSm90Config choose_linear_w4_wide_sm90(const LinearSm90Problem& p, co
   const int slot = w4_wide_slot_bytes(c.tile_n), budget = std::min(device.shared_per_block, device.shared_per_sm - 1024);
   c.num_slots = std::min(kW4WideMaxSlots, (budget - fixed) / slot);
   c.shared_bytes = fixed + c.num_slots * slot;
-  c.num_clusters = std::min(c.tiles(), std::max(1, device.num_sms / c.splits));
+  c.num_clusters = std::min(c.tiles(), device.resident_clusters(c.splits, 1));
   return c;
 }
 

@@ -41,8 +41,13 @@ constexpr int kDevices = 3;
 constexpr size_t kMemory = size_t{384} << 20, kNodeBytes = 1024;
 constexpr size_t kUnit = 4096;  // of memory that is mapped: small, so that small models' weights are
 
+struct DeviceBlock {
+  size_t bytes = 0;
+  int device = 0;
+};
 std::recursive_mutex mutex;
-std::map<uintptr_t, size_t> on_device, pinned;                 // blocks: address, bytes; guarded by mutex
+std::map<uintptr_t, DeviceBlock> on_device;                    // by address; guarded by mutex
+std::map<uintptr_t, size_t> pinned;                            // bytes by address; guarded by mutex
 std::map<uintptr_t, size_t> reserved;                          // addresses without memory of their own; guarded by mutex
 size_t used = 0;                                               // guarded by mutex
 std::map<std::pair<const void*, int>, size_t> allowed_shared;  // of a kernel on a device; guarded by mutex
@@ -61,10 +66,19 @@ thread_local bool may_be_copying = false;  // the default stream, for this threa
 // Large pages: what can be touched changes with every access, page by page.
 void in_large_pages(void* data, size_t bytes) { (void)madvise(data, bytes, MADV_HUGEPAGE); }
 
-bool inside(const std::map<uintptr_t, size_t>& blocks, const void* p) {
+size_t bytes_of(size_t bytes) { return bytes; }
+size_t bytes_of(const DeviceBlock& block) { return block.bytes; }
+// Null: in none of them.
+template <typename Block>
+const Block* find_block(const std::map<uintptr_t, Block>& blocks, const void* p) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(p);
   auto block = blocks.upper_bound(at);
-  return block != blocks.begin() && at < std::prev(block)->first + std::prev(block)->second;
+  if (block == blocks.begin() || at >= std::prev(block)->first + bytes_of(std::prev(block)->second)) return nullptr;
+  return &std::prev(block)->second;
+}
+template <typename Block>
+bool inside(const std::map<uintptr_t, Block>& blocks, const void* p) {
+  return find_block(blocks, p) != nullptr;
 }
 
 size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -84,8 +98,8 @@ class DeviceAccess {
 
  private:
   static void protect(int how) {
-    for (const auto& [data, bytes] : on_device) {
-      if (mprotect(reinterpret_cast<void*>(data), whole_pages(bytes), how) != 0) otr::emulator::fail("mprotect");
+    for (const auto& [data, block] : on_device) {
+      if (mprotect(reinterpret_cast<void*>(data), whole_pages(block.bytes), how) != 0) otr::emulator::fail("mprotect");
     }
   }
   const std::lock_guard<std::recursive_mutex> lock_{mutex};
@@ -156,7 +170,7 @@ CUresult emulated_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocati
   if (mprotect(data, bytes, PROT_READ | PROT_WRITE) != 0) otr::emulator::fail("mprotect");
   in_large_pages(data, bytes);
   std::memset(data, 0x7f, bytes);
-  on_device[at] = bytes;
+  on_device[at] = {bytes, used_device()};
   const DeviceAccess closes_it;
   return CUDA_SUCCESS;
 }
@@ -172,7 +186,7 @@ CUresult emulated_unmap(CUdeviceptr at, size_t bytes) {
 
 CUresult emulated_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
   const std::lock_guard lock(mutex);
-  return on_device.contains(at) && on_device[at] == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return on_device.contains(at) && on_device[at].bytes == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
@@ -245,7 +259,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   used += bytes;
   in_large_pages(data, bytes);
   std::memset(data, 0x7f, bytes);
-  on_device[reinterpret_cast<uintptr_t>(data)] = bytes;
+  on_device[reinterpret_cast<uintptr_t>(data)] = {bytes, current_device()};
   const DeviceAccess closes_it;
   return *p = data, cudaSuccess;
 }
@@ -254,8 +268,8 @@ cudaError_t cudaFree(void* p) {
   if (p == nullptr) return cudaSuccess;
   const auto block = on_device.find(reinterpret_cast<uintptr_t>(p));
   if (block == on_device.end()) otr::emulator::fail("memory that was never allocated is freed");
-  used -= block->second;
-  munmap(p, whole_pages(block->second));
+  used -= block->second.bytes;
+  munmap(p, whole_pages(block->second.bytes));
   on_device.erase(block);
   return cudaSuccess;
 }
@@ -281,9 +295,11 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
   used_device();
   const std::lock_guard lock(mutex);
-  attributes->type = inside(on_device, p) ? cudaMemoryTypeDevice
-                     : inside(pinned, p)  ? cudaMemoryTypeHost
-                                          : cudaMemoryTypeUnregistered;
+  const DeviceBlock* const block = find_block(on_device, p);
+  attributes->device = block != nullptr ? block->device : 0;
+  attributes->type = block != nullptr    ? cudaMemoryTypeDevice
+                     : inside(pinned, p) ? cudaMemoryTypeHost
+                                         : cudaMemoryTypeUnregistered;
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) {
@@ -349,6 +365,11 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t strea
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   const std::lock_guard lock(mutex);
   const auto known = [](const void* p) { return inside(on_device, p) || inside(pinned, p); };
+  for (const void* p : {static_cast<const void*>(to), from}) {
+    const DeviceBlock* const block = find_block(on_device, p);
+    if (block != nullptr && block->device != stream->device)
+      otr::emulator::fail("a copy by a device that need not reach the other's memory");
+  }
   otr::emulator::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   if (!known(to) || !known(from)) {
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
@@ -359,7 +380,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream) {
   const std::lock_guard lock(mutex);
-  if (to_device == from_device || stream->device != to_device || !inside(on_device, to) || !inside(on_device, from)) {
+  const DeviceBlock *const there = find_block(on_device, to), *const here = find_block(on_device, from);
+  if (to_device == from_device || stream->device != to_device || there == nullptr || there->device != to_device ||
+      here == nullptr || here->device != from_device) {
     otr::emulator::fail("a copy between devices that is none");
   }
   otr::emulator::enqueue(stream, [=] { std::memcpy(to, from, bytes); });

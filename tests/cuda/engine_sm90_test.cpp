@@ -265,6 +265,27 @@ TEST_F(EngineSm90, WeightsThatArePutAreThoseOfTheCheckpoint) {
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
+// Tensors lie on one of the devices, or on the host: each worker gets them.
+TEST_F(EngineSm90, WeightsOfOneDeviceReachTheOthers) {
+  if (!CudaDevice::open(1).ok()) GTEST_SKIP() << "one device alone";
+  const TinyModel next({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 9});
+  const TinyModel first({.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 8});
+  const Trial two{.device = "cuda:0,1", .num_workers = 2};
+  options_model_ = &next;
+  const Outputs expected = run(two);
+  options_model_ = &first;
+  const TestEngine engine(create(two));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  for (const int device : {0, 1}) {
+    put_weights_of(first, engine);
+    EXPECT_NE(difference(expected, engine.run(requests_)), "");
+    ASSERT_EQ(cudaSetDevice(device), cudaSuccess);
+    put_weights_of(next, engine);
+    EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+  }
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
 // What sleeps gives its memory to the device: nearly all of weights and pages, and the captured programs. What wakes has the
 // bits of before, at the same addresses.
 TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
@@ -290,7 +311,9 @@ TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
     const std::vector<void*> trainer = take_all();  // who has the memory now
     ASSERT_FALSE(trainer.empty());
     EXPECT_EQ(otr_wake(engine.get(), OTR_MEMORY_KV), OTR_OUT_OF_MEMORY);
+#if defined(OUTRIDER_TEST_EMULATED)  // a real device's unit of memory is larger than these weights, which kept theirs
     EXPECT_EQ(otr_wake(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OUT_OF_MEMORY);
+#endif
     EXPECT_EQ(engine.try_submit(requests_[0], 0, &group), OTR_BUSY);
     for (void* piece : trainer) ASSERT_EQ(cudaFree(piece), cudaSuccess);
   }

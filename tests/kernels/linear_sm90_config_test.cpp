@@ -17,6 +17,18 @@ constexpr int kRows[] = {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 128, 129, 200, 256, 
 constexpr int kShapes[][2] = {{4608, 3584}, {3584, 3584}, {37888, 3584}, {3584, 18944}, {152064, 3584},
                               {1152, 896},  {896, 4864},  {64, 64},      {33, 1}};
 
+// 132 multiprocessors, 18 a GPC at most: clusters of 4 leave four of them idle where one block fills one.
+TEST(LinearSm90Config, ClustersThatRunAtOnce) {
+  constexpr DeviceLimits kH100;
+  EXPECT_EQ(kH100.resident_clusters(1, 1), 132);
+  EXPECT_EQ(kH100.resident_clusters(2, 1), 66);
+  EXPECT_EQ(kH100.resident_clusters(4, 1), 32);
+  EXPECT_EQ(kH100.resident_clusters(8, 1), 16);
+  EXPECT_EQ(kH100.resident_clusters(4, 2), 66);
+  EXPECT_EQ(kH100.resident_clusters(1, 2), 264);
+  EXPECT_EQ((DeviceLimits{.num_sms = 5}.resident_clusters(8, 1)), 1);
+}
+
 TEST(LinearSm90Config, EveryChoiceFitsTheDevice) {
   for (const auto& [n, k] : kShapes) {
     for (const int rows : kRows) {

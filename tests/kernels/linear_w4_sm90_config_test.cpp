@@ -116,7 +116,9 @@ TEST(LinearW4Sm90Config, EveryChoiceFitsTheDevice) {
       EXPECT_LE(c.shared_bytes, DeviceLimits{}.shared_per_block) << what;
       EXPECT_TRUE(c.num_slots >= 2 && c.num_slots <= kW4Sm90MaxSlots) << what;
       EXPECT_TRUE(c.cluster == 1 || c.cluster == 2 || c.cluster == 4) << what;
-      EXPECT_TRUE(c.num_clusters >= 1 && c.num_clusters <= c.tiles() && c.num_clusters * c.cluster <= 132) << what;
+      EXPECT_TRUE(c.num_clusters >= 1 && c.num_clusters <= c.tiles() &&
+                  c.num_clusters <= DeviceLimits{}.resident_clusters(c.cluster, 1))
+          << what;
       EXPECT_TRUE(c.tiles_m * kW4Sm90BlockM >= n && c.tiles_n * c.tile_n >= rows) << what;
       EXPECT_EQ(c.cluster * kW4Sm90Warps, w4_sm90_splits(n, k)) << what;  // whatever the rows
       EXPECT_TRUE(c.cluster == 1 || w4_sm90_groups(k) >= c.cluster * kW4Sm90Warps) << what << ": a warp has nothing to do";
@@ -204,7 +206,9 @@ TEST(LinearW4WideConfig, EveryChoiceFitsTheDevice) {
       EXPECT_TRUE(c.num_slots >= 3 && c.num_slots <= kW4WideMaxSlots) << what;
       EXPECT_EQ(c.splits, w4_wide_splits(n, k)) << what;  // whatever the rows
       EXPECT_TRUE(c.splits == 1 || w4_sm90_groups(k) / c.splits >= 4) << what;
-      EXPECT_TRUE(c.num_clusters >= 1 && c.num_clusters <= c.tiles() && c.num_clusters * c.splits <= 132) << what;
+      EXPECT_TRUE(c.num_clusters >= 1 && c.num_clusters <= c.tiles() &&
+                  c.num_clusters <= DeviceLimits{}.resident_clusters(c.splits, 1))
+          << what;
       EXPECT_TRUE(c.tiles_m * kW4WideBlockM >= n && c.tiles_n * c.tile_n >= rows) << what;
       EXPECT_GE(c.num_slots * kW4WideConsumers * kW4Sm90GroupBytes, 25000)
           << what;  // weights on the way, as in the narrow form

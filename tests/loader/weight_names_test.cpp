@@ -68,6 +68,34 @@ TEST(WeightNames, ListsQwen2AndQwen3) {
   EXPECT_EQ(shape_of(qwen3, "model.norm.weight"), Shape{6});
 }
 
+// Of a layer that has experts, by their names in memory: the parts cover the whole, in the order of its rows.
+TEST(WeightNames, StackedExperts) {
+  const ModelConfig moe = small_config(Architecture::kQwen3Moe, true);  // in layer 1
+  using Shape = std::vector<int64_t>;
+  const StackedTensor gate_up = stacked_experts(moe, "model.layers.1.mlp.experts.gate_up_proj");
+  EXPECT_EQ(gate_up.shape, (Shape{4, 14, 6}));
+  ASSERT_EQ(gate_up.parts.size(), 8u);
+  EXPECT_EQ(gate_up.parts[4].name, "model.layers.1.mlp.experts.2.gate_proj.weight");
+  EXPECT_EQ(gate_up.parts[5].name, "model.layers.1.mlp.experts.2.up_proj.weight");
+  const StackedTensor down = stacked_experts(moe, "model.layers.1.mlp.experts.down_proj");
+  EXPECT_EQ(down.shape, (Shape{4, 6, 7}));
+  ASSERT_EQ(down.parts.size(), 4u);
+  EXPECT_EQ(down.parts[3].name, "model.layers.1.mlp.experts.3.down_proj.weight");
+  for (const StackedTensor* stacked : {&gate_up, &down}) {
+    int64_t elements = 0;
+    for (const ExpectedTensor& part : stacked->parts) {
+      EXPECT_EQ(shape_of(moe, part.name), part.shape) << part.name;
+      elements += part.shape[0] * part.shape[1];
+    }
+    EXPECT_EQ(elements, stacked->shape[0] * stacked->shape[1] * stacked->shape[2]);
+  }
+  for (const char* none : {"model.layers.0.mlp.experts.down_proj", "model.layers.2.mlp.experts.down_proj",
+                           "model.layers.1.mlp.experts.up_proj", "model.layers.1.mlp.experts.down_proj.weight"}) {
+    EXPECT_TRUE(stacked_experts(moe, none).parts.empty()) << none;
+  }
+  EXPECT_TRUE(stacked_experts(small_config(Architecture::kQwen3, true), "model.layers.1.mlp.experts.down_proj").parts.empty());
+}
+
 TEST(WeightNames, ListsExperts) {
   const ModelConfig moe = small_config(Architecture::kQwen3Moe, true);  // in layer 1
   EXPECT_EQ(expected_tensors(moe).size(), 2u + 11 + (8 + 1 + 3 * 4));

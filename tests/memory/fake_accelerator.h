@@ -50,7 +50,7 @@ class FakeAccelerator final : public Accelerator {
   void* allocate_host(size_t bytes) override { return take(bytes, 0x7f); }
   void release_host(void* data) override { drop(data); }
   uint64_t free_bytes() const override { return free_; }
-  bool is_device_pointer(const void*) const override { return false; }
+  bool can_copy(const void*) const override { return true; }
   void copy(void* to, const void* from, size_t bytes) override {
     ++num_copies;
     ask([=] { std::memcpy(to, from, bytes); });

@@ -2,6 +2,7 @@
 // model itself has its experts in 4 bits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/runtime/every_path.h"
@@ -93,6 +94,63 @@ TEST_P(Experts, NewWeightsMakeANewModel) {
   update(engine, trainer_tensors(other), 2);
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
   EXPECT_GT(engine.stats()["speculation"]["accepted_tokens"].get<int64_t>(), kept + 100);
+}
+
+// The same tensors with each layer's experts in two, as transformers 5 has them in memory.
+std::vector<TrainerTensor> stacked(const TinyShape& shape, const std::vector<TrainerTensor>& tensors) {
+  const auto values_of = [&](const std::string& name) -> const std::vector<float>& {
+    return std::find_if(tensors.begin(), tensors.end(), [&](const TrainerTensor& t) { return t.name == name; })->values;
+  };
+  std::vector<TrainerTensor> all;
+  for (const TrainerTensor& t : tensors) {
+    const size_t experts = t.name.find("experts.");
+    if (experts == t.name.npos) all.push_back(t);
+    if (experts == t.name.npos || !t.name.ends_with(".0.down_proj.weight")) continue;
+    const std::string layer = t.name.substr(0, experts) + "experts.";
+    const int64_t count = shape.num_experts, inner = shape.expert_intermediate_size, hidden = shape.hidden_size;
+    TrainerTensor gate_up{layer + "gate_up_proj", {count, 2 * inner, hidden}, {}},
+        down{layer + "down_proj", {count, hidden, inner}, {}};
+    for (int64_t e = 0; e < count; ++e) {
+      for (const char* name : {"gate_proj", "up_proj", "down_proj"}) {
+        const std::vector<float>& values = values_of(layer + std::to_string(e) + "." + name + ".weight");
+        TrainerTensor& to = name == std::string("down_proj") ? down : gate_up;
+        to.values.insert(to.values.end(), values.begin(), values.end());
+      }
+    }
+    all.push_back(std::move(gate_up));
+    all.push_back(std::move(down));
+  }
+  return all;
+}
+
+TEST_P(Experts, StackedTensorsAreTheSame) {
+  const TinyModel other(mixture(2));
+  const Outputs expected = TestEngine(other, setup()).run(requests_);
+  const TestEngine engine(model_, setup());
+  std::vector<TrainerTensor> tensors = stacked(other.shape(), trainer_tensors(other));
+  ASSERT_LT(tensors.size(), trainer_tensors(other).size());
+  for (const otr_dtype dtype : {OTR_DTYPE_BF16, OTR_DTYPE_F32}) {
+    update(engine, trainer_tensors(model_), 1);
+    EXPECT_NE(difference(expected, engine.run(requests_)), "");
+    ASSERT_EQ(otr_weights_begin(engine.get(), 2), OTR_OK);
+    put_all(engine.get(), tensors, dtype);
+    ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK);
+    EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+  }
+  // They count as put where weights were lost, and another shape is refused before anything is changed.
+  ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OK) << otr_last_error(engine.get());
+  ASSERT_EQ(otr_wake(engine.get(), OTR_MEMORY_WEIGHTS), OTR_OK) << otr_last_error(engine.get());
+  ASSERT_EQ(otr_weights_begin(engine.get(), 3), OTR_OK);
+  put_all(engine.get(), tensors);
+  const auto at =
+      std::find_if(tensors.begin(), tensors.end(), [](auto& t) { return t.name.ends_with("experts.gate_up_proj"); });
+  ASSERT_NE(at, tensors.end());
+  std::fill(at->values.begin(), at->values.end(), 7.0f);
+  std::swap(at->shape[1], at->shape[2]);
+  EXPECT_EQ(put(engine.get(), *at), OTR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(otr_last_error(engine.get())).find("expected shape ["), std::string::npos);
+  ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
 // Who takes an expert whose weights are NaN fails; nobody else notices.

@@ -136,9 +136,9 @@ TEST(CostCalibration, OneModelADrafterWithTheSameTarget) {
     const double layer = s.hidden_size * (2.0 * (s.num_heads + s.num_kv_heads) * s.head_dim + 3 * s.intermediate_size);
     const double share = s.hidden_size * s.vocab_size / (s.num_layers * layer + s.hidden_size * s.vocab_size);
     for (const CostRole role : {CostRole::kTarget, CostRole::kVerify, CostRole::kDraft}) {
-      EXPECT_DOUBLE_EQ(costs.value()[1].role(role).logits_share, share);
+      EXPECT_DOUBLE_EQ(costs.value()[1].role(role).shares.logits, share);
     }
-    EXPECT_EQ(costs.value()[0].role(CostRole::kDraft).logits_share, 0);
+    EXPECT_EQ(costs.value()[0].role(CostRole::kDraft).shares.logits, 0);
     for (const PassShape pass : {PassShape{1, 1, 10}, {16, 48, 700}}) {
       EXPECT_EQ(costs.value()[0].time_ms(CostRole::kVerify, pass), costs.value()[1].time_ms(CostRole::kVerify, pass));
     }

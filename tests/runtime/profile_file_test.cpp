@@ -160,11 +160,11 @@ TEST(ProfileText, LogitsHaveTheirShareByTheShape) {
   const CostModel &self = read.value().fits[0].model, &small = read.value().fits[1].model;
   const double target = 800.0 / (2 * (2 * 64 + 2 * 16 + 3 * 80) + 800), drafter = 400.0 / (2 * 16 + 2 * 16 + 3 * 8 + 400);
   for (const CostModel* model : {&self, &small}) {
-    EXPECT_DOUBLE_EQ(model->role(CostRole::kTarget).logits_share, target);
-    EXPECT_DOUBLE_EQ(model->role(CostRole::kVerify).logits_share, target);
+    EXPECT_DOUBLE_EQ(model->role(CostRole::kTarget).shares.logits, target);
+    EXPECT_DOUBLE_EQ(model->role(CostRole::kVerify).shares.logits, target);
   }
-  EXPECT_DOUBLE_EQ(small.role(CostRole::kDraft).logits_share, drafter);
-  EXPECT_EQ(self.role(CostRole::kDraft).logits_share, 0) << "its shape says nothing";
+  EXPECT_DOUBLE_EQ(small.role(CostRole::kDraft).shares.logits, drafter);
+  EXPECT_EQ(self.role(CostRole::kDraft).shares.logits, 0) << "its shape says nothing";
 
   // Of a mixture of experts, what a token runs: 2 of them, 6 wide, in two layers of three.
   const std::string mixture = "qwen3_moe layers=3 hidden=8 intermediate=10 heads=4 kv_heads=1 head_dim=2 vocab=100";
@@ -183,7 +183,7 @@ TEST(ProfileText, LogitsHaveTheirShareByTheShape) {
     p.subject.target = shape;
     const auto of_mixture = parse_profile("p.json", profile_json(p));
     ASSERT_TRUE(of_mixture.ok()) << of_mixture.status().message();
-    EXPECT_DOUBLE_EQ(of_mixture.value().fits[0].model.role(CostRole::kTarget).logits_share, share) << shape;
+    EXPECT_DOUBLE_EQ(of_mixture.value().fits[0].model.role(CostRole::kTarget).shares.logits, share) << shape;
   }
 }
 

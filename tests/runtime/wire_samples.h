@@ -55,7 +55,7 @@ inline WorkerSetup sample_setup() {
   s.proofs.faults = {{.worker = 1, .life = 2, .step = ProtocolStep::kGive, .occurrence = 3, .kind = FaultKind::kLie}};
   s.costs.resize(1);
   s.costs[0].roles[1].row_ms = 0.25;
-  s.costs[0].roles[1].logits_share = 0.5;
+  s.costs[0].roles[1].shares = {0.5, 0.75, 0.25};
   const PacedDrafter paced{.name = "small", .cost = s.costs[0], .dial = {.keep = 0.5, .deviation = 0.1, .salt = 3}};
   s.pace = PaceOptions{.scale = 2, .target = s.costs[0], .drafters = {paced}, .kv_transfer_ms = 0.25, .reconfigure_every = 9};
   s.pace_start_ns = 77;

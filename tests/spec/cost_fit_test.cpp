@@ -71,6 +71,27 @@ TEST(CostFit, FindsTheModelOfPointsWithoutNoise) {
   }
 }
 
+// Of mixtures, whose passes read more the more rows they have. Fitted as dense models, they are far off.
+TEST(CostFit, FindsMixtures) {
+  for (const double overlap : {0.0, 0.5, 1.0}) {
+    CostModel model = truth(overlap);
+    const FitShares shares{{.logits = 0.1, .experts = 0.9, .passed_by = 0.9},
+                           {.logits = 0.3, .experts = 0.5, .passed_by = 0.5}};
+    for (RoleCost& role : model.roles) role.shares = shares.target;
+    model.roles[static_cast<size_t>(CostRole::kDraft)].shares = shares.drafter;
+    const std::vector<CostPoint> points = points_of(model, {3, 15});
+    const auto fit = fit_cost_model(points, 0, shares), dense = fit_cost_model(points);
+    ASSERT_TRUE(fit.ok()) << fit.status().message();
+    EXPECT_LT(worst_of(fit.value().model, points_of(model, {1, 3, 7, 11, 15, 23})), 2e-4) << overlap;
+    EXPECT_GT(worst_of(dense.value().model, points), 0.1) << overlap;
+    const RoleCost &found = fit.value().model.role(CostRole::kVerify), &known = model.role(CostRole::kVerify);
+    EXPECT_NEAR(found.weights_ms / known.weights_ms, 1, 0.002);
+    EXPECT_NEAR(found.row_ms / known.row_ms, 1, 0.002);
+    EXPECT_EQ(found.shares.passed_by, 0.9);
+    EXPECT_EQ(fit.value().model.role(CostRole::kDraft).shares.experts, 0.5);
+  }
+}
+
 TEST(CostFit, RecoversTheModelFromNoiseAndOutliers) {
   for (const double overlap : {0.5, 1.0}) {
     for (const uint32_t seed : {1u, 2u, 3u}) {

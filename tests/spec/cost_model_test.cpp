@@ -27,7 +27,7 @@ TEST(CostModel, SilentRowsByHand) {
   RoleCost cost;
   cost.row_ms = 2;
   cost.attention_ms = 0.01;
-  cost.logits_share = 0.75;
+  cost.shares.logits = 0.75;
   EXPECT_NEAR(cost.time_ms({2, 10, 100}), 10 * (2 + 1), 1e-12);
   EXPECT_NEAR(cost.time_ms({2, 10, 100, 8}), 2 * (2 + 1) + 8 * (0.5 + 1), 1e-12);
   CostModel model;
@@ -40,6 +40,22 @@ TEST(CostModel, SilentRowsByHand) {
   EXPECT_NEAR(model.verify_ms(2, 10, 100, 8), cost.time_ms({2, 10, 100, 8}), 1e-12);
 }
 
+// 4 of 16 experts a row: one row reads a quarter of them, two 1 - 0.75^2, very many all.
+TEST(CostModel, MixturesReadWhatTheirRowsTake) {
+  RoleCost cost;
+  cost.weights_ms = 10;
+  cost.kv_ms = 1e-3;
+  EXPECT_EQ(cost.weights_read(1), 1);
+  cost.shares = {.experts = 0.8, .passed_by = 0.75};
+  EXPECT_NEAR(cost.time_ms({1, 1, 0}), 2 + 8 * 0.25, 1e-12);
+  EXPECT_NEAR(cost.time_ms({1, 2, 0}), 2 + 8 * 0.4375, 1e-12);
+  EXPECT_NEAR(cost.time_ms({2, 2, 100}), 2 + 8 * 0.4375 + 0.2, 1e-12);
+  EXPECT_NEAR(cost.time_ms({1, 1000, 0}), 10, 1e-12);
+  EXPECT_EQ(cost.weights_read(0), 1 - 0.8);
+  cost.shares.passed_by = 0;  // every row takes all
+  EXPECT_EQ(cost.weights_read(1), 1);
+}
+
 // The drafter `small` of bench/results/profile-0.5b-cpu-avx512-7135c63.json, whose rows are lm_head for nine tenths.
 CostModel small_drafter() {
   CostModel model;
@@ -50,7 +66,7 @@ CostModel small_drafter() {
                                                         .sample_ms = 0.109,
                                                         .context_ms = 0,
                                                         .overlap = 0.45,
-                                                        .logits_share = 0.9};
+                                                        .shares = {.logits = 0.9}};
   return model;
 }
 
@@ -84,7 +100,7 @@ TEST(CostModel, CatchingUpNeverTakesLess) {
     if (i > 0) {
       cost = {20 * uniform(random),  1e-4 * uniform(random), uniform(random), 1e-5 * uniform(random),
               0.3 * uniform(random), 1e-3 * uniform(random), uniform(random)};
-      cost.logits_share = uniform(random);
+      cost.shares = {uniform(random), uniform(random), uniform(random)};
     }
     for (double batch = 1; batch <= 64; batch *= 2) {
       for (double context = 64; context <= 16000; context *= 1.9) {
