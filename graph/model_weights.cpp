@@ -148,11 +148,16 @@ const void* ModelWeights::address(const WeightPiece& piece) const {
   __builtin_unreachable();
 }
 
-Status ModelWeights::sleep() {
-  auto missing = missing_;  // before anything is lost, as there may be no memory for it
+TensorNames ModelWeights::all_tensors() const {
+  TensorNames names;
   for (const WeightPiece& piece : plan_.pieces) {
-    for (const PiecePart& part : piece.parts) missing.insert(part.tensor);
+    for (const PiecePart& part : piece.parts) names.insert(part.tensor);
   }
+  return names;
+}
+
+Status ModelWeights::sleep() {
+  TensorNames missing = all_tensors();  // before anything is lost, as there may be no memory for it
   OTR_RETURN_IF_ERROR(packed_.sleep());
   missing_.swap(missing);
   return embedding_.sleep();
@@ -181,13 +186,24 @@ Status check_dtype(const HostTensor& tensor) {
 
 }  // namespace
 
+// Wrappers of a trainer's model put names of theirs in front.
+Status ModelWeights::unknown(const HostTensor& tensor) const {
+  std::string_view rest = tensor.name;
+  for (size_t dot = rest.find('.'); dot != rest.npos; dot = rest.find('.')) {
+    rest.remove_prefix(dot + 1);
+    if (plan_.place_of(rest).piece == nullptr && stacked_experts(config_, rest).parts.empty()) continue;
+    return wrong(tensor, "the model has no such tensor, but it has " + in_quotes(rest));
+  }
+  return wrong(tensor, "the model has no such tensor");
+}
+
 Status ModelWeights::put(const HostTensor& tensor, ThreadPool& pool) {
   const WeightPlan::Place at = plan_.place_of(tensor.name);
   if (at.piece == nullptr) {
     if (tensor.name == kLmHeadWeight) return check_shape(tensor, {config_.vocab_size, config_.hidden_size});
     if (is_never_read(config_, tensor.name)) return {};
     const StackedTensor stacked = stacked_experts(config_, tensor.name);
-    return stacked.parts.empty() ? wrong(tensor, "the model has no such tensor") : put_stacked(tensor, stacked, pool);
+    return stacked.parts.empty() ? unknown(tensor) : put_stacked(tensor, stacked, pool);
   }
   const WeightPiece& piece = *at.piece;
   const int64_t rows = at.part->out_features, width = piece.in_features;

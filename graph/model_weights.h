@@ -64,6 +64,8 @@ struct WeightFiles {
   int packed = -1, embedding = -1, vectors = -1;
 };
 
+using TensorNames = std::set<std::string, std::less<>>;
+
 class ModelWeights {
  public:
   // `device`: of the accelerator's kernels; null on the host. The accelerator outlives the weights. `shared`: other processes
@@ -78,8 +80,10 @@ class ModelWeights {
   // attached.
   Status sleep();
   Status wake();
+  // Every tensor is missing until it was put().
+  void expect_all() { missing_ = all_tensors(); }
   // Checkpoint names of those that are missing.
-  const std::set<std::string, std::less<>>& missing() const { return missing_; }
+  const TensorNames& missing() const { return missing_; }
 
   // All of it once more, in place, from a source of the same model. Errors: as load(). REQUIRES: on a device.
   Status reload(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device) {
@@ -108,9 +112,11 @@ class ModelWeights {
  private:
   void* address(const WeightPiece& piece) { return const_cast<void*>(std::as_const(*this).address(piece)); }
   Status load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device);
+  Status unknown(const HostTensor& tensor) const;
   Status put_stacked(const HostTensor& tensor, const StackedTensor& stacked, ThreadPool& pool);
   Status put_on_host(const HostTensor& tensor, const WeightPlan::Place& at, ThreadPool& pool);
   Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);
+  TensorNames all_tensors() const;
   void bind();
   Result<uint64_t> sum_of(const void* data, size_t bytes) const;
   void put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows);
@@ -118,7 +124,7 @@ class ModelWeights {
   ModelConfig config_;
   WeightPlan plan_;
   Accelerator* accelerator_ = nullptr;  // null: host
-  std::set<std::string, std::less<>> missing_;
+  TensorNames missing_;
   Buffer<Element> embedding_;
   Buffer<Element> packed_;  // the plan's linear pieces
   Buffer<float> vectors_;   // the plan's vectors, then inv_freq

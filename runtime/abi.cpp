@@ -110,6 +110,16 @@ otr_status on_engine(otr_engine* handle, const Body& body) noexcept {
   });
 }
 
+// A call on a result: `body(const Sequence&)`.
+template <typename Body>
+otr_status on_result(const otr_result* result, const Body& body) noexcept {
+  return guarded(nullptr, [&]() -> Status {
+    const std::shared_ptr<Sequence> s = results().lookup(result);
+    if (s == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
+    return body(*s);
+  });
+}
+
 // The size of a struct of some version: they begin with a size_t, so that they end on its alignment, and none is huge. (A size
 // that cut a pointer in two would otherwise make half an address of it.)
 bool is_struct_size(size_t size) {
@@ -144,6 +154,17 @@ Status read_struct(const T* in, const T& defaults, const char* name, T* out) {
   for (size_t i = sizeof(T); i < size; ++i) {
     if (bytes[i] != 0) return unsupported(std::string(name) + " sets a field that this version of the library does not know");
   }
+  return {};
+}
+
+// The first struct_size bytes of *to become those of `filled`; a newer caller's fields 0.
+template <typename T>
+Status fill_struct(const T& filled, const char* name, T* to, size_t struct_size) {
+  if (to == nullptr) return invalid_argument(std::string(name) + " is NULL");
+  if (!is_struct_size(struct_size)) return invalid_argument("struct_size is wrong: pass sizeof the struct");
+  std::memset(static_cast<void*>(to), 0, struct_size);
+  std::memcpy(static_cast<void*>(to), &filled, std::min(struct_size, sizeof filled));
+  to->struct_size = struct_size;
   return {};
 }
 
@@ -343,16 +364,13 @@ otr_status otr_wait(otr_engine* engine, int64_t timeout_ms, otr_result** result)
 }
 
 otr_status otr_result_get(const otr_result* result, otr_result_view* view, size_t struct_size) {
-  return guarded(nullptr, [&]() -> Status {
-    const std::shared_ptr<Sequence> s = results().lookup(result);
-    if (s == nullptr) return Status(StatusCode::kInvalidHandle, "not a live result");
-    if (view == nullptr) return invalid_argument("view is NULL");
-    if (!is_struct_size(struct_size)) return invalid_argument("struct_size is wrong: pass sizeof the struct");
-    const otr_result_view filled = result_view(*s);
-    std::memset(static_cast<void*>(view), 0, struct_size);
-    std::memcpy(static_cast<void*>(view), &filled, std::min(struct_size, sizeof filled));
-    view->struct_size = struct_size;
-    return {};
+  return on_result(result, [&](const Sequence& s) { return fill_struct(result_view(s), "view", view, struct_size); });
+}
+
+otr_status otr_result_sampling(const otr_result* result, otr_sampling_params* params, size_t struct_size) {
+  return on_result(result, [&](const Sequence& s) {
+    if (s.group->is_score) return invalid_argument("it is a score, which was not drawn");
+    return fill_struct(sampling_params(s.group->sampling), "params", params, struct_size);
   });
 }
 
@@ -366,6 +384,10 @@ otr_status otr_result_destroy(otr_result* result) {
 
 otr_status otr_weights_begin(otr_engine* engine, uint64_t version) {
   return on_engine(engine, [&](Engine& e) { return e.begin_weights(version); });
+}
+
+otr_status otr_weights_expect_all(otr_engine* engine) {
+  return on_engine(engine, [](Engine& e) { return e.expect_all_weights(); });
 }
 
 otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor) {

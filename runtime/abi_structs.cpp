@@ -113,4 +113,20 @@ otr_result_view result_view(const Sequence& s) {
           .num_weight_spans = s.weight_spans.size()};
 }
 
+otr_sampling_params sampling_params(const SamplingParams& s) {
+  return {.struct_size = sizeof(otr_sampling_params),
+          .temperature = s.temperature,
+          .top_k = s.top_k,
+          .top_p = s.top_p,
+          .min_p = s.min_p,
+          .repetition_penalty = s.repetition_penalty,
+          .presence_penalty = s.presence_penalty,
+          .frequency_penalty = s.frequency_penalty,
+          .seed = s.seed,
+          .max_new_tokens = s.max_new_tokens,
+          .ignore_eos = s.ignore_eos ? 1 : 0,
+          .stop_token_ids = s.stop_token_ids.data(),
+          .num_stop_token_ids = s.stop_token_ids.size()};
+}
+
 }  // namespace otr

@@ -14,7 +14,8 @@ namespace otr {
 Result<EngineOptions> engine_options(const otr_engine_options& options);
 // A borrow of the tensor's name, shape and data.
 Result<HostTensor> host_tensor(const otr_tensor& tensor);
-// Of a finished sample: borrows its arrays.
+// Of a finished sample: both borrow its arrays.
 otr_result_view result_view(const Sequence& sample);
+otr_sampling_params sampling_params(const SamplingParams& sampling);
 
 }  // namespace otr

@@ -282,6 +282,13 @@ Result<uint64_t> Engine::enqueue(std::vector<std::unique_ptr<Sequence>> sequence
 
 Status Engine::cancel(uint64_t group_id) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (group_id == 0) {
+    for (const auto& [id, unfinished] : unfinished_) {
+      unfinished.group->cancelled = true;
+      for (WorkerPort* port : ports_) port->cancel(id);
+    }
+    return {};
+  }
   const auto it = unfinished_.find(group_id);
   if (it == unfinished_.end()) return invalid_argument("group " + std::to_string(group_id) + " is unknown or finished");
   it->second.group->cancelled = true;

@@ -36,6 +36,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   // New weights for the target, in place: see the ABI. Errors: kBusy while samples are unfinished and run; kInvalidArgument
   // where no update has begun, or one already has, and as ModelWeights::put.
   Status begin_weights(uint64_t version);
+  Status expect_all_weights();
   Status put_weight(const HostTensor& tensor);
   Status commit_weights();
   // OTR_MEMORY_…, any of them: memory goes back to the system or the GPUs, and comes again: see the ABI. Errors: kBusy, of
@@ -91,7 +92,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void note_lent(const Lend& lent);
   int32_t server_of(int32_t worker) const;
   void share_history();
-  Status check_updating(bool expected) const, check_not_updating() const, check_awake(uint32_t needed) const;
+  Status check_updating() const, check_not_updating() const, check_awake(uint32_t needed) const;
   Status wait_until_done(std::unique_lock<std::mutex>*lock), stop_workers(std::unique_lock<std::mutex>*lock);
   Status give_memory(uint32_t what), take_memory(uint32_t what);
   bool on_gpu_processes() const { return options_.worker_processes && !options_.gpus.empty(); }

@@ -6,10 +6,9 @@
 
 namespace otr {
 
-Status Engine::check_updating(bool expected) const {
+Status Engine::check_updating() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (updating_ == expected) return {};
-  return invalid_argument(expected ? "no update of the weights has begun" : "an update of the weights has already begun");
+  return updating_ ? Status() : invalid_argument("no update of the weights has begun");
 }
 
 Status Engine::check_not_updating() const {
@@ -19,8 +18,11 @@ Status Engine::check_not_updating() const {
 
 Status Engine::begin_weights(uint64_t version) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
-  OTR_RETURN_IF_ERROR(check_updating(false));
   std::unique_lock<std::mutex> lock(mutex_);
+  if (updating_) {  // begun again
+    next_weight_version_ = version;
+    return {};
+  }
   if ((asleep_ & OTR_MEMORY_WEIGHTS) != 0) return Status(StatusCode::kBusy, "the weights are asleep: wake them first");
   OTR_RETURN_IF_ERROR(wait_until_done(&lock));
   updating_ = true;
@@ -38,9 +40,18 @@ Status Engine::begin_weights(uint64_t version) {
   return {};
 }
 
+Status Engine::expect_all_weights() {
+  std::lock_guard<std::mutex> weights(weights_mutex_);
+  OTR_RETURN_IF_ERROR(check_updating());
+  for (const auto& worker : workers_) {
+    if (worker->target().owns_weights()) worker->target().expect_all_weights();
+  }
+  return {};
+}
+
 Status Engine::put_weight(const HostTensor& tensor) {
   std::lock_guard<std::mutex> weights(weights_mutex_);
-  OTR_RETURN_IF_ERROR(check_updating(true));
+  OTR_RETURN_IF_ERROR(check_updating());
   HostTensor on_host = tensor;
   std::vector<std::byte> copy;
   for (const auto& worker : workers_) {
@@ -61,12 +72,12 @@ Status Engine::put_weight(const HostTensor& tensor) {
 
 Status Engine::commit_weights() {
   std::lock_guard<std::mutex> weights(weights_mutex_);
-  OTR_RETURN_IF_ERROR(check_updating(true));
+  OTR_RETURN_IF_ERROR(check_updating());
   for (const auto& worker : workers_) {
     const auto& missing = worker->target().missing_weights();
     if (missing.empty()) continue;
-    return invalid_argument("the weights were lost in sleep, and " + std::to_string(missing.size()) +
-                            " tensors were not put since, '" + *missing.begin() + "' among them");
+    return invalid_argument(std::to_string(missing.size()) + " tensors are missing, '" + *missing.begin() +
+                            "' among them: put them, then commit");
   }
   for (const auto& worker : workers_) worker->target().weights_changed();  // owners come before those who share
   for (const auto& process : processes_) process->weights_changed();       // which they have seen change

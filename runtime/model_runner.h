@@ -71,6 +71,7 @@ class ModelRunner {
   // owner first. Errors: as ModelWeights::put.
   Status put_weight(const HostTensor& tensor);
   bool owns_weights() const { return owns_weights_; }
+  void expect_all_weights() { weights_->model.expect_all(); }  // REQUIRES: owns_weights()
   // Since it was made, by it: what was loaded, copied to a device, put and quantised. Any thread. Nothing else moves weights.
   int64_t weight_bytes_written() const { return owns_weights_ ? weights_->written_bytes.load(std::memory_order_relaxed) : 0; }
   // What was made of the old weights is made again, or forgotten. A device's copy of another process' weights is one of those.
@@ -79,7 +80,7 @@ class ModelRunner {
   // be put again, and so are those in 4 bits, which weights_changed() makes. Pages and programs' buffers come back empty, and
   // so does the prefix cache.
   Status sleep_weights(), wake_weights(), sleep_pages(), wake_pages();
-  const std::set<std::string, std::less<>>& missing_weights() const { return weights_->model.missing(); }
+  const TensorNames& missing_weights() const { return weights_->model.missing(); }
 
   double quantize_seconds() const { return quantize_seconds_; }  // of the last time
 

@@ -54,7 +54,7 @@
  *   Process    no signal handler or environment variable is touched (cpu-amx asks the system to let the process use tiles).
  *              Every call pins the floating-point environment (rounding, denormals) for itself and gives the caller's back. On
  *              GPUs the calling thread's CUDA context is after a call what it was before, none if there was none.
- *              After fork() a child must not use its parent's engines.
+ *              After fork() a child must not use its parent's engines, nor destroy them.
  */
 #ifndef OUTRIDER_H_
 #define OUTRIDER_H_
@@ -302,8 +302,8 @@ OTR_API otr_status otr_score_request_init(otr_score_request* request, size_t str
  * long as the model's context. Errors as otr_submit. */
 OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint64_t* group_id);
 
-/* Ends a group, or a score: its unfinished samples arrive soon, with finish_reason abort and the tokens they have. A group
- * that is finished or unknown is OTR_INVALID_ARGUMENT. A sample goes on from there, in this engine or in another with the same
+/* Ends a group, or a score: its unfinished samples arrive soon, with finish_reason abort and the tokens they have; 0 ends all
+ * groups. A group that is finished or unknown is OTR_INVALID_ARGUMENT. A sample goes on from there, in this engine or in another with the same
  * weights, as a group of its own: prompt and tokens are its prompt, its index is first_sample, seed and stream stay. Unless it has
  * penalties, which count a response, it draws what it would have drawn. */
 OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
@@ -367,6 +367,10 @@ OTR_API otr_status otr_wait(otr_engine* engine, int64_t timeout_ms, otr_result**
  * otr_result_destroy, even if the engine is destroyed before. */
 OTR_API otr_status otr_result_get(const otr_result* result, otr_result_view* view, size_t struct_size);
 
+/* Fills the struct_size bytes of *params with what the sample was drawn with, so that its next turn may change some of it: seed
+ * and max_new_tokens as requested, stop_token_ids alive until otr_result_destroy. OTR_INVALID_ARGUMENT: a score's. */
+OTR_API otr_status otr_result_sampling(const otr_result* result, otr_sampling_params* params, size_t struct_size);
+
 /* Frees the result and what views of it point to. */
 OTR_API otr_status otr_result_destroy(otr_result* result);
 
@@ -414,8 +418,9 @@ OTR_API otr_status otr_append(otr_engine* engine, const otr_result* result, cons
  *     for each tensor: otr_weights_put(engine, &tensor);     as named and shaped in the checkpoint
  *     otr_weights_commit(engine);
  *
- * From begin to commit nothing can be submitted. Tensors that are not put keep their values. After a put that failed the others
- * can go on, and the failed one can be repeated. A drafter that was made of the old weights ("self") is made again by the
+ * From begin to commit nothing can be submitted. Tensors that are not put keep their values: whoever means to put all of them
+ * calls otr_weights_expect_all, and a commit then refuses to leave one out. After a put that failed the others can go on, and
+ * the failed one can be repeated; an update that its caller gave up can be begun again. A drafter that was made of the old weights ("self") is made again by the
  * commit, and cached pages are forgotten: what is drawn then is what an engine created with these weights would draw, bit for
  * bit.
  *
@@ -445,18 +450,22 @@ typedef struct otr_tensor {
 OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
 
 /* Begins an update to weights of `version` (any number; results carry it. It names weights: of unfinished samples, which go on
- * with the new ones, spans of one number are one). There is no way back: what has been put stays put. To give an update up, put
- * the old tensors again, and commit. OTR_BUSY: samples are unfinished (results that
- * nobody has taken yet do not matter) and the engine neither paused nor asleep nor without weights, or the weights are asleep.
- * OTR_INVALID_ARGUMENT: an update has already begun. OTR_OUT_OF_MEMORY: none has. */
+ * with the new ones, spans of one number are one), or begins again the one that is under way: it now has this version, what has
+ * been put stays put, and what otr_weights_expect_all still misses stays missing. There is no way back: to give an update up,
+ * put the old tensors again, and commit. OTR_BUSY: samples are unfinished (results that nobody has taken yet do not matter) and
+ * the engine neither paused nor asleep nor without weights, or the weights are asleep. OTR_OUT_OF_MEMORY: none has begun. */
 OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
+
+/* From here on every tensor counts as missing until it is put, so that otr_weights_commit says which one was forgotten.
+ * OTR_INVALID_ARGUMENT: no update has begun. */
+OTR_API otr_status otr_weights_expect_all(otr_engine* engine);
 
 /* Replaces one tensor; returns when `data` is no longer needed. OTR_INVALID_ARGUMENT: no update has begun; the model has no
  * tensor of this name; its shape or size is another; the dtype is unknown. */
 OTR_API otr_status otr_weights_put(otr_engine* engine, const otr_tensor* tensor);
 
-/* Ends the update. OTR_INVALID_ARGUMENT: none has begun; or weights were lost in otr_sleep, and some of them not put since (the
- * update goes on). */
+/* Ends the update. OTR_INVALID_ARGUMENT: none has begun; or tensors are missing, since otr_weights_expect_all or since they were
+ * lost in otr_sleep (the update goes on). */
 OTR_API otr_status otr_weights_commit(otr_engine* engine);
 
 /* ---- Sleep ------------------------------------------------------------------------------------------------------------- */

@@ -213,8 +213,24 @@ TEST_F(AbiEngine, WaitKeepsItsTimeLimits) {
   EXPECT_EQ(engine_.collect().size(), 1000u);
 }
 
+TEST_F(AbiEngine, CancelAll) {
+  Request r;
+  r.prompt = {1, 2};
+  r.n = 300;
+  r.sampling.max_new_tokens = 1000;
+  r.sampling.ignore_eos = 1;
+  for (const uint64_t tag : {0, 1}) engine_.submit(r, tag);
+  EXPECT_EQ(otr_cancel(engine(), 0), OTR_OK);
+  const Outputs outputs = engine_.collect();
+  ASSERT_EQ(outputs.size(), 600u);
+  for (const auto& [key, output] : outputs) EXPECT_EQ(output.reason, OTR_FINISH_ABORT) << key.first << " " << key.second;
+  r.n = 1;
+  r.sampling.max_new_tokens = 4;
+  EXPECT_EQ(engine_.run({r}).at({0, 0}).tokens.size(), 4u);
+}
+
 TEST_F(AbiEngine, CancelBeforeWhileAndAfter) {
-  EXPECT_EQ(otr_cancel(engine(), 0), OTR_INVALID_ARGUMENT);
+  EXPECT_EQ(otr_cancel(engine(), 0), OTR_OK);  // all, of which there are none
   EXPECT_EQ(otr_cancel(engine(), 12345), OTR_INVALID_ARGUMENT);
   Request r;
   r.prompt = {1, 2};

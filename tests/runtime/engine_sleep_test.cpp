@@ -116,8 +116,7 @@ TEST_F(EngineSleep, NothingRunsWithoutItsMemory) {
   ASSERT_EQ(otr_weights_begin(engine.get(), 2), OTR_OK);
   put(model_, engine, "layers.1.mlp.down");
   EXPECT_EQ(otr_weights_commit(engine.get()), OTR_INVALID_ARGUMENT);
-  EXPECT_TRUE(says(engine, "1 tensors were not put since, 'model.layers.1.mlp.down_proj.weight'"))
-      << otr_last_error(engine.get());
+  EXPECT_TRUE(says(engine, "1 tensors are missing, 'model.layers.1.mlp.down_proj.weight'")) << otr_last_error(engine.get());
   put(model_, engine);
   ASSERT_EQ(otr_weights_commit(engine.get()), OTR_OK) << otr_last_error(engine.get());
   EXPECT_EQ(engine.run({request}).size(), 1u);

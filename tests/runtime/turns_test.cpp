@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/runtime/abi_fixture.h"
@@ -292,6 +295,49 @@ TEST_F(AbiTurns, ParametersMayChange) {
   ASSERT_EQ(otr_append(engine(), first, &append_, &id_), OTR_OK) << otr_last_error(engine());
   EXPECT_EQ(difference(TestEngine(model_).run({whole}), engine_.collect()), "");
   EXPECT_EQ(otr_result_destroy(first), OTR_OK);
+}
+
+// What a sample was drawn with is asked of its result, so that a turn changes what it means to.
+TEST_F(AbiTurns, ASampleKnowsItsParameters) {
+  sampling_.seed = 12, sampling_.temperature = 0.5f, sampling_.top_k = 7, sampling_.top_p = 0.75f, sampling_.min_p = 0.01f;
+  sampling_.repetition_penalty = 1.25f, sampling_.presence_penalty = 0.5f, sampling_.frequency_penalty = -0.5f;
+  sampling_.max_new_tokens = 9, sampling_.ignore_eos = 1;
+  const int32_t stops[] = {90, 3};
+  sampling_.stop_token_ids = stops, sampling_.num_stop_token_ids = 2;
+  ASSERT_EQ(otr_submit(engine(), &group_, &id_), OTR_OK);
+  otr_result* const first = result();
+  otr_sampling_params had;
+  ASSERT_EQ(otr_result_sampling(first, &had, sizeof had), OTR_OK);
+  EXPECT_EQ(std::vector<int32_t>(had.stop_token_ids, had.stop_token_ids + had.num_stop_token_ids),
+            std::vector<int32_t>({90, 3}));
+  const auto fields = [](const otr_sampling_params& p) {
+    return std::tuple(p.struct_size, p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty,
+                      p.frequency_penalty, p.seed, p.max_new_tokens, p.ignore_eos);
+  };
+  EXPECT_EQ(fields(had), fields(sampling_));
+  // A turn with all of them is one without any.
+  uint64_t id = 0;
+  ASSERT_EQ(otr_append(engine(), first, &append_, &id), OTR_OK);
+  const Outputs expected = engine_.collect();
+  append_.sampling = &had;
+  ASSERT_EQ(otr_append(engine(), first, &append_, &id), OTR_OK);
+  EXPECT_EQ(difference(expected, engine_.collect()), "");
+  otr_sampling_params older;
+  std::memset(&older, 0x55, sizeof older);
+  ASSERT_EQ(otr_result_sampling(first, &older, offsetof(otr_sampling_params, seed)), OTR_OK);
+  EXPECT_EQ(older.frequency_penalty, -0.5f);
+  EXPECT_EQ(older.seed, 0x5555555555555555u);
+  EXPECT_EQ(otr_result_sampling(first, nullptr, sizeof had), OTR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find("params is NULL"), std::string::npos) << otr_last_error(nullptr);
+  EXPECT_EQ(otr_result_sampling(first, &had, 3), OTR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find("struct_size"), std::string::npos) << otr_last_error(nullptr);
+  EXPECT_EQ(otr_result_destroy(first), OTR_OK);
+  EXPECT_EQ(otr_result_sampling(first, &had, sizeof had), OTR_INVALID_HANDLE);
+  ASSERT_EQ(otr_score(engine(), &score_, &id_), OTR_OK);
+  otr_result* const score = result();
+  EXPECT_EQ(otr_result_sampling(score, &had, sizeof had), OTR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find("not drawn"), std::string::npos) << otr_last_error(nullptr);
+  EXPECT_EQ(otr_result_destroy(score), OTR_OK);
 }
 
 TEST_F(AbiTurns, WhatCannotGoOnIsRefused) {

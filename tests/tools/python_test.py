@@ -1,7 +1,10 @@
 """The Python module: what it draws is the program's, it binds all of the header, Ctrl-C ends a wait, its errors have a text."""
 
+import concurrent.futures
+import copy
 import math
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -81,17 +84,17 @@ class Module(ProgramTest):
             return sorted(((r.sample, list(r.token_ids), r.weight_spans) for r in engine.results()))
 
         old = drawn()
-        engine.update_weights(7, [(name, other)])
+        engine.update_weights(7, [(name, other)], complete=False)
         new = drawn()
         self.assertNotEqual([s[1] for s in old], [s[1] for s in new])
-        engine.update_weights(8, [(name, weights[name])])
+        engine.update_weights(8, weights.items())
         self.assertEqual([(i, tokens, [(0, 8)]) for i, tokens, _ in old], drawn())
         before = engine.stats()["generated_tokens"]
         engine.submit(PROMPT, n=2, stream=1, max_new_tokens=4000, ignore_eos=1)
         while engine.stats()["generated_tokens"] < before + 40:  # both have some
             pass
         engine.pause()
-        engine.update_weights(9, [(name, other)])
+        engine.update_weights(9, (weights | {name: other}).items())
         engine.resume()
         for result in engine.results():
             self.assertEqual([version for _, version in result.weight_spans], [8, 9])
@@ -129,7 +132,16 @@ class Module(ProgramTest):
             is_contiguous, numel, element_size = staticmethod(lambda: True), staticmethod(lambda: Like.shape[0]), staticmethod(lambda: 2)
 
         engine = self.engine()
-        engine.update_weights(1, [("model.norm.weight", Like)])
+        engine.update_weights(1, [("model.norm.weight", Like)], complete=False)
+        for device, pointer, text in (("meta", 1, "has no memory"), ("cpu", 0, "has no memory")):
+            spoilt = type("Spoilt", (Like,), {"device": device, "data_ptr": staticmethod(lambda pointer=pointer: pointer)})
+            with self.assertRaisesRegex(ValueError, "norm.weight: .*" + text):
+                engine.put_weight("model.norm.weight", spoilt)
+        with self.assertRaisesRegex(ValueError, r"norm.weight: .*full_tensor\(\)"):
+            engine.put_weight("model.norm.weight", type("Part", (Like,), {"full_tensor": None}))
+        gpu = type("OfAGpu", (Like,), {"device": "cuda:0", "data_ptr": staticmethod(lambda: 1 << 46), "cpu": staticmethod(lambda: Like)})
+        scattered = type("Scattered", (Like,), {"is_contiguous": staticmethod(lambda: False), "contiguous": staticmethod(lambda: Like)})
+        engine.update_weights(2, [("model.norm.weight", gpu), ("model.norm.weight", scattered)], complete=False)
         engine.submit(PROMPT, stream=1, max_new_tokens=8)
         self.assertAlmostEqual(engine.wait().raw_logprobs[0], -math.log(engine.stats()["vocab_size"]), 5)  # all logits are 0
 
@@ -170,6 +182,134 @@ class Module(ProgramTest):
         lines = list(training_steps.train(MODEL, PROMPT))
         self.assertEqual([(line["step"], line["weights"], line["turns"]) for line in lines], [(0, 0, 8), (1, 1, 8)])
 
+    def test_an_update_that_failed_is_mended(self):
+        """What was forgotten is named; the engine stays shut until an update is whole."""
+        weights = training_steps.read_weights(MODEL)
+        engine = self.engine()
+        first = [list(s.token_ids) for s in engine.generate([PROMPT], streams=[1], max_new_tokens=20)[0]]
+        with self.assertRaisesRegex(outrider.Error, "no such tensor, but it has 'model"):
+            engine.update_weights(1, ((f"module.{name}", tensor) for name, tensor in weights.items()))
+        with self.assertRaisesRegex(outrider.Error, "1 tensors are missing, 'model.norm.weight'"):
+            engine.update_weights(2, ((name, tensor) for name, tensor in weights.items() if name != "model.norm.weight"))
+        with self.assertRaisesRegex(outrider.Error, "being replaced"):
+            engine.submit(PROMPT, stream=1)
+        engine.update_weights(3, weights.items())
+        (again,) = engine.generate([PROMPT], streams=[1], max_new_tokens=20)
+        self.assertEqual([(list(s.token_ids), s.weight_version) for s in again], [(tokens, 3) for tokens in first])
+
+    def test_a_turn_keeps_what_it_is_not_told(self):
+        engine, sampling = self.engine(), {"temperature": 0.3, "top_p": 0.9, "seed": 4, "stop_token_ids": 7, "ignore_eos": 1}
+        engine.submit(PROMPT, stream=17, max_new_tokens=20, **sampling)
+        first = engine.wait()
+        engine.append(first, ANSWER, max_new_tokens=60)
+        turn = engine.wait()
+        engine.submit([*PROMPT, *first.token_ids, *ANSWER], stream=17, max_new_tokens=60, **sampling)
+        self.assertEqual(turn.logprobs, engine.wait().logprobs)
+        with self.assertRaisesRegex(ValueError, "copy"):
+            engine.append(copy.copy(first))
+        engine.append(first)  # which the copy's end did not end
+        self.assertEqual(len(pickle.loads(pickle.dumps(engine.wait())).logprobs), 20)
+
+    def test_threads_wait_for_groups_of_their_own(self):
+        engine = self.engine()
+        (whole,) = engine.generate([PROMPT], streams=[1], n=4, max_new_tokens=30)
+        others = engine.submit(PROMPT, n=5, stream=9, max_new_tokens=30)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            jobs = [pool.submit(engine.generate, [PROMPT] * 6, streams=range(10 * i, 10 * i + 6), n=4, max_new_tokens=30) for i in range(8)]
+            for i, job in enumerate(jobs):
+                samples = job.result(timeout=120)
+                self.assertEqual([[s.sample for s in group] for group in samples], [[0, 1, 2, 3]] * 6)
+                if i == 0:
+                    self.assertEqual([s.logprobs for s in samples[1]], [s.logprobs for s in whole])
+        self.assertEqual(len(list(engine.results([others]))), 5)
+        self.assertIsNone(engine.wait())
+        with self.assertRaisesRegex(ValueError, "streams"):
+            engine.generate([PROMPT] * 2, streams=[1, 1])
+
+    def test_cancel(self):
+        engine = self.engine()
+        groups = [engine.submit(PROMPT, n=8, stream=i, max_new_tokens=4000, ignore_eos=1) for i in range(3)]
+        self.assertTrue(engine.cancel(groups[1]))
+        self.assertEqual({r.finish_reason for r in engine.results([groups[1]])}, {"abort"})
+        self.assertEqual((engine.cancel(groups[1]), engine.cancel(0), engine.cancel(1 << 60)), (False, False, False))
+        engine.cancel_all()
+        self.assertEqual([r.finish_reason for r in engine.results()], ["abort"] * 16)
+
+    def test_numbers_that_do_not_fit(self):
+        engine = self.engine()
+        for wrong in ({"n": (1 << 32) + 1}, {"max_new_tokens": (1 << 32) + 4}, {"stream": 1 << 64}, {"seed": -1}, {"stop_token_ids": [1 << 31]}):
+            with self.subTest(wrong), self.assertRaises(OverflowError):
+                engine.submit(PROMPT, **{"stream": 1} | wrong)
+        with self.assertRaises(OverflowError):
+            engine.submit([(1 << 32) + 5], stream=1)
+        with self.assertRaisesRegex(OverflowError, "version: -1"):
+            engine.begin_weights(-1)
+        with self.assertRaisesRegex(OverflowError, "max_batch"):
+            self.engine(max_batch=(1 << 32) + 1)
+        with self.assertRaisesRegex(TypeError, "struct_size"):
+            engine.submit(PROMPT, stream=1, struct_size=8)
+
+    def test_no_sample_is_lost_by_signals(self):
+        """A handler that raises, at any time: what a wait has taken comes with the next one."""
+        armed = False
+
+        def interrupt(*_):
+            nonlocal armed
+            if armed:
+                armed = False
+                raise InterruptedError
+
+        engine, total, got, interrupts = self.engine(), 3000, 0, 0
+        before, hook = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
+        sys.unraisablehook = lambda _: None  # it may as well raise where an object ends
+        try:
+            engine.submit(PROMPT, n=total, stream=1, max_new_tokens=1)
+            signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+            result = nothing = object()
+            while result is not None:
+                result = nothing
+                try:
+                    armed = True
+                    result = engine.wait()
+                    armed = False
+                except InterruptedError:
+                    interrupts += 1
+                got += result is not None and result is not nothing
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            sys.unraisablehook = hook
+        self.assertGreater(interrupts, 3)
+        self.assertGreaterEqual(got, total - 3)  # between the return of a wait and its assignment nobody holds it
+
+    def test_a_forked_child_leaves_the_engine_alone(self):
+        engine = self.engine(num_workers=2)
+        engine.submit(PROMPT, n=50, stream=1, max_new_tokens=200, ignore_eos=1)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                engine.submit(PROMPT, stream=2)
+            except RuntimeError as error:
+                engine.close()
+                code = 0 if "child" in str(error) else 2
+            finally:
+                os._exit(code)
+        deadline = time.monotonic() + 30
+        while (done := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if done[0] == 0:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual(done, (pid, 0))
+        self.assertEqual(len(list(engine.results())), 50)
+
+    def test_an_engine_that_nobody_has_ends(self):
+        threads = len(os.listdir("/proc/self/task"))
+        engine = outrider.Engine(MODEL, num_workers=2)
+        self.assertGreater(len(os.listdir("/proc/self/task")), threads)
+        del engine
+        self.assertEqual(len(os.listdir("/proc/self/task")), threads)
+
     def test_control_c(self):
         with subprocess.Popen([sys.executable, "-c", LONG.format(MODEL, PROMPT)], cwd=SOURCE / "tools/python", stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) as program:
@@ -186,7 +326,15 @@ class Module(ProgramTest):
     def test_errors_have_a_text(self):
         with self.assertRaisesRegex(outrider.Error, "/nonexistent") as caught:
             outrider.Engine("/nonexistent")
-        self.assertEqual(caught.exception.status, "io_error")
+        for error in (caught.exception, pickle.loads(pickle.dumps(caught.exception))):
+            self.assertEqual((error.status, "/nonexistent" in str(error)), ("io_error", True))
+        with self.assertRaisesRegex(TimeoutError, "no result within 0.2 s"):
+            engine = self.engine()
+            engine.pause()
+            engine.submit(PROMPT, stream=1)
+            engine.wait(0.2)
+        with self.assertRaisesRegex(outrider.Error, "drafter 'small'"):
+            self.engine(drafters="small")
         with self.assertRaisesRegex(TypeError, "max_bach"):
             self.engine(max_bach=4)
         with self.assertRaisesRegex(TypeError, "temprature"):

@@ -6,14 +6,17 @@
             print(sample.sample, list(sample.token_ids), sample.finish_reason)
 
 The library is what OUTRIDER_LIBRARY names, or the one of this repository's release build or installation, or the system's. Any thread may call
-anything. Calls on an engine are short; waits are made of short ones, so that Ctrl-C works between two.
+anything. Calls on an engine are short; waits are made of short ones, so that Ctrl-C works between two. A child that was forked has no use for its
+parent's engines, and may drop or close them.
 """
 
 import array
 import ctypes
 import json
 import os
+import threading
 import time
+import weakref
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from pathlib import Path
 
@@ -59,8 +62,8 @@ _ARGUMENTS = {
     "submit": (c_void_p, POINTER(GroupRequest), POINTER(c_uint64)), "score": (c_void_p, POINTER(ScoreRequest), POINTER(c_uint64)),
     "append": (c_void_p, c_void_p, POINTER(AppendRequest), POINTER(c_uint64)), "cancel": (c_void_p, c_uint64),
     "pause": (c_void_p,), "resume": (c_void_p,), "wait": (c_void_p, c_int64, POINTER(c_void_p)),
-    "result_get": (c_void_p, POINTER(ResultView), c_size_t), "result_destroy": (c_void_p,),
-    "weights_begin": (c_void_p, c_uint64), "weights_put": (c_void_p, POINTER(Tensor)), "weights_commit": (c_void_p,),
+    "result_get": (c_void_p, POINTER(ResultView), c_size_t), "result_sampling": (c_void_p, POINTER(SamplingParams), c_size_t),
+    "result_destroy": (c_void_p,), "weights_begin": (c_void_p, c_uint64), "weights_expect_all": (c_void_p,), "weights_put": (c_void_p, POINTER(Tensor)), "weights_commit": (c_void_p,),
     "sleep": (c_void_p, c_int32), "wake": (c_void_p, c_int32),
     "kv_export": (c_void_p, POINTER(c_int32), c_size_t, c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_size_t)),
     "kv_import": (c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
@@ -73,7 +76,7 @@ _ARGUMENTS = {
 
 
 def _load():
-    above = Path(__file__).resolve().parents[2]  # the repository, or where it is installed
+    above = Path(__file__).resolve().parent.parent.parent  # the repository, or where it is installed
     places = [place for place in (above / "build/release/lib/liboutrider.so", above / "lib/liboutrider.so") if place.exists()]
     library = ctypes.CDLL(os.environ.get("OUTRIDER_LIBRARY") or str((places or ["liboutrider.so"])[0]))
     for name, arguments in _ARGUMENTS.items():
@@ -94,8 +97,11 @@ class Error(RuntimeError):
     """A call that failed: `status` is one of STATUS, the text is the library's."""
 
     def __init__(self, status, text):
-        super().__init__(text)
+        super().__init__(status, text)
         self.status = STATUS[status] if status < len(STATUS) else str(status)
+
+    def __str__(self):
+        return self.args[1]
 
 
 def _check(status, engine=None):
@@ -103,40 +109,79 @@ def _check(status, engine=None):
         raise Error(status, _library.otr_last_error(engine).decode())
 
 
+def _integer(kind, name, value):
+    """`value` as ctypes would take it, which leaves out what does not fit."""
+    kept = kind(value).value
+    if kept != value:
+        raise OverflowError(f"{name}: {value} is out of range")
+    return kept
+
+
+_INTEGERS = (c_int32, c_int64, c_uint32, c_uint64, c_size_t)
+
+
+def _set(made, **fields):
+    kinds = dict(made._fields_)
+    for name, value in fields.items():
+        if name not in kinds or name == "struct_size":
+            raise TypeError(f"{type(made).__name__} has no {name!r}")
+        setattr(made, name, _integer(kinds[name], name, value) if kinds[name] in _INTEGERS else value)
+    return made
+
+
 def _made(kind, init, /, **fields):
     """A struct with the library's defaults and these fields."""
     made = kind()
     _check(_call(init)(byref(made), sizeof(made)))
-    for name, value in fields.items():
-        if name not in dict(kind._fields_):
-            raise TypeError(f"{kind.__name__} has no {name!r}")
-        setattr(made, name, value)
-    return made
+    return _set(made, **fields)
 
 
 def _ids(token_ids):
-    return (c_int32 * len(token_ids))(*token_ids)
+    ids = token_ids if isinstance(token_ids, array.array) and token_ids.typecode == "i" else array.array("i", token_ids)
+    return (c_int32 * len(ids)).from_buffer_copy(ids)
 
 
-def _sampling(fields):
-    """A pointer to sampling parameters; None, the caller's or the library's defaults, without any."""
+def _sampling(fields, result=None):
+    """A pointer to sampling parameters, the others those of `result` or the library's defaults; None without any."""
+    fields = {name: value for name, value in fields.items() if value is not None}
     if not fields:
         return None
-    stops = fields.pop("stop_token_ids", ())
-    return ctypes.pointer(_made(SamplingParams, "sampling_params_init", stop_token_ids=_ids(stops), num_stop_token_ids=len(stops), **fields))
+    if "stop_token_ids" in fields:
+        stops = fields["stop_token_ids"]
+        ids = _ids([stops] if isinstance(stops, int) else stops)
+        fields |= {"stop_token_ids": ids, "num_stop_token_ids": len(ids)}
+    if result is None:
+        return ctypes.pointer(_made(SamplingParams, "sampling_params_init", **fields))
+    had = SamplingParams()
+    _check(_library.otr_result_sampling(result, byref(had), sizeof(had)))
+    return ctypes.pointer(_set(had, **fields))
 
 
 # ---- What the engine is used by
 
 
-class Result:
-    """A finished sample or score. token_ids, logprobs and raw_logprobs are arrays of 32-bit numbers, which numpy and torch take without a
-    copy; logprobs is None for a score without sampling parameters. weight_spans: [(first token, version of the weights that drew from there)]."""
+class _Taken:
+    """A result's handle, whoever has it. It belongs to the process that made it, not to a child that was forked."""
 
-    def __init__(self, handle):
-        self._handle = handle
+    handle = c_void_p()  # should a signal's handler raise before __init__ has set it
+
+    def __init__(self):
+        self.handle, self._pid = c_void_p(), os.getpid()
+
+    def __del__(self):
+        if self.handle.value and self._pid == os.getpid():
+            _library.otr_result_destroy(self.handle)
+
+
+class Result:
+    """A finished sample or score. token_ids, logprobs and raw_logprobs are arrays of 32-bit numbers, of which numpy.asarray, and torch.frombuffer
+    where there are any, make no copy; logprobs is None for a score without sampling parameters. weight_spans: [(first token, version of the weights
+    that drew from there)]. Copies and what was pickled have all of that, but cannot be appended to."""
+
+    def __init__(self, taken):
+        self._taken = taken
         view = ResultView()
-        _check(_library.otr_result_get(handle, byref(view), sizeof(view)))
+        _check(_library.otr_result_get(taken.handle, byref(view), sizeof(view)))
 
         def copy(kind, values):
             return array.array(kind, ctypes.string_at(values, 4 * view.num_tokens) if view.num_tokens else b"") if values else None
@@ -149,23 +194,44 @@ class Result:
         self.spec_num_verify_steps, self.weight_version = view.spec_num_verify_steps, view.weight_version
         self.weight_spans = [(s.first_token, s.weight_version) for s in view.weight_spans[:view.num_weight_spans]]
 
-    def __del__(self):
-        _library.otr_result_destroy(self._handle)
+    def __getstate__(self):
+        return self.__dict__ | {"_taken": None}
+
+    def __repr__(self):
+        return f"<Result group={self.group} sample={self.sample} {self.finish_reason}: {len(self.token_ids)} tokens>"
+
+    @property
+    def _handle(self):
+        if self._taken is None:
+            raise ValueError("a copy of a result cannot be appended to")
+        return self._taken.handle
+
+
+def _destroy(handle, pid):
+    if pid == os.getpid():
+        _library.otr_engine_destroy(handle)
 
 
 class Engine:
-    """An engine. Options are the fields of otr_engine_options, with a list of texts for `drafters`."""
+    """An engine. Options are the fields of otr_engine_options, with a list of texts for `drafters`. It ends with close(), with the `with` it is
+    used in, or when nobody refers to it any more."""
 
     def __init__(self, model_path, *, drafters=(), **options):
-        self._handle = c_void_p()
+        self._handle, self._pid = c_void_p(), os.getpid()
+        self._kept = []  # (group, taken) of what was taken for another's groups, or by a wait that was interrupted; guarded by _lock
+        self._owed = {}  # of unfinished groups, how many results are still to be returned; guarded by _lock
+        self._lock, self._turn = threading.Lock(), threading.Lock()  # who has _turn takes the next result
+        drafters = [drafters] if isinstance(drafters, (str, os.PathLike)) else drafters
         texts = {name: os.fsencode(value) for name, value in options.items() if isinstance(value, (str, os.PathLike))}
         made = _made(EngineOptions, "engine_options_init", model_path=os.fsencode(model_path), num_drafters=len(drafters),
                      drafters=(c_char_p * len(drafters))(*map(os.fsencode, drafters)), **options | texts)
         _check(_library.otr_engine_create(byref(made), byref(self._handle)))
+        self._end = weakref.finalize(self, _destroy, self._handle, self._pid)
+        self._on_gpus = (made.device or b"").startswith(b"cuda")
 
     def close(self):
         """Abandons whatever is outstanding. Results that were taken stay."""
-        _library.otr_engine_destroy(self._handle)
+        self._end()
 
     def __enter__(self):
         return self
@@ -174,19 +240,28 @@ class Engine:
         self.close()
 
     def _do(self, name, *arguments):
+        if self._pid != os.getpid():
+            raise RuntimeError("the engine is the parent process'; a forked child needs one of its own")
         _check(_call(name)(self._handle, *arguments), self._handle)
 
-    def _request(self, name, *arguments):
-        """The id of a new group."""
+    def _request(self, name, *arguments, count=1):
+        """The id of a new group, with so many results to come."""
         group = c_uint64()
         self._do(name, *arguments, byref(group))
+        self._owe(group.value, count)
         return group.value
+
+    def _owe(self, group, count):
+        with self._lock:
+            owed = self._owed.pop(group, 0) + count  # negative for a moment, where a result is faster than its request's return
+            if owed != 0:
+                self._owed[group] = owed
 
     # Requests: each gives a group id. Keywords that are not named are fields of otr_sampling_params.
 
     def submit(self, prompt, *, stream, n=1, first_sample=0, tag=0, **sampling):
         return self._request("submit", _made(GroupRequest, "group_request_init", prompt_token_ids=_ids(prompt), num_prompt_tokens=len(prompt), n=n,
-                                             first_sample=first_sample, stream=stream, tag=tag, sampling=_sampling(sampling)))
+                                             first_sample=first_sample, stream=stream, tag=tag, sampling=_sampling(sampling)), count=n)
 
     def score(self, prompt, token_ids, *, tag=0, **sampling):
         """The log-probs of `token_ids` behind `prompt`: bit-equal to those of the samples that drew them."""
@@ -194,33 +269,104 @@ class Engine:
                                             token_ids=_ids(token_ids), num_tokens=len(token_ids), tag=tag, sampling=_sampling(sampling)))
 
     def append(self, result, token_ids=(), *, tag=0, **sampling):
-        """The sample goes on behind these tokens; without sampling parameters, with those that it had."""
-        return self._request("append", result._handle, _made(AppendRequest, "append_request_init", token_ids=_ids(token_ids),
-                                                             num_tokens=len(token_ids), tag=tag, sampling=_sampling(sampling)))
+        """The sample goes on behind these tokens, with the sampling parameters that it had but for those given here. Its max_new_tokens are counted
+        anew."""
+        return self._request("append", result._handle, _made(AppendRequest, "append_request_init", token_ids=_ids(token_ids), num_tokens=len(token_ids),
+                                                             tag=tag, sampling=_sampling(sampling, result._handle)))
 
     def cancel(self, group):
-        self._do("cancel", group)
+        """Whether there was anything to end: False of a group that is finished or unknown."""
+        try:
+            self._do("cancel", _integer(c_uint64, "group", group) or (1 << 64) - 1)
+        except Error as error:
+            if error.status != "invalid_argument":
+                raise
+            return False
+        return True
 
-    def wait(self, seconds=None):
-        """The next result; None if nothing is outstanding. TimeoutError: none came within `seconds` (None: no limit)."""
+    def cancel_all(self):
+        self._do("cancel", 0)
+
+    def wait(self, seconds=None, *, groups=None):
+        """The next result; None if nothing is outstanding. TimeoutError: none came within `seconds` (None: no limit). With `groups`, a container of
+        ids that requests of this object gave, the next one of theirs; the others' stay for whoever waits for them, or for any. Threads take turns of
+        20 ms."""
         end = None if seconds is None else time.monotonic() + seconds
-        handle = c_void_p()
         while True:
-            left = 0.1 if end is None else min(0.1, max(0.0, end - time.monotonic()))
-            status = _library.otr_wait(self._handle, int(1000 * left), byref(handle))
-            if status == STATUS.index("timeout") and (end is None or time.monotonic() < end):
-                continue
-            if status == STATUS.index("timeout"):
-                raise TimeoutError(_library.otr_last_error(self._handle).decode())
-            if status == STATUS.index("idle"):
-                return None
-            _check(status, self._handle)
-            return Result(c_void_p(handle.value))
+            with self._lock:
+                if groups is not None and not any(owed > 0 and group in groups for group, owed in self._owed.items()):
+                    return None
+            left = 0.02 if end is None else min(0.02, max(0.0, end - time.monotonic()))
+            with self._turn:
+                result = self._take(int(1000 * left), groups)
+            if result is not False:
+                return result
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"no result within {seconds} s")
+            time.sleep(0.001)  # so that other threads have their turn: what was taken may be theirs
 
-    def results(self):
-        """Results until nothing is outstanding, what is submitted or appended meanwhile included."""
-        while (result := self.wait()) is not None:
+    def _take(self, milliseconds, groups):
+        """The next result of these groups; None: nothing is outstanding; False: there is none yet. Whose turn it is calls it."""
+        taken = None
+        try:
+            with self._lock:
+                at = next((i for i, (group, _) in enumerate(self._kept) if groups is None or group in groups), None)
+                if at is not None:
+                    taken = self._kept.pop(at)[1]
+            if taken is None:
+                taken = _Taken()
+                try:
+                    self._do("wait", milliseconds, byref(taken.handle))
+                except Error as error:
+                    if error.status in ("timeout", "idle"):
+                        return None if error.status == "idle" else False
+                    raise
+            result = Result(taken)
+            if groups is None or result.group in groups:
+                self._owe(result.group, -1)
+                return result
+            self._keep(taken)
+            return False
+        except BaseException:
+            if taken is not None and taken.handle.value:  # a signal came in between
+                self._keep(taken)
+            raise
+
+    def _keep(self, taken):
+        with self._lock:
+            if all(kept is not taken for _, kept in self._kept):
+                self._kept.append((Result(taken).group, taken))
+
+    def results(self, groups=None):
+        """Results until nothing is outstanding, what is submitted or appended meanwhile included; with `groups` until theirs are there."""
+        while (result := self.wait(groups=groups)) is not None:
             yield result
+
+    def generate(self, prompts, *, streams, n=1, **sampling):
+        """n samples of every prompt: a list a prompt, by sample. `streams`: one a prompt, unique to it and the step. Several threads may do so at
+        once, each with its own prompts; they are all ended if it is interrupted."""
+        prompts, streams = list(prompts), list(streams)
+        if len(prompts) != len(streams) or len(set(streams)) != len(streams):
+            raise ValueError("streams: one a prompt, each of its own")
+        missing, found = {}, []
+        try:
+            for prompt, stream in zip(prompts, streams):
+                missing[self.submit(prompt, stream=stream, n=n, **sampling)] = n
+                found.append([])
+            places = dict(zip(missing, found))
+            while missing:
+                result = self.wait(groups=missing)
+                if result is None:
+                    raise RuntimeError("another thread waited for any result and took one of these")
+                places[result.group].append(result)
+                missing[result.group] -= 1
+                if missing[result.group] == 0:
+                    del missing[result.group]
+        except BaseException:
+            for group in missing:
+                self.cancel(group)
+            raise
+        return [sorted(samples, key=lambda r: r.sample) for samples in found]
 
     def pause(self):
         self._do("pause")
@@ -231,17 +377,29 @@ class Engine:
     # Weights
 
     def begin_weights(self, version):
-        self._do("weights_begin", version)
+        self._do("weights_begin", _integer(c_uint64, "version", version))
+
+    def expect_all_weights(self):
+        self._do("weights_expect_all")
 
     def put_weight(self, name, tensor):
-        """`tensor`: of torch, contiguous, on the CPU or, for an engine on GPUs, on a GPU whose work is done; or (dtype, shape, buffer) with a
-        dtype of DTYPES and any object of contiguous bytes."""
+        """`tensor`: of torch (one of a GPU has its work done; it comes to the host unless the engine is on GPUs) or of numpy; or (dtype, shape,
+        buffer) with a dtype of DTYPES and any object of contiguous bytes. Copies only what does not lie in one piece."""
         if hasattr(tensor, "data_ptr"):
+            where = str(getattr(tensor, "device", "cpu"))
+            if hasattr(tensor, "full_tensor"):
+                raise ValueError(f"{name}: a part of a distributed tensor: put its full_tensor()")
+            if where == "meta" or (tensor.numel() > 0 and tensor.data_ptr() == 0):
+                raise ValueError(f"{name}: the tensor has no memory")
+            if not (where == "cpu" or (where.startswith("cuda") and self._on_gpus)):
+                tensor = tensor.cpu()
             if not tensor.is_contiguous():
-                raise ValueError(f"{name}: the tensor is not contiguous")
+                tensor = tensor.contiguous()
             dtype, shape, data = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.data_ptr()
             size = tensor.numel() * tensor.element_size()
         else:
+            if hasattr(tensor, "__array_interface__"):
+                tensor = (str(tensor.dtype), tensor.shape, tensor.tobytes())
             dtype, shape, buffer = tensor
             held = bytes(memoryview(buffer).cast("B"))
             size, data = len(held), ctypes.cast(c_char_p(held), c_void_p)
@@ -253,9 +411,12 @@ class Engine:
     def commit_weights(self):
         self._do("weights_commit")
 
-    def update_weights(self, version, named_tensors):
-        """begin, a put for each (name, tensor), commit. Unfinished samples need a pause() before and a resume() after."""
+    def update_weights(self, version, named_tensors, *, complete=True):
+        """begin, a put for each (name, tensor), commit. Unfinished samples need a pause() before and a resume() after. `complete`: all of them are
+        there, or it fails. What has failed is under way still and shuts the engine: once more, with all tensors, mends it."""
         self.begin_weights(version)
+        if complete:
+            self.expect_all_weights()
         for name, tensor in named_tensors:
             self.put_weight(name, tensor)
         self.commit_weights()
