@@ -19,6 +19,7 @@ Result<DeviceRows> DeviceRows::create(const DeviceRowLimits& limits, Accelerator
   r.tiles_ = layout.add<RowTile>(limits.max_rows);
   r.bundles_ = layout.add<TileBundle>(limits.max_rows);
   r.num_bundles_ = layout.add<int32_t>(1);
+  r.num_rows_ = layout.add<int32_t>(1);
   r.copies_ = layout.add<KvCopy>(int64_t{limits.max_copies} + kKvCopyBlocks);
   constexpr int64_t kMostHostBytes = 64 << 20;  // of memory that the system cannot move
   const int64_t images = std::clamp<int64_t>(kMostHostBytes / layout.bytes(), 1, limits.max_under_way);
@@ -48,6 +49,7 @@ void DeviceRows::fill_rows(const RowBatch& batch, int32_t bucket) {
   padded(batch.tiles, batch.num_tiles, tiles_, RowTile{0, 0, 0});
   padded(batch.bundles, batch.num_bundles, bundles_, TileBundle{0, 0, 0});
   *mirror_.host<int32_t>(num_bundles_) = batch.num_bundles;
+  *mirror_.host<int32_t>(num_rows_) = batch.num_rows;
   std::copy_n(batch.logit_rows, batch.num_logit_rows, mirror_.host<int32_t>(logit_rows_));
 }
 
@@ -85,7 +87,8 @@ RowBatch DeviceRows::padded(int32_t bucket) const {
           .page_tables = mirror_.device<PageId>(page_tables_),
           .logit_rows = nullptr,
           .copies = mirror_.device<KvCopy>(copies_),
-          .num_bundles_at = mirror_.device<int32_t>(num_bundles_)};
+          .num_bundles_at = mirror_.device<int32_t>(num_bundles_),
+          .num_rows_at = mirror_.device<int32_t>(num_rows_)};
 }
 
 }  // namespace otr

@@ -43,7 +43,7 @@ class DeviceRows {
   DeviceRowLimits limits_ = {};
   Mirror mirror_;
   int64_t page_tables_ = 0, token_ids_ = 0, positions_ = 0, logit_rows_ = 0, segments_ = 0, tiles_ = 0, bundles_ = 0,
-          num_bundles_ = 0, copies_ = 0;
+          num_bundles_ = 0, num_rows_ = 0, copies_ = 0;
 };
 
 }  // namespace otr

@@ -85,7 +85,11 @@ Status ForwardProgram::allocate_activations(const Parts& parts) {
   const bool any_dense = !c.experts || !c.experts->dense_layers.empty();
   OTR_ASSIGN_OR_RETURN(b.activated,
                        Buffer<Element>::create(any_dense ? rows * row_stride(c.intermediate_size) : 0, "activations", a));
-  OTR_ASSIGN_OR_RETURN(b.mix, ExpertMix::create(c, bucket_.max_rows));
+  if (a == nullptr) {
+    OTR_ASSIGN_OR_RETURN(b.mix, ExpertMix::create(c, bucket_.max_rows));
+  } else {
+    OTR_ASSIGN_OR_RETURN(b.device_mix, DeviceExpertMix::create(c, bucket_.max_rows, a));
+  }
   OTR_ASSIGN_OR_RETURN(b.cos, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
   OTR_ASSIGN_OR_RETURN(b.sin, Buffer<float>::create(rows * c.head_dim / 2, "rope table", a));
   OTR_ASSIGN_OR_RETURN(b.logit_normed,
@@ -260,8 +264,9 @@ void ForwardProgram::build_layer(const Parts& parts, int32_t layer) {
   rmsnorm(lw.post_norm);
   if (!lw.experts.empty()) {
     const LinearInput normed{b.normed.data(), row_stride(c.hidden_size)};
-    launches->push_back([&k, &lw, quantized, normed, mix = &b.mix, residual = b.residual.data(), on](const RowBatch& rows) {
-      mix->run(k, lw, quantized, rows.num_rows, normed, residual, on);
+    launches->push_back([&k, &lw, quantized, normed, &b, residual = b.residual.data(), on](const RowBatch& rows) {
+      if (on.accelerator != nullptr) b.device_mix.run(k, lw, quantized, rows, normed, residual, on);
+      else b.mix.run(k, lw, quantized, rows.num_rows, normed, residual, on);
     });
     return;
   }
@@ -303,7 +308,8 @@ template <typename Visit>
 Status ForwardProgram::Buffers::for_each(const Visit& visit) {
   for (Buffer<float>* b : {&residual, &qkv, &cos, &sin, &logits, &workspace}) OTR_RETURN_IF_ERROR(visit(b));
   for (Buffer<Element>* b : {&normed, &q, &attended, &activated, &logit_normed}) OTR_RETURN_IF_ERROR(visit(b));
-  return mix.for_each(visit);
+  OTR_RETURN_IF_ERROR(mix.for_each(visit));
+  return device_mix.for_each(visit);
 }
 
 Status ForwardProgram::sleep() {

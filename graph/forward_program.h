@@ -7,7 +7,7 @@
 //
 //   embed -> { rmsnorm -> qkv -> rope+append -> attention -> o (+residual) -> rmsnorm -> silu(gate) up -> down (+residual) }
 //         -> rmsnorm of the logit rows -> lm_head
-// with expert_mix.h in place of a layer's last two where it has experts.
+// with expert_mix.h or, on a device, device_expert_mix.h in place of a layer's last two where it has experts.
 //
 // Errors: create() gives kOutOfMemory, kUnsupported for a shape that the kernels do not take, or kInternal for
 // options.logits_of with too few rows. A pass that fails on a device says so at Accelerator::wait(). Thread safety: run() by
@@ -18,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "graph/device_expert_mix.h"
 #include "graph/device_rows.h"
 #include "graph/expert_mix.h"
 #include "graph/layer_gate.h"
@@ -98,8 +99,8 @@ class ForwardProgram {
     Mirror fault_mirror;
     Buffer<float> workspace;  // attention's on a device
     ExpertMix mix;
+    DeviceExpertMix device_mix;
     int32_t max_rows = 0, max_logit_rows = 0;
-
     template <typename Visit>
     Status for_each(const Visit& visit);  // until one fails; those that the host reads excepted
   };

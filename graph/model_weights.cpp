@@ -19,7 +19,6 @@ namespace otr {
 Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource& source, const LaunchContext& on,
                                         const DeviceLayouts* device, bool shared) {
   if (shared && on.accelerator != nullptr) return unsupported("weights in shared memory on a device");
-  if (config.experts && on.accelerator != nullptr) return unsupported("a mixture of experts runs on the paths of CPUs alone");
   ModelWeights w;
   w.config_ = config;
   w.plan_ = weight_plan(config);
@@ -110,6 +109,13 @@ Result<ModelWeights> ModelWeights::attach(const ModelConfig& config, const Weigh
 
 Status ModelWeights::load_to_device(WeightSource& source, const LaunchContext& on, const DeviceLayouts& device) {
   constexpr int32_t kRowStep = 8;  // elements: rows lie without gaps, each aligned to 16 bytes
+  // One tensor map has all experts of a layer, and its strides are multiples of each other.
+  if (config_.experts &&
+      (config_.hidden_size % kLinearBlockN != 0 || config_.experts->intermediate_size % kLinearBlockN != 0)) {
+    return unsupported("a mixture of experts of hidden_size " + std::to_string(config_.hidden_size) +
+                       " and moe_intermediate_size " + std::to_string(config_.experts->intermediate_size) +
+                       ": the device asks for multiples of 32");
+  }
   int64_t most = 0;
   for (const WeightPiece& piece : plan_.pieces) {
     if (piece.kind != PieceKind::kVector && piece.in_features % kRowStep != 0) {

@@ -22,6 +22,8 @@
 #include "kernels/quantize_w4/quantize_w4.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope_append/rope_append.h"
+#include "kernels/route/expert_rows.h"
+#include "kernels/route/route.h"
 #include "kernels/sample/sample.h"
 
 namespace otr {
@@ -35,6 +37,13 @@ struct DeviceLayouts {
   int64_t (*attention_workspace)(const KvLayout& layout, int num_heads, int max_rows, int max_keys);
   int64_t (*sample_scratch_bytes)(int32_t vocab_size, int32_t num_draws);
   void (*take_tokens)(const TakeTokensParams&, const LaunchContext&);
+  // A mixture of experts (expert_rows.h).
+  void (*route)(const RouteParams&, const LaunchContext&) = nullptr;
+  void (*gather_experts)(const GatherExpertsParams&, const LaunchContext&) = nullptr;
+  void (*linear_experts)(const LinearExpertsParams&, const LaunchContext&) = nullptr;
+  void (*linear_w4_experts)(const LinearW4ExpertsParams&, const LaunchContext&) = nullptr;
+  void (*combine_experts)(const CombineExpertsParams&, const LaunchContext&) = nullptr;
+  int32_t linear_tile_rows = 0, linear_w4_tile_rows = 0;  // the most of an expert's tile
 };
 
 struct KernelTable {

@@ -2,6 +2,7 @@
 //
 // The three arenas are what ModelWeights allocates: `packed` (linear weights in the kernels' layout), `matrix` (an untied
 // embedding, row-major) and `vectors` (norms and biases, float32). A piece names the checkpoint tensors it is stacked from.
+// Experts of a layer follow each other, each its gate_up and then its down: the same distance from one to the next.
 // Whoever fills the arenas (a Hugging Face folder, an .otr file) or writes them out (convert) walks the same plan.
 //
 // Thread safety: pure functions.

@@ -61,6 +61,7 @@ struct RowBatch {
   const KvCopy* copies;        // [num_copies], distinct destinations
   const int32_t* num_bundles_at =
       nullptr;  // of a captured launch, whose num_bundles are the most: on the device, how many there are
+  const int32_t* num_rows_at = nullptr;  // likewise of num_rows
 };
 
 }  // namespace otr

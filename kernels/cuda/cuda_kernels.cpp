@@ -11,6 +11,7 @@
 #include "kernels/quantize_w4/quantize_w4_sm90.h"
 #include "kernels/rmsnorm/rmsnorm_sm90.h"
 #include "kernels/rope_append/rope_append_sm90.h"
+#include "kernels/route/route_sm90.h"
 #include "kernels/sample/sample_sm90.h"
 
 namespace otr {
@@ -96,6 +97,13 @@ constexpr DeviceLayouts kLayouts = {
     .attention_workspace = attention_workspace,
     .sample_scratch_bytes = sample_scratch_bytes,
     .take_tokens = InStream<take_tokens_sm90>::launch,
+    .route = InStream<route_sm90>::launch,
+    .gather_experts = InStream<gather_experts_sm90>::launch,
+    .linear_experts = InStream<linear_experts_sm90>::launch,
+    .linear_w4_experts = InStream<linear_w4_experts_sm90>::launch,
+    .combine_experts = InStream<combine_experts_sm90>::launch,
+    .linear_tile_rows = kLinearExpertsRows,
+    .linear_w4_tile_rows = kW4NarrowRows,
 };
 
 constexpr KernelTable kTable = {

@@ -13,7 +13,7 @@
 
 namespace otr {
 
-inline constexpr int kMaxBoxRank = 4;
+inline constexpr int kMaxBoxRank = 5;
 
 struct TensorBox {
   int rank = 0;
@@ -43,6 +43,7 @@ constexpr const char* tensor_box_error(const TensorBox& t, uint64_t base) {
       return "a stride is not a multiple of 16 bytes below 2^40";
     if (i > 0 && t.strides[i] < t.strides[i - 1] * t.dims[i - 1])
       return "a dimension's stride does not cover the dimension before it";
+    if (i > 0 && t.strides[i] % t.strides[i - 1] != 0) return "a stride is no multiple of the one before it";
   }
   return nullptr;
 }
@@ -77,6 +78,16 @@ constexpr TensorBox paired_box(int64_t half_rows, int64_t num_k, int64_t row_str
   t.dims[0] = static_cast<uint64_t>(num_k), t.dims[1] = 8, t.dims[2] = half / 8, t.dims[3] = 2;
   t.strides[0] = 2, t.strides[1] = row_bytes, t.strides[2] = 8 * row_bytes, t.strides[3] = half * row_bytes;
   t.box[0] = kOperandK, t.box[1] = 8, t.box[2] = 1, t.box[3] = 2;
+  return t;
+}
+
+// `count` tensors like t, `stride` elements from one to the next, of which a box takes a piece of one: the last coordinate says
+// of which.
+constexpr TensorBox stacked(TensorBox t, int64_t count, int64_t stride) {
+  t.dims[t.rank] = static_cast<uint64_t>(count);
+  t.strides[t.rank] = static_cast<uint64_t>(stride) * 2;
+  t.box[t.rank] = 1;
+  ++t.rank;
   return t;
 }
 

@@ -23,6 +23,9 @@
 // What the consumers give back they have read (wgmma_wait, or values in registers) and not written: an arrival there carries no
 // fence.
 //
+// Of experts (kExperts) the tiles are what a list on the device says: the tokens of one expert, and its weights, which are one
+// of several in their map. A tile's box of tokens may hold some of the next expert's, in columns that nobody stores.
+//
 // Reduction order: per split one accumulator over k ascending in steps of 16; splits ascending from split 0. Nothing is masked:
 // the copy engine fills what lies outside the operands with zeros.
 //
@@ -44,6 +47,7 @@ struct KernelParams {
   int32_t num_blocks;  // of 64 inputs
   int32_t splits, num_slots, columns_m, tiles_n, num_tiles;
   bool prefetch;
+  ExpertTiles experts;  // of kExperts, in place of tiles_n and num_tiles
 };
 
 struct Barriers {
@@ -51,6 +55,20 @@ struct Barriers {
   uint64_t exchange_full, exchange_empty;
 };
 static_assert(sizeof(Barriers) <= kLinearBarrierBytes);
+
+// ---- Tiles ------------------------------------------------------------------------------------------------------------------
+
+template <int kTileN, bool kExperts>
+OTR_DEVICE OutputTile tile_at(const KernelParams& p, int32_t index) {
+  if constexpr (kExperts) return expert_tile_at(p.experts, p.columns_m, index);
+  const TileCoordinates at = linear_tile(index, p.columns_m, p.tiles_n);
+  return {at.m, at.n * kTileN, p.output.num_rows, 0};
+}
+template <bool kExperts>
+OTR_DEVICE int32_t count_tiles(const KernelParams& p) {
+  if constexpr (kExperts) return *p.experts.count * p.columns_m;
+  return p.num_tiles;
+}
 
 // ---- Prefetch ---------------------------------------------------------------------------------------------------------------
 
@@ -78,16 +96,17 @@ OTR_DEVICE void prefetch_weights(const KernelParams& p, const CUtensorMap& weigh
 
 // ---- Loader -----------------------------------------------------------------------------------------------------------------
 
-template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide>
+template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide, bool kExperts>
 OTR_DEVICE void load_tiles(const KernelParams& p, const CUtensorMap& weight_map, const CUtensorMap& x_map,
                            uint32_t cluster_size, uint32_t rank, uint8_t* slots, Barriers* barriers) {
   constexpr int kTileM = kConsumers * kWgmmaM;
   constexpr uint32_t kSlotBytes = (kTileM + kTileN) * kOperandRowBytes;
   const uint64_t weight_policy = p.tiles_n == 1 ? ptx::l2_evict_first() : ptx::l2_evict_normal(),
                  x_policy = ptx::l2_evict_last();
+  const int32_t num_tiles = count_tiles<kExperts>(p);
   RingTurn turn;
-  for (int32_t tile = static_cast<int32_t>(blockIdx.x / cluster_size); tile < p.num_tiles; tile += gridDim.x / cluster_size) {
-    const TileCoordinates at = linear_tile(tile, p.columns_m, p.tiles_n);
+  for (int32_t tile = static_cast<int32_t>(blockIdx.x / cluster_size); tile < num_tiles; tile += gridDim.x / cluster_size) {
+    const OutputTile at = tile_at<kTileN, kExperts>(p, tile);
     const int32_t tile_m = kSideBySide ? at.m : at.m * 2 + static_cast<int32_t>(rank);
     const int32_t begin = kSideBySide ? split_begin(static_cast<int>(rank), p.splits, p.num_blocks) : 0;
     const int32_t end = kSideBySide ? split_begin(static_cast<int>(rank) + 1, p.splits, p.num_blocks) : p.num_blocks;
@@ -100,19 +119,26 @@ OTR_DEVICE void load_tiles(const KernelParams& p, const CUtensorMap& weight_map,
       if constexpr (kEpilogue == LinearEpilogue::kSiluMul) {
 #pragma unroll
         for (int32_t box = 0; box < kTileM / kPairedBoxRows; ++box) {
-          ptx::tma_load_4d(weights + box * kPairedBoxRows * kOperandRowBytes, &weight_map, block * kOperandK, 0,
-                           tile_m * (kTileM / kPairedBoxRows) + box, 0, full, weight_policy);
+          uint8_t* to = weights + box * kPairedBoxRows * kOperandRowBytes;
+          const int32_t eight = tile_m * (kTileM / kPairedBoxRows) + box;
+          if constexpr (kExperts) {
+            ptx::tma_load_5d(to, &weight_map, block * kOperandK, 0, eight, 0, at.expert, full, weight_policy);
+          } else {
+            ptx::tma_load_4d(to, &weight_map, block * kOperandK, 0, eight, 0, full, weight_policy);
+          }
         }
+      } else if constexpr (kExperts) {
+        ptx::tma_load_3d(weights, &weight_map, block * kOperandK, tile_m * kTileM, at.expert, full, weight_policy);
       } else {
         ptx::tma_load_2d(weights, &weight_map, block * kOperandK, tile_m * kTileM, full, weight_policy);
       }
       if constexpr (kSideBySide) {
-        ptx::tma_load_2d(tokens, &x_map, block * kOperandK, at.n * kTileN, full, x_policy);
+        ptx::tma_load_2d(tokens, &x_map, block * kOperandK, at.first_row, full, x_policy);
       } else {
         constexpr int kHalf = kTileN / 2;
         const int32_t half = static_cast<int32_t>(rank) * kHalf;
-        ptx::tma_load_2d_multicast(tokens + half * kOperandRowBytes, &x_map, block * kOperandK, at.n * kTileN + half, full,
-                                   0b11, x_policy);
+        ptx::tma_load_2d_multicast(tokens + half * kOperandRowBytes, &x_map, block * kOperandK, at.first_row + half, full, 0b11,
+                                   x_policy);
       }
     }
   }
@@ -160,10 +186,10 @@ OTR_DEVICE void multiply_blocks(int32_t count, uint32_t num_slots, uint32_t slot
 }
 
 template <LinearEpilogue kEpilogue>
-OTR_DEVICE void store_group(const KernelParams& p, int32_t tile_m_begin, int32_t row_begin, int thread, int group,
+OTR_DEVICE void store_group(const LinearOutput& output, int32_t tile_m_begin, int32_t row_begin, int thread, int group,
                             const float* d) {
-  store_outputs<kEpilogue>(p.output, tile_m_begin, linear_tile_row(thread, 0),
-                           row_begin + accumulator_column(thread, 4 * group), d);
+  store_outputs<kEpilogue>(output, tile_m_begin, linear_tile_row(thread, 0), row_begin + accumulator_column(thread, 4 * group),
+                           d);
 }
 
 // Splits side by side: every block sends each group of 8 columns to its owner, and adds up and stores the groups that it owns.
@@ -214,22 +240,25 @@ OTR_DEVICE void exchange_and_store(const KernelParams& p, int32_t tile_m_begin, 
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     if (group_owner(group, p.splits) == my_rank)
-      store_group<kEpilogue>(p, tile_m_begin, row_begin, thread, group, acc + 4 * group);
+      store_group<kEpilogue>(p.output, tile_m_begin, row_begin, thread, group, acc + 4 * group);
   }
 }
 
-template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide, bool kInTurn>
+template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide, bool kInTurn, bool kExperts>
 OTR_DEVICE void compute_tiles(const KernelParams& p, uint32_t cluster_size, uint32_t rank, uint8_t* slots, float* exchange,
                               Barriers* barriers) {
   constexpr int kTileM = kConsumers * kWgmmaM, kSlotBytes = (kTileM + kTileN) * kOperandRowBytes, kRegisters = kTileN / 2;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const uint32_t ring = ptx::shared_address(slots), num_slots = static_cast<uint32_t>(p.num_slots);
   RingTurn turn;
+  const int32_t num_tiles = count_tiles<kExperts>(p);
   uint32_t exchange_phase = 0;
-  for (int32_t tile = static_cast<int32_t>(blockIdx.x / cluster_size); tile < p.num_tiles; tile += gridDim.x / cluster_size) {
-    const TileCoordinates at = linear_tile(tile, p.columns_m, p.tiles_n);
+  LinearOutput output = p.output;
+  for (int32_t tile = static_cast<int32_t>(blockIdx.x / cluster_size); tile < num_tiles; tile += gridDim.x / cluster_size) {
+    const OutputTile at = tile_at<kTileN, kExperts>(p, tile);
     const int32_t tile_m_begin = (kSideBySide ? at.m : at.m * 2 + static_cast<int32_t>(rank)) * kTileM,
-                  row_begin = at.n * kTileN;
+                  row_begin = at.first_row;
+    output.num_rows = at.end_row;
     float acc[kRegisters];
     if constexpr (kInTurn) {
       float total[kRegisters];
@@ -241,20 +270,20 @@ OTR_DEVICE void compute_tiles(const KernelParams& p, uint32_t cluster_size, uint
       }
 #pragma unroll
       for (int group = 0; group < kTileN / 8; ++group) {
-        store_group<kEpilogue>(p, tile_m_begin, row_begin, static_cast<int>(threadIdx.x), group, total + 4 * group);
+        store_group<kEpilogue>(output, tile_m_begin, row_begin, static_cast<int>(threadIdx.x), group, total + 4 * group);
       }
     } else {
       const int32_t begin = kSideBySide ? split_begin(static_cast<int>(rank), p.splits, p.num_blocks) : 0;
       const int32_t end = kSideBySide ? split_begin(static_cast<int>(rank) + 1, p.splits, p.num_blocks) : p.num_blocks;
       multiply_blocks<kTileN, kSlotBytes, kTileM, kSideBySide>(end - begin, num_slots, ring, warpgroup, barriers, &turn, acc);
-      if (kSideBySide && p.splits > 1) {
+      if (kSideBySide && !kExperts && p.splits > 1) {
         exchange_and_store<kConsumers, kTileN, kEpilogue>(p, tile_m_begin, row_begin, rank, exchange, barriers, exchange_phase,
                                                           acc);
         exchange_phase ^= 1;
       } else {
 #pragma unroll
         for (int group = 0; group < kTileN / 8; ++group) {
-          store_group<kEpilogue>(p, tile_m_begin, row_begin, static_cast<int>(threadIdx.x), group, acc + 4 * group);
+          store_group<kEpilogue>(output, tile_m_begin, row_begin, static_cast<int>(threadIdx.x), group, acc + 4 * group);
         }
       }
     }
@@ -263,11 +292,11 @@ OTR_DEVICE void compute_tiles(const KernelParams& p, uint32_t cluster_size, uint
 
 // ---- Kernel -----------------------------------------------------------------------------------------------------------------
 
-template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide, bool kInTurn>
+template <int kConsumers, int kTileN, LinearEpilogue kEpilogue, bool kSideBySide, bool kInTurn, bool kExperts>
 __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 1)
     linear_kernel(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap weight_map,
                   const __grid_constant__ CUtensorMap x_map) {
-  static_assert(!(kSideBySide && kInTurn));
+  static_assert(!(kSideBySide && kInTurn) && (kSideBySide || !kExperts));
   constexpr uint32_t kSlotBytes = (kConsumers * kWgmmaM + kTileN) * kOperandRowBytes;
   static_assert(kSlotBytes % kSwizzleGroupBytes == 0);
   // Shared memory: slots at a multiple of 1,024, the exchange of splits, barriers.
@@ -296,15 +325,17 @@ __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 
   if (threadIdx.x / 128 == kConsumers) {
     if constexpr (kConsumers == 2) ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == kConsumers * 128) {
-      if (p.prefetch) prefetch_weights<kConsumers, kEpilogue, kSideBySide>(p, weight_map, cluster_size, rank);
+      if (!kExperts && p.prefetch) prefetch_weights<kConsumers, kEpilogue, kSideBySide>(p, weight_map, cluster_size, rank);
       ptx::grid_wait();
       ptx::grid_let_next();
-      load_tiles<kConsumers, kTileN, kEpilogue, kSideBySide>(p, weight_map, x_map, cluster_size, rank, slots, barriers);
+      load_tiles<kConsumers, kTileN, kEpilogue, kSideBySide, kExperts>(p, weight_map, x_map, cluster_size, rank, slots,
+                                                                       barriers);
     }
   } else {
     if constexpr (kConsumers == 2) ptx::setmaxnreg_inc<232>();
     ptx::grid_wait();
-    compute_tiles<kConsumers, kTileN, kEpilogue, kSideBySide, kInTurn>(p, cluster_size, rank, slots, exchange, barriers);
+    compute_tiles<kConsumers, kTileN, kEpilogue, kSideBySide, kInTurn, kExperts>(p, cluster_size, rank, slots, exchange,
+                                                                                 barriers);
   }
   __syncwarp();
   ptx::cluster_arrive();
@@ -318,13 +349,23 @@ using Kernel = void (*)(KernelParams, CUtensorMap, CUtensorMap);
 template <LinearEpilogue kEpilogue>
 Kernel find_kernel(const LinearSm90Config& c) {
   switch (c.tile_n) {
-    case 8: return linear_kernel<1, 8, kEpilogue, true, false>;
-    case 16: return linear_kernel<1, 16, kEpilogue, true, false>;
-    case 32: return linear_kernel<1, 32, kEpilogue, true, false>;
-    case 64: return linear_kernel<1, 64, kEpilogue, true, false>;
-    case 128: return linear_kernel<2, 128, kEpilogue, true, false>;
-    case 192: return linear_kernel<2, 192, kEpilogue, false, true>;
-    default: return linear_kernel<2, 256, kEpilogue, false, false>;
+    case 8: return linear_kernel<1, 8, kEpilogue, true, false, false>;
+    case 16: return linear_kernel<1, 16, kEpilogue, true, false, false>;
+    case 32: return linear_kernel<1, 32, kEpilogue, true, false, false>;
+    case 64: return linear_kernel<1, 64, kEpilogue, true, false, false>;
+    case 128: return linear_kernel<2, 128, kEpilogue, true, false, false>;
+    case 192: return linear_kernel<2, 192, kEpilogue, false, true, false>;
+    default: return linear_kernel<2, 256, kEpilogue, false, false, false>;
+  }
+}
+template <LinearEpilogue kEpilogue>
+Kernel find_experts_kernel(const LinearSm90Config& c) {
+  switch (c.tile_n) {
+    case 8: return linear_kernel<1, 8, kEpilogue, true, false, true>;
+    case 16: return linear_kernel<1, 16, kEpilogue, true, false, true>;
+    case 32: return linear_kernel<1, 32, kEpilogue, true, false, true>;
+    case 64: return linear_kernel<1, 64, kEpilogue, true, false, true>;
+    default: return linear_kernel<2, 128, kEpilogue, true, false, true>;
   }
 }
 
@@ -346,9 +387,37 @@ Status run(const LinearSm90Config& c, int32_t num_rows, const LinearWeight& w, c
                           c.side_by_side ? c.tiles_m : (c.tiles_m + 1) / 2,
                           c.tiles_n,
                           c.tiles(),
-                          c.prefetch};
+                          c.prefetch,
+                          {}};
   return launch_clusters("linear", find_kernel<kEpilogue>(c), c.num_clusters, c.cluster, (c.consumers + 1) * 128,
                          c.shared_bytes, stream, c.prefetch, p, weight_map, x_map);
+}
+
+template <LinearEpilogue kEpilogue>
+Status run_experts(const LinearExpertsParams& p, void* out, int64_t out_stride, cudaStream_t stream) {
+  const LinearWeight& w = p.weight;
+  OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
+  const LinearSm90Problem of_tile = {p.tiles.tile_rows, w.out_features, w.in_features, kEpilogue == LinearEpilogue::kSiluMul};
+  const LinearSm90Config c = choose_linear_experts_sm90(of_tile, p.tiles.max_tiles, device);
+  const int64_t row_stride = linear_sm90_stride(w.in_features),
+                stride = p.num_experts > 1 ? p.weight_stride : w.out_features * row_stride;
+  const TensorBox weight_box = kEpilogue == LinearEpilogue::kSiluMul
+                                   ? paired_box(w.out_features / 2, w.in_features, row_stride)
+                                   : matrix_box(w.out_features, w.in_features, row_stride, c.tile_m());
+  CUtensorMap weight_map, x_map;
+  OTR_RETURN_IF_ERROR(ptx::make_tensor_map(w.packed, stacked(weight_box, p.num_experts, stride), &weight_map));
+  OTR_RETURN_IF_ERROR(ptx::make_tensor_map(p.x, matrix_box(p.num_rows, w.in_features, p.x_stride, c.tile_n), &x_map));
+  const KernelParams params = {{p.num_rows, w.out_features, nullptr, nullptr, out, out_stride},
+                               num_k_blocks(w.in_features),
+                               c.splits,
+                               c.num_slots,
+                               c.tiles_m,
+                               c.tiles_n,
+                               c.tiles(),
+                               c.prefetch,
+                               p.tiles};
+  return launch_clusters("linear_experts", find_experts_kernel<kEpilogue>(c), c.num_clusters, c.cluster,
+                         (c.consumers + 1) * 128, c.shared_bytes, stream, false, params, weight_map, x_map);
 }
 
 }  // namespace
@@ -386,6 +455,13 @@ Status linear_silu_mul_sm90(const LinearSiluMulParams& p, cudaStream_t stream) {
 Status linear_silu_mul_sm90(const LinearSiluMulParams& p, const LinearSm90Config& config, cudaStream_t stream) {
   if (p.weight.out_features % 16 != 0) return invalid_argument("linear: the intermediate size is not a multiple of 8");
   return run<LinearEpilogue::kSiluMul>(config, p.num_rows, p.weight, p.x, p.x_stride, nullptr, p.out, p.out_stride, stream);
+}
+
+Status linear_experts_sm90(const LinearExpertsParams& p, cudaStream_t stream) {
+  OTR_RETURN_IF_ERROR(check_expert_product(p, kLinearExpertsRows));
+  if (p.num_rows == 0) return {};
+  if (p.gated == nullptr) return run_experts<LinearEpilogue::kLinear>(p, p.out, p.weight.out_features, stream);
+  return run_experts<LinearEpilogue::kSiluMul>(p, p.gated, p.gated_stride, stream);
 }
 
 }  // namespace otr

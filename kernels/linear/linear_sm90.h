@@ -15,9 +15,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 #include "kernels/base/status.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_sm90_config.h"
+#include "kernels/route/expert_rows.h"
 
 namespace otr {
 
@@ -40,6 +43,24 @@ struct LinearSiluMulParams {
 };
 Status linear_silu_mul_sm90(const LinearSiluMulParams& params, cudaStream_t stream);
 Status linear_silu_mul_sm90(const LinearSiluMulParams& params, const LinearSm90Config& config, cudaStream_t stream);
+
+// The same of experts, each for the rows that take it: `out`, or `gated` of gate rows, then up rows. The weights lie
+// weight_stride elements apart: a multiple of 8 and of in_features (of a gated weight, of half its elements). A tile has 8, 16,
+// 32, 64 or 128 rows.
+//
+// Arithmetic: as above without splits, whatever the tile: a row's output depends on the row and its expert's weight alone.
+Status linear_experts_sm90(const LinearExpertsParams& params, cudaStream_t stream);
+
+// What it and linear_w4_experts_sm90 do not take.
+template <typename Weight>
+Status check_expert_product(const ExpertProductParams<Weight>& p, int32_t most_tile_rows) {
+  if (p.gated != nullptr && p.weight.out_features % 16 != 0)
+    return invalid_argument("experts: the intermediate size is not a multiple of 8");
+  const int32_t rows = p.tiles.tile_rows;
+  if (rows < 8 || rows > most_tile_rows || (rows & (rows - 1)) != 0)
+    return invalid_argument("experts: no tile has " + std::to_string(rows) + " rows");
+  return {};
+}
 
 // What DeviceLimits are on the current device.
 Result<DeviceLimits> device_limits_sm90();

@@ -35,6 +35,13 @@ LinearSm90Config choose_linear_sm90(const LinearSm90Problem& p, const DeviceLimi
   return c;
 }
 
+LinearSm90Config choose_linear_experts_sm90(const LinearSm90Problem& p, int32_t max_tiles, const DeviceLimits& device) {
+  LinearSm90Config c = choose_linear_sm90(p, device, 1);
+  c.tiles_n = max_tiles;
+  c.num_clusters = std::min(c.tiles(), device.num_sms * (c.consumers == 1 ? 2 : 1));
+  return c;
+}
+
 std::string to_string(const LinearSm90Config& c) {
   std::string s = "tile " + std::to_string(c.tile_m()) + " x " + std::to_string(c.tile_n) + ", " + std::to_string(c.num_slots) +
                   " slots of " + std::to_string(c.slot_bytes() / 1024) + " KB, " + std::to_string(c.splits);

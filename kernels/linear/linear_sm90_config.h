@@ -65,6 +65,11 @@ LinearSm90Config choose_linear_sm90(const LinearSm90Problem& problem, const Devi
 // The same for another number of splits than the weight's own (1, 2, 4 or 8, at most a block of inputs each): for measurements.
 LinearSm90Config choose_linear_sm90(const LinearSm90Problem& problem, const DeviceLimits& device, int splits);
 
+inline constexpr int32_t kLinearExpertsRows = 128;  // the most of a tile of experts
+// Of experts: p.num_rows are those of a tile (8, 16, 32, 64 or 128), of which there are at most max_tiles. Splits are 1, for a
+// row alone has several experts' tiles: 8 of 1,536 outputs are 192.
+LinearSm90Config choose_linear_experts_sm90(const LinearSm90Problem& problem, int32_t max_tiles, const DeviceLimits& device);
+
 std::string to_string(const LinearSm90Config& config);
 
 // The tile that a cluster takes as number `index`. Weight tiles turn fastest, in bands of eight that go through all tokens: a

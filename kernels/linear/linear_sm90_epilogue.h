@@ -1,9 +1,11 @@
-// What linear and linear_w4 do on sm_90a with four finished sums of a thread, which lie as wgmma's and mma's results do:
-// outputs n and n + 8 (0, 1 and 2, 3) of tokens r and r + 1. Eight lanes share a 32-byte sector.
+// What linear and linear_w4 share on sm_90a: the tiles of experts, and what they do with four finished sums of a thread, which
+// lie as wgmma's and mma's results do: outputs n and n + 8 (0, 1 and 2, 3) of tokens r and r + 1. Eight lanes share a 32-byte
+// sector.
 #pragma once
 
 #include "kernels/base/elementary.h"
 #include "kernels/linear/linear_sm90_config.h"
+#include "kernels/route/expert_rows.h"
 
 namespace otr {
 
@@ -16,6 +18,15 @@ struct LinearOutput {
   void* out;              // [num_rows][out_stride] of float, or of Element behind silu_mul
   int64_t out_stride;
 };
+
+// What a block makes: of outputs that column m of tiles has, tokens first_row … end_row - 1; of experts, with whose weights.
+struct OutputTile {
+  int32_t m, first_row, end_row, expert;
+};
+OTR_DEVICE OutputTile expert_tile_at(const ExpertTiles& tiles, int32_t columns_m, int32_t index) {
+  const ExpertTile rows = tiles.list[index / columns_m];
+  return {index % columns_m, rows.first_row, rows.end_row, rows.expert};
+}
 
 // Bias, residual and store.
 OTR_DEVICE void store_linear(const LinearOutput& p, int32_t n, int32_t r, const float* d) {

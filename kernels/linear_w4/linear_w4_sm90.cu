@@ -14,6 +14,9 @@
 //   lane 0  | group 0 | group 8 | group 16 | … as far ahead as there are slots, also into the next tile
 //   warp 0            | 32 kTileN / 8 mma on group 0 | on group 8 | … | sums of all warps | store
 //
+// Of experts (kExperts) the tiles are what a list on the device says: the tokens of one expert, and its weights. A tile's box
+// of tokens may hold some of the next expert's, in columns that nobody stores.
+//
 // Registers: (kTileN / 8) x 16 sums of a group and as many of the tile.
 //
 // Barriers: full[warp][slot], 1 arrival (lane 0's, with the slot's bytes) and those bytes. A slot is free once the warp has
@@ -43,7 +46,19 @@ struct KernelParams {
   LinearOutput output;
   const uint8_t* packed;
   int32_t num_groups, splits, num_slots, tiles_n, num_tiles;
+  // Of kExperts, in place of tiles_n and num_tiles:
+  int32_t tiles_m;
+  int64_t expert_bytes;  // from an expert's weight to the next one's
+  ExpertTiles experts;
 };
+
+// ---- Tiles ------------------------------------------------------------------------------------------------------------------
+
+template <int kTileN, bool kExperts>
+OTR_DEVICE OutputTile tile_at(const KernelParams& p, int32_t index) {
+  if constexpr (kExperts) return expert_tile_at(p.experts, p.tiles_m, index);
+  return {index / p.tiles_n, index % p.tiles_n * kTileN, p.output.num_rows, 0};
+}
 
 // ---- Loads ------------------------------------------------------------------------------------------------------------------
 
@@ -57,16 +72,17 @@ OTR_DEVICE void advance(const KernelParams& p, int32_t split, int32_t tile_step,
 }
 
 // By one lane.
-template <int kTileN>
+template <int kTileN, bool kExperts>
 OTR_DEVICE void load_group(const KernelParams& p, const CUtensorMap& x_map, const Cursor& at, uint8_t* slot, uint64_t* full,
                            uint64_t weight_policy, uint64_t x_policy) {
-  const int64_t block = at.tile / p.tiles_n;
+  const OutputTile tile = tile_at<kTileN, kExperts>(p, at.tile);
+  const uint8_t* packed = kExperts ? p.packed + tile.expert * p.expert_bytes : p.packed;
   ptx::mbarrier_arrive_expect_tx(full, w4_sm90_slot_bytes(kTileN));
-  ptx::bulk_load(slot, p.packed + (block * p.num_groups + at.group) * kW4Sm90GroupBytes, kW4Sm90GroupBytes, full,
+  ptx::bulk_load(slot, packed + (int64_t{tile.m} * p.num_groups + at.group) * kW4Sm90GroupBytes, kW4Sm90GroupBytes, full,
                  weight_policy);
   for (int step = 0; step < kXSteps; ++step) {
     ptx::tma_load_2d(slot + kW4Sm90GroupBytes + step * kTileN * kXRowBytes, &x_map, at.group * kW4Sm90GroupK + step * kXBoxK,
-                     at.tile % p.tiles_n * kTileN, full, x_policy);
+                     tile.first_row, full, x_policy);
   }
 }
 
@@ -133,12 +149,15 @@ OTR_DEVICE void meet(int cluster) {
 
 // Four pieces of 16 outputs by 8 tokens at a time: every warp leaves its sums, and warps 0 … 3 add up and store a piece each;
 // in a cluster, every block those of its rank.
-template <int kTileN, LinearEpilogue kEpilogue>
+template <int kTileN, LinearEpilogue kEpilogue, bool kExperts>
 OTR_DEVICE void sum_and_store(const KernelParams& p, int32_t tile, int cluster, int rank, float4* exchange,
                               const float (&total)[kFragments][kTileN / 8][4]) {
   constexpr int kColumns = kTileN / 8, kPieces = 4;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int used = p.splits < p.num_groups ? p.splits : p.num_groups;
+  const OutputTile at = tile_at<kTileN, kExperts>(p, tile);
+  LinearOutput output = p.output;
+  output.num_rows = at.end_row;
 #pragma unroll
   for (int round = 0; round < kFragments * kColumns / kPieces; ++round) {
 #pragma unroll
@@ -150,18 +169,18 @@ OTR_DEVICE void sum_and_store(const KernelParams& p, int32_t tile, int cluster, 
     if (warp < kPieces && warp % cluster == rank) {
       float sum[4] = {};
       for (int split = 0; split < used; ++split) {
-        const float4* at = exchange + (split % kW4Sm90Warps * kPieces + warp) * 32 + lane;
+        const float4* left = exchange + (split % kW4Sm90Warps * kPieces + warp) * 32 + lane;
         const int owner = split / kW4Sm90Warps;
         const float4 part =
-            owner == rank ? *at : ptx::load_remote(ptx::mapa(ptx::shared_address(at), static_cast<uint32_t>(owner)));
+            owner == rank ? *left : ptx::load_remote(ptx::mapa(ptx::shared_address(left), static_cast<uint32_t>(owner)));
         sum[0] = split == 0 ? part.x : sum[0] + part.x;
         sum[1] = split == 0 ? part.y : sum[1] + part.y;
         sum[2] = split == 0 ? part.z : sum[2] + part.z;
         sum[3] = split == 0 ? part.w : sum[3] + part.w;
       }
       const int piece = round * kPieces + warp;
-      store_outputs<kEpilogue>(p.output, tile / p.tiles_n * kW4Sm90BlockM, piece / kColumns * kW4Sm90FragmentM + lane / 4,
-                               tile % p.tiles_n * kTileN + piece % kColumns * 8 + lane % 4 * 2, sum);
+      store_outputs<kEpilogue>(output, at.m * kW4Sm90BlockM, piece / kColumns * kW4Sm90FragmentM + lane / 4,
+                               at.first_row + piece % kColumns * 8 + lane % 4 * 2, sum);
     }
     meet(cluster);  // it publishes nothing, but a relaxed arrival would not put the reads before what overwrites them
   }
@@ -169,7 +188,7 @@ OTR_DEVICE void sum_and_store(const KernelParams& p, int32_t tile, int cluster, 
 
 // ---- Kernel -----------------------------------------------------------------------------------------------------------------
 
-template <int kTileN, LinearEpilogue kEpilogue>
+template <int kTileN, LinearEpilogue kEpilogue, bool kExperts>
 __global__ void __launch_bounds__(kW4Sm90Warps * 32, 1)
     linear_w4_kernel(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap x_map) {
   constexpr int kSlotBytes = w4_sm90_slot_bytes(kTileN);
@@ -185,41 +204,47 @@ __global__ void __launch_bounds__(kW4Sm90Warps * 32, 1)
   const int32_t first_tile = static_cast<int32_t>(blockIdx.x) / cluster, tile_step = static_cast<int32_t>(gridDim.x) / cluster;
   const uint64_t weight_policy = p.tiles_n == 1 ? ptx::l2_evict_first() : ptx::l2_evict_normal(),
                  x_policy = ptx::l2_evict_last();
-  Cursor next = {split < p.num_groups ? first_tile : p.num_tiles, split};
+  const int32_t num_tiles = kExperts ? *p.experts.count * p.tiles_m : p.num_tiles;
+  Cursor next = {split < p.num_groups ? first_tile : num_tiles, split};
   if (lane == 0) {
     for (int i = 0; i < p.num_slots; ++i) ptx::mbarrier_init(&full[i], 1);
     ptx::fence_mbarrier_init();
     ptx::fence_async_shared();  // no barrier of the block stands between them and the copies that count there
-    for (int i = 0; i < p.num_slots && next.tile < p.num_tiles; ++i, advance(p, split, tile_step, &next))
-      load_group<kTileN>(p, x_map, next, slots + i * kSlotBytes, &full[i], weight_policy, x_policy);
+    for (int i = 0; i < p.num_slots && next.tile < num_tiles; ++i, advance(p, split, tile_step, &next))
+      load_group<kTileN, kExperts>(p, x_map, next, slots + i * kSlotBytes, &full[i], weight_policy, x_policy);
   }
   __syncwarp();
 
   RingTurn turn;
-  for (int32_t tile = first_tile; tile < p.num_tiles; tile += tile_step) {
+  for (int32_t tile = first_tile; tile < num_tiles; tile += tile_step) {
     float total[kFragments][kTileN / 8][4] = {};
     for (int32_t group = split; group < p.num_groups; group += p.splits, turn.advance(static_cast<uint32_t>(p.num_slots))) {
       ptx::mbarrier_wait(&full[turn.slot], turn.phase);
       multiply_group<kTileN>(slots + turn.slot * kSlotBytes, total);
       __syncwarp();
-      if (lane == 0 && next.tile < p.num_tiles) {
-        load_group<kTileN>(p, x_map, next, slots + turn.slot * kSlotBytes, &full[turn.slot], weight_policy, x_policy);
+      if (lane == 0 && next.tile < num_tiles) {
+        load_group<kTileN, kExperts>(p, x_map, next, slots + turn.slot * kSlotBytes, &full[turn.slot], weight_policy, x_policy);
         advance(p, split, tile_step, &next);
       }
     }
-    sum_and_store<kTileN, kEpilogue>(p, tile, cluster, rank, exchange, total);
+    sum_and_store<kTileN, kEpilogue, kExperts>(p, tile, cluster, rank, exchange, total);
   }
 }
 
 using Kernel = void (*)(KernelParams, CUtensorMap);
 
-template <LinearEpilogue kEpilogue>
+template <LinearEpilogue kEpilogue, bool kExperts>
 Kernel find_kernel(int tile_n) {
   switch (tile_n) {
-    case 8: return linear_w4_kernel<8, kEpilogue>;
-    case 16: return linear_w4_kernel<16, kEpilogue>;
-    default: return linear_w4_kernel<32, kEpilogue>;
+    case 8: return linear_w4_kernel<8, kEpilogue, kExperts>;
+    case 16: return linear_w4_kernel<16, kEpilogue, kExperts>;
+    default: return linear_w4_kernel<32, kEpilogue, kExperts>;
   }
+}
+template <bool kExperts>
+Kernel find_kernel(int tile_n, bool gated) {
+  return gated ? find_kernel<LinearEpilogue::kSiluMul, kExperts>(tile_n)
+               : find_kernel<LinearEpilogue::kLinear, kExperts>(tile_n);
 }
 
 }  // namespace
@@ -244,11 +269,39 @@ Status linear_w4_narrow_sm90(const LinearW4Params& p, cudaStream_t stream) {
                                c.cluster * kW4Sm90Warps,
                                c.num_slots,
                                c.tiles_n,
-                               c.tiles()};
-  const Kernel kernel =
-      gated ? find_kernel<LinearEpilogue::kSiluMul>(c.tile_n) : find_kernel<LinearEpilogue::kLinear>(c.tile_n);
-  return launch_clusters("linear_w4", kernel, c.num_clusters, c.cluster, kW4Sm90Warps * 32, c.shared_bytes, stream, false,
-                         params, x_map);
+                               c.tiles(),
+                               0,
+                               0,
+                               {}};
+  return launch_clusters("linear_w4", find_kernel<false>(c.tile_n, gated), c.num_clusters, c.cluster, kW4Sm90Warps * 32,
+                         c.shared_bytes, stream, false, params, x_map);
+}
+
+Status linear_w4_experts_sm90(const LinearW4ExpertsParams& p, cudaStream_t stream) {
+  const LinearW4Weight& w = p.weight;
+  const bool gated = p.gated != nullptr;
+  OTR_RETURN_IF_ERROR(check_expert_product(p, kW4NarrowRows));
+  if (reinterpret_cast<uintptr_t>(w.packed) % 16 != 0 || p.weight_stride % 16 != 0)
+    return invalid_argument("linear_w4_experts: the weights are not aligned to 16 bytes");
+  if (p.num_rows == 0) return {};
+  OTR_ASSIGN_OR_RETURN(const DeviceLimits device, device_limits_sm90());
+  const LinearW4Sm90Config c =
+      choose_linear_w4_experts_sm90({p.tiles.tile_rows, w.out_features, w.in_features, gated}, p.tiles.max_tiles, device);
+  CUtensorMap x_map;
+  OTR_RETURN_IF_ERROR(ptx::make_tensor_map(p.x, plain_box(p.num_rows, w.in_features, p.x_stride, c.tile_n, kXBoxK), &x_map));
+  const KernelParams params = {{p.num_rows, w.out_features, nullptr, nullptr, gated ? static_cast<void*>(p.gated) : p.out,
+                                gated ? p.gated_stride : w.out_features},
+                               w.packed,
+                               w4_sm90_groups(w.in_features),
+                               c.cluster * kW4Sm90Warps,
+                               c.num_slots,
+                               c.tiles_n,
+                               c.tiles(),
+                               c.tiles_m,
+                               p.weight_stride,
+                               p.tiles};
+  return launch_clusters("linear_w4_experts", find_kernel<true>(c.tile_n, gated), c.num_clusters, c.cluster, kW4Sm90Warps * 32,
+                         c.shared_bytes, stream, false, params, x_map);
 }
 
 }  // namespace otr

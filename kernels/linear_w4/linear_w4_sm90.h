@@ -22,6 +22,7 @@
 #include "kernels/linear_w4/linear_w4.h"
 #include "kernels/linear_w4/linear_w4_sm90_config.h"
 #include "kernels/linear_w4/linear_w4_wide_sm90_config.h"
+#include "kernels/route/expert_rows.h"
 
 namespace otr {
 
@@ -30,6 +31,10 @@ Status linear_w4_sm90(const LinearW4Params& params, cudaStream_t stream);
 // One form, whatever the rows: for measurements.
 Status linear_w4_narrow_sm90(const LinearW4Params& params, cudaStream_t stream);
 Status linear_w4_wide_sm90(const LinearW4Params& params, cudaStream_t stream);
+
+// The same of experts, each for the rows that take it, in the narrow form, with 8 splits whatever the weight: expert weights
+// are packed weight_stride bytes apart, a multiple of 16. A tile has 8, 16 or 32 rows.
+Status linear_w4_experts_sm90(const LinearW4ExpertsParams& params, cudaStream_t stream);
 
 // What neither form takes: see Errors.
 inline Status check_linear_w4_sm90(const LinearW4Params& p) {

@@ -18,6 +18,14 @@ LinearW4Sm90Config choose_linear_w4_sm90(const LinearSm90Problem& p, const Devic
   return c;
 }
 
+LinearW4Sm90Config choose_linear_w4_experts_sm90(const LinearSm90Problem& p, int32_t max_tiles, const DeviceLimits& device) {
+  LinearW4Sm90Config c = choose_linear_w4_sm90(p, device);
+  c.cluster = 1;
+  c.tiles_n = max_tiles;
+  c.num_clusters = std::min(c.tiles(), std::max(1, device.num_sms));
+  return c;
+}
+
 std::string to_string(const LinearW4Sm90Config& c) {
   return "tile " + std::to_string(kW4Sm90BlockM) + " x " + std::to_string(c.tile_n) + ", " + std::to_string(kW4Sm90Warps) +
          " warps with " + std::to_string(c.num_slots) + " slots of " + std::to_string(w4_sm90_slot_bytes(c.tile_n)) +

@@ -56,6 +56,11 @@ struct LinearW4Sm90Config {
 // REQUIRES: all sizes positive.
 LinearW4Sm90Config choose_linear_w4_sm90(const LinearSm90Problem& problem, const DeviceLimits& device);
 
+// Of experts: p.num_rows are those of a tile (8, 16 or 32), of which there are at most max_tiles. Splits are a block's 8 warps,
+// for a row alone has several experts' tiles.
+LinearW4Sm90Config choose_linear_w4_experts_sm90(const LinearSm90Problem& problem, int32_t max_tiles,
+                                                 const DeviceLimits& device);
+
 std::string to_string(const LinearW4Sm90Config& config);
 
 }  // namespace otr

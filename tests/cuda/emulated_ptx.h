@@ -193,6 +193,13 @@ inline void tma_load_4d(void* shared, const CUtensorMap* map, int32_t c0, int32_
                         uint64_t) {
   tma_load(shared, map, {c0, c1, c2, c3}, barrier, 1u << cluster_rank());
 }
+inline void tma_load_3d(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, int32_t c2, uint64_t* barrier, uint64_t) {
+  tma_load(shared, map, {c0, c1, c2}, barrier, 1u << cluster_rank());
+}
+inline void tma_load_5d(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, int32_t c2, int32_t c3, int32_t c4,
+                        uint64_t* barrier, uint64_t) {
+  tma_load(shared, map, {c0, c1, c2, c3, c4}, barrier, 1u << cluster_rank());
+}
 inline void tma_load_2d_multicast(void* shared, const CUtensorMap* map, int32_t c0, int32_t c1, uint64_t* barrier,
                                   uint16_t mask, uint64_t) {
   tma_load(shared, map, {c0, c1}, barrier, mask);

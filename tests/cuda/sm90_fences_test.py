@@ -31,7 +31,7 @@ class Fences(unittest.TestCase):
         code = subprocess.run(["cuobjdump", "--dump-sass", built], check=True, capture_output=True, text=True).stdout
         _, *parts = FUNCTION.split(code)
         kernels = {name: INSTRUCTION.findall(text) for name, text in zip(parts[::2], parts[1::2]) if "linear_kernel" in name}
-        self.assertEqual(len(kernels), 14)  # seven tiles, two epilogues
+        self.assertEqual(len(kernels), 24)  # seven tiles, and five of experts; two epilogues
         self.assertEqual([fault for name, ops in kernels.items() for fault in faults_of(name, ops)], [])
 
     def test_a_fence_before_an_arrival_is_found(self):

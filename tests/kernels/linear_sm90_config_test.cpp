@@ -3,8 +3,10 @@
 #include "kernels/linear/linear_sm90_config.h"
 
 #include <map>
+#include <tuple>
 
 #include "kernels/layouts/slot_ring.h"
+#include "kernels/route/expert_rows.h"
 #include "tests/kernels/kernel_test_util.h"
 #include "tests/kernels/sm90_model.h"
 
@@ -73,6 +75,40 @@ TEST(LinearSm90Config, EveryTileIsTakenOnce) {
       ++seen[{at.m, at.n}];
     }
     EXPECT_EQ(static_cast<int>(seen.size()), columns * tiles_n);
+  }
+}
+
+// Of experts: any tile of any of its lists fits, and splits are never asked for.
+TEST(LinearSm90Config, TilesOfExpertsFitTheDevice) {
+  for (const auto& [rows, experts, taken] :
+       {std::tuple(1, 128, 8), {4, 128, 8}, {64, 128, 8}, {256, 128, 8}, {4096, 128, 8}, {3, 2, 2}, {500, 8, 2}}) {
+    for (const int32_t most : {32, kLinearExpertsRows}) {
+      const int32_t tile_rows = expert_tile_rows(rows, experts, taken, most);
+      EXPECT_TRUE(tile_rows >= 8 && tile_rows <= most && (tile_rows & (tile_rows - 1)) == 0) << tile_rows;
+      EXPECT_TRUE(tile_rows == most || tile_rows >= std::min(rows, 2 * rows * taken / experts)) << tile_rows;
+      const int32_t max_tiles = max_expert_tiles(rows, experts, taken, tile_rows);
+      EXPECT_LE(max_tiles, rows * taken);
+      const LinearSm90Config c = choose_linear_experts_sm90({tile_rows, 1536, 2048, true}, max_tiles, DeviceLimits{});
+      const int blocks = c.consumers == 1 ? 2 : 1;
+      EXPECT_EQ(c.tile_n, tile_rows);
+      EXPECT_EQ(c.splits, 1);
+      EXPECT_TRUE(c.side_by_side && c.cluster == 1);
+      EXPECT_LE(blocks * (c.shared_bytes + 1024), DeviceLimits{}.shared_per_sm);
+      EXPECT_LE(c.num_clusters, 132 * blocks);
+      EXPECT_LE(c.num_clusters, c.tiles());
+    }
+  }
+}
+
+// The worst that a list can be: one row on all experts but one, and the rest on that one.
+TEST(LinearSm90Config, NoListOfExpertsTilesIsLongerThanItsRoom) {
+  for (const int32_t tile_rows : {8, 16, 32, 64, 128}) {
+    for (const int32_t experts : {1, 2, 7, 128}) {
+      for (int32_t rows = 1; rows < 300; rows += 7) {
+        const int32_t others = std::min(experts - 1, rows - 1), full = (rows - others + tile_rows - 1) / tile_rows;
+        EXPECT_LE(others + full, max_expert_tiles(rows, experts, 1, tile_rows)) << rows << " on " << experts;
+      }
+    }
   }
 }
 

@@ -92,6 +92,32 @@ TEST(Sm90Layout, APairedBoxAlternatesEightRowsOfBothHalves) {
   }
 }
 
+// Rows beyond one of them are zeros, not the next one's.
+TEST(Sm90Layout, ABoxOfStackedTensorsIsOfOneOfThem) {
+  const int half = 16, k = 72, count = 3, stride = 3 * half * k;
+  const std::vector<Element> w = random_elements(count * stride, 1.0f, 4);
+  const TensorBox paired = stacked(paired_box(half, k, k), count, stride),
+                  rows = stacked(matrix_box(2 * half, k, k, 64), count, stride);
+  ASSERT_EQ(tensor_box_error(paired, 0), nullptr);
+  ASSERT_EQ(tensor_box_error(rows, 0), nullptr);
+  std::vector<uint8_t> shared(8192);
+  for (int which = 0; which < count; ++which) {
+    const auto expect = [&](int row, int weight_row, bool inside) {
+      for (int i = 0; i < kOperandK; ++i) {
+        Element e;
+        std::memcpy(&e, shared.data() + operand_offset(static_cast<uint32_t>(row), static_cast<uint32_t>(i)), 2);
+        ASSERT_EQ(e.bits, inside ? w[static_cast<size_t>(which * stride + weight_row * k + i)].bits : 0) << row << " " << i;
+      }
+    };
+    const int64_t at_rows[] = {0, 0, which};
+    ASSERT_EQ(model_tma(w.data(), rows, at_rows, &shared, 0), 8192u);
+    for (int row = 0; row < 64; ++row) expect(row, row, row < 2 * half);
+    const int64_t at_pair[] = {0, 0, 1, 0, which};
+    ASSERT_EQ(model_tma(w.data(), paired, at_pair, &shared, 0), 2048u);
+    for (int row = 0; row < 16; ++row) expect(row, 8 + row % 8 + (row < 8 ? 0 : half), true);
+  }
+}
+
 TEST(Sm90Layout, BoxesThatTheHardwareRefusesAreNamed) {
   EXPECT_EQ(tensor_box_error(matrix_box(10, 10, 16, 64), 64), nullptr);
   EXPECT_NE(tensor_box_error(matrix_box(10, 10, 16, 64), 8), nullptr);   // base
@@ -103,6 +129,8 @@ TEST(Sm90Layout, BoxesThatTheHardwareRefusesAreNamed) {
   TensorBox halves_first = paired_box(48, 64, 64);
   std::swap(halves_first.dims[2], halves_first.dims[3]), std::swap(halves_first.strides[2], halves_first.strides[3]);
   EXPECT_NE(tensor_box_error(halves_first, 0), nullptr);
+  EXPECT_NE(tensor_box_error(stacked(matrix_box(10, 16, 16, 64), 3, 168), 0), nullptr);  // no multiple of a row
+  EXPECT_NE(tensor_box_error(stacked(matrix_box(10, 16, 16, 64), 3, 144), 0), nullptr);  // overlapping
   TensorBox wide = matrix_box(10, 10, 16, 64);
   wide.box[0] = 32;
   EXPECT_NE(tensor_box_error(wide, 0), nullptr);
