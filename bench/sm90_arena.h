@@ -46,6 +46,7 @@ struct Arena {
 };
 
 // Print their tables; false: a case is wrong.
+bool bench_experts(const Arena& arena);                              // sm90_experts_bench.cu
 bool bench_w4(const Arena& arena, const ModelShape& model);          // sm90_drafter_bench.cu
 bool bench_sample(const Arena& arena, const ModelShape& model);      // sm90_drafter_bench.cu
 bool bench_candidates(const Arena& arena, const ModelShape& model);  // sm90_drafter_bench.cu

@@ -2,7 +2,7 @@
 // measured in the same run (cuBLAS is looked for at run time and left out where it is missing). Every case is compared with
 // float64 at sampled places before it is timed; operands are random and rotate through 2 GB. Times are medians of CUDA events.
 //
-//     sm90_bench [linear|w4|attention|sample|candidates]      (default: all)
+//     sm90_bench [linear|w4|attention|sample|candidates|experts]      (default: all)
 //
 // Exit codes: 0, 1 a case is wrong.
 #include <dlfcn.h>
@@ -295,5 +295,6 @@ int main(int argc, char** argv) {
     if (wanted("sample")) right = bench_sample(arena, model) && right;
     if (wanted("candidates")) right = bench_candidates(arena, model) && right;
   }
+  if (*only == 0 || std::strcmp(only, "experts") == 0) right = bench_experts(arena) && right;
   return right ? 0 : 1;
 }
