@@ -34,7 +34,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   Status pause();
   void resume();
   // New weights for the target, in place: see the ABI. Errors: kBusy while samples are unfinished and run; kInvalidArgument
-  // where no update has begun, or one already has, and as ModelWeights::put.
+  // where no update has begun, and as ModelWeights::put.
   Status begin_weights(uint64_t version);
   Status expect_all_weights();
   Status put_weight(const HostTensor& tensor);

@@ -420,7 +420,8 @@ OTR_API otr_status otr_append(otr_engine* engine, const otr_result* result, cons
  *
  * From begin to commit nothing can be submitted. Tensors that are not put keep their values: whoever means to put all of them
  * calls otr_weights_expect_all, and a commit then refuses to leave one out. After a put that failed the others can go on, and
- * the failed one can be repeated; an update that its caller gave up can be begun again. A drafter that was made of the old weights ("self") is made again by the
+ * the failed one can be repeated; an update that its caller gave up can be begun again. (Threads that update at once would
+ * mix their tensors.) A drafter that was made of the old weights ("self") is made again by the
  * commit, and cached pages are forgotten: what is drawn then is what an engine created with these weights would draw, bit for
  * bit.
  *
@@ -439,7 +440,8 @@ typedef struct otr_tensor {
                            (rotary_emb.inv_freq; a tied model's lm_head.weight: its embedding is read in its place), and so are
                            experts stacked as in transformers 5: "….mlp.experts.gate_up_proj" [experts, 2 inner, hidden] and
                            "….mlp.experts.down_proj" [experts, hidden, inner] */
-  otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32) */
+  otr_dtype dtype;      /* f16 and f32 become bf16 as at load: rounded to nearest even (norms and biases: float32, so that a
+                           trainer's float32 weights need not draw to the bit what a checkpoint of them in bf16 draws) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;
   const void* data;  /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by

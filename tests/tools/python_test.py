@@ -1,5 +1,6 @@
 """The Python module: what it draws is the program's, it binds all of the header, Ctrl-C ends a wait, its errors have a text."""
 
+import array
 import concurrent.futures
 import copy
 import math
@@ -9,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -225,6 +227,10 @@ class Module(ProgramTest):
         self.assertIsNone(engine.wait())
         with self.assertRaisesRegex(ValueError, "streams"):
             engine.generate([PROMPT] * 2, streams=[1, 1])
+        with self.assertRaisesRegex(outrider.Error, "vocab"):  # the first two are ended, and nobody gets them
+            engine.generate([PROMPT, PROMPT, [-1]], streams=[1, 2, 3], n=3, max_new_tokens=4000, ignore_eos=1)
+        self.assertIsNone(engine.wait())
+        self.assertEqual((engine._owed, engine._kept, engine._abandoned), ({}, {}, set()))
 
     def test_cancel(self):
         engine = self.engine()
@@ -242,6 +248,9 @@ class Module(ProgramTest):
                 engine.submit(PROMPT, **{"stream": 1} | wrong)
         with self.assertRaises(OverflowError):
             engine.submit([(1 << 32) + 5], stream=1)
+        for tag, prompt in enumerate((PROMPT, bytes(PROMPT), array.array("i", PROMPT))):
+            engine.submit(prompt, stream=1, tag=tag, max_new_tokens=8)
+        self.assertEqual(len({tuple(r.token_ids) for r in engine.results()}), 1)
         with self.assertRaisesRegex(OverflowError, "version: -1"):
             engine.begin_weights(-1)
         with self.assertRaisesRegex(OverflowError, "max_batch"):
@@ -263,14 +272,14 @@ class Module(ProgramTest):
         before, hook = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
         sys.unraisablehook = lambda _: None  # it may as well raise where an object ends
         try:
-            engine.submit(PROMPT, n=total, stream=1, max_new_tokens=1)
+            groups = [engine.submit(PROMPT, n=total // 2, stream=stream, max_new_tokens=1) for stream in (1, 2)]
             signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
             result = nothing = object()
             while result is not None:
                 result = nothing
                 try:
                     armed = True
-                    result = engine.wait()
+                    result = engine.wait(groups=groups)
                     armed = False
                 except InterruptedError:
                     interrupts += 1
@@ -285,23 +294,26 @@ class Module(ProgramTest):
     def test_a_forked_child_leaves_the_engine_alone(self):
         engine = self.engine(num_workers=2)
         engine.submit(PROMPT, n=50, stream=1, max_new_tokens=200, ignore_eos=1)
+        taker = threading.Thread(target=lambda: results.extend(engine.results()))
+        results = []
+        taker.start()  # has the turn at nearly any time
         pid = os.fork()
         if pid == 0:
-            code = 1
-            try:
-                engine.submit(PROMPT, stream=2)
-            except RuntimeError as error:
-                engine.close()
-                code = 0 if "child" in str(error) else 2
-            finally:
-                os._exit(code)
+            refused = 0
+            for call in (lambda: engine.submit(PROMPT, stream=2), lambda: engine.wait(0.1), engine.stats):
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused += "child" in str(error)
+            engine.close()
+            os._exit(3 - refused)
         deadline = time.monotonic() + 30
         while (done := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
         if done[0] == 0:
             os.kill(pid, signal.SIGKILL)
-        self.assertEqual(done, (pid, 0))
-        self.assertEqual(len(list(engine.results())), 50)
+        taker.join(timeout=60)
+        self.assertEqual((done, len(results)), ((pid, 0), 50))
 
     def test_an_engine_that_nobody_has_ends(self):
         threads = len(os.listdir("/proc/self/task"))

@@ -13,6 +13,7 @@ parent's engines, and may drop or close them.
 import array
 import ctypes
 import json
+import numbers
 import os
 import threading
 import time
@@ -137,7 +138,7 @@ def _made(kind, init, /, **fields):
 
 
 def _ids(token_ids):
-    ids = token_ids if isinstance(token_ids, array.array) and token_ids.typecode == "i" else array.array("i", token_ids)
+    ids = array.array("i", iter(token_ids))  # of bytes, their numbers
     return (c_int32 * len(ids)).from_buffer_copy(ids)
 
 
@@ -148,7 +149,7 @@ def _sampling(fields, result=None):
         return None
     if "stop_token_ids" in fields:
         stops = fields["stop_token_ids"]
-        ids = _ids([stops] if isinstance(stops, int) else stops)
+        ids = _ids([stops] if isinstance(stops, numbers.Integral) else stops)
         fields |= {"stop_token_ids": ids, "num_stop_token_ids": len(ids)}
     if result is None:
         return ctypes.pointer(_made(SamplingParams, "sampling_params_init", **fields))
@@ -218,15 +219,16 @@ class Engine:
 
     def __init__(self, model_path, *, drafters=(), **options):
         self._handle, self._pid = c_void_p(), os.getpid()
-        self._kept = []  # (group, taken) of what was taken for another's groups, or by a wait that was interrupted; guarded by _lock
-        self._owed = {}  # of unfinished groups, how many results are still to be returned; guarded by _lock
-        self._lock, self._turn = threading.Lock(), threading.Lock()  # who has _turn takes the next result
+        self._end = weakref.finalize(self, _destroy, self._handle, self._pid)
+        # Of unfinished groups, the samples that were not returned yet, and what was taken for others than those who wait for them. Groups whose
+        # results nobody wants. All guarded by _lock; changes that a signal's handler may break off can be made twice.
+        self._owed, self._kept, self._abandoned, self._lock = {}, {}, set(), threading.Lock()
+        self._turn, self._waiting = threading.RLock(), 0  # who has _turn takes the next result
         drafters = [drafters] if isinstance(drafters, (str, os.PathLike)) else drafters
         texts = {name: os.fsencode(value) for name, value in options.items() if isinstance(value, (str, os.PathLike))}
         made = _made(EngineOptions, "engine_options_init", model_path=os.fsencode(model_path), num_drafters=len(drafters),
                      drafters=(c_char_p * len(drafters))(*map(os.fsencode, drafters)), **options | texts)
         _check(_library.otr_engine_create(byref(made), byref(self._handle)))
-        self._end = weakref.finalize(self, _destroy, self._handle, self._pid)
         self._on_gpus = (made.device or b"").startswith(b"cuda")
 
     def close(self):
@@ -239,40 +241,54 @@ class Engine:
     def __exit__(self, *_):
         self.close()
 
-    def _do(self, name, *arguments):
+    def _check_process(self):
         if self._pid != os.getpid():
             raise RuntimeError("the engine is the parent process'; a forked child needs one of its own")
+
+    def _do(self, name, *arguments):
+        self._check_process()
         _check(_call(name)(self._handle, *arguments), self._handle)
 
-    def _request(self, name, *arguments, count=1):
-        """The id of a new group, with so many results to come."""
+    def _request(self, name, *arguments, samples=range(1), groups=None):
+        """The id of a new group, also appended to `groups`."""
+        self._check_process()
         group = c_uint64()
-        self._do(name, *arguments, byref(group))
-        self._owe(group.value, count)
-        return group.value
-
-    def _owe(self, group, count):
-        with self._lock:
-            owed = self._owed.pop(group, 0) + count  # negative for a moment, where a result is faster than its request's return
-            if owed != 0:
-                self._owed[group] = owed
+        try:
+            with self._lock:
+                self._do(name, *arguments, byref(group))
+                self._owed[group.value] = set(samples)
+                if groups is not None:
+                    groups.append(group.value)
+            return group.value
+        except BaseException:
+            if group.value:  # a signal came, and nobody knows the group
+                self._abandon(group.value)
+            raise
 
     # Requests: each gives a group id. Keywords that are not named are fields of otr_sampling_params.
 
     def submit(self, prompt, *, stream, n=1, first_sample=0, tag=0, **sampling):
-        return self._request("submit", _made(GroupRequest, "group_request_init", prompt_token_ids=_ids(prompt), num_prompt_tokens=len(prompt), n=n,
-                                             first_sample=first_sample, stream=stream, tag=tag, sampling=_sampling(sampling)), count=n)
+        return self._submit(prompt, None, stream, n, first_sample, tag, sampling)
+
+    def _submit(self, prompt, groups, stream, n, first_sample, tag, sampling):
+        ids = _ids(prompt)
+        request = _made(GroupRequest, "group_request_init", prompt_token_ids=ids, num_prompt_tokens=len(ids), n=n, first_sample=first_sample,
+                        stream=stream, tag=tag, sampling=_sampling(sampling))
+        return self._request("submit", request, samples=range(first_sample, first_sample + n), groups=groups)
 
     def score(self, prompt, token_ids, *, tag=0, **sampling):
         """The log-probs of `token_ids` behind `prompt`: bit-equal to those of the samples that drew them."""
-        return self._request("score", _made(ScoreRequest, "score_request_init", prompt_token_ids=_ids(prompt), num_prompt_tokens=len(prompt),
-                                            token_ids=_ids(token_ids), num_tokens=len(token_ids), tag=tag, sampling=_sampling(sampling)))
+        before, ids = _ids(prompt), _ids(token_ids)
+        return self._request("score", _made(ScoreRequest, "score_request_init", prompt_token_ids=before, num_prompt_tokens=len(before),
+                                            token_ids=ids, num_tokens=len(ids), tag=tag, sampling=_sampling(sampling)))
 
     def append(self, result, token_ids=(), *, tag=0, **sampling):
         """The sample goes on behind these tokens, with the sampling parameters that it had but for those given here. Its max_new_tokens are counted
         anew."""
-        return self._request("append", result._handle, _made(AppendRequest, "append_request_init", token_ids=_ids(token_ids), num_tokens=len(token_ids),
-                                                             tag=tag, sampling=_sampling(sampling, result._handle)))
+        self._check_process()
+        handle, ids = result._handle, _ids(token_ids)
+        request = _made(AppendRequest, "append_request_init", token_ids=ids, num_tokens=len(ids), tag=tag, sampling=_sampling(sampling, handle))
+        return self._request("append", handle, request, samples=[result.sample])
 
     def cancel(self, group):
         """Whether there was anything to end: False of a group that is finished or unknown."""
@@ -291,29 +307,50 @@ class Engine:
         """The next result; None if nothing is outstanding. TimeoutError: none came within `seconds` (None: no limit). With `groups`, a container of
         ids that requests of this object gave, the next one of theirs; the others' stay for whoever waits for them, or for any. Threads take turns of
         20 ms."""
+        self._check_process()
         end = None if seconds is None else time.monotonic() + seconds
-        while True:
+        with self._lock:
+            self._waiting += 1
+        try:
+            while True:
+                with self._lock:
+                    if groups is not None and not any(samples and group in groups for group, samples in self._owed.items()):
+                        return None
+                left = 0.02 if end is None else min(0.02, max(0.0, end - time.monotonic()))
+                result = self._take(groups, None)
+                if result is False:
+                    try:
+                        if self._turn.acquire(timeout=left):
+                            result = self._take(groups, int(1000 * left))
+                    finally:  # a signal may have come before anyone knew that it was acquired
+                        if self._turn._is_owned():
+                            self._turn.release()
+                if result is not False:
+                    return result
+                if end is not None and time.monotonic() >= end:
+                    raise TimeoutError(f"no result within {seconds} s")
+                if self._waiting > 1:
+                    time.sleep(0.001)  # so that others have their turn: what was taken may be theirs
+        finally:
             with self._lock:
-                if groups is not None and not any(owed > 0 and group in groups for group, owed in self._owed.items()):
-                    return None
-            left = 0.02 if end is None else min(0.02, max(0.0, end - time.monotonic()))
-            with self._turn:
-                result = self._take(int(1000 * left), groups)
-            if result is not False:
-                return result
-            if end is not None and time.monotonic() >= end:
-                raise TimeoutError(f"no result within {seconds} s")
-            time.sleep(0.001)  # so that other threads have their turn: what was taken may be theirs
+                self._waiting -= 1
 
-    def _take(self, milliseconds, groups):
-        """The next result of these groups; None: nothing is outstanding; False: there is none yet. Whose turn it is calls it."""
+    def _take(self, groups, milliseconds):
+        """The next result of these groups; None: nothing is outstanding; False: there is none yet. Without milliseconds, of those that were kept; with
+        them by whose turn it is."""
         taken = None
         try:
             with self._lock:
-                at = next((i for i, (group, _) in enumerate(self._kept) if groups is None or group in groups), None)
-                if at is not None:
-                    taken = self._kept.pop(at)[1]
+                for group, kept in self._kept.items():
+                    if groups is None or group in groups:
+                        taken = kept[-1]
+                        kept.pop()
+                        if not kept:
+                            del self._kept[group]
+                        break
             if taken is None:
+                if milliseconds is None:
+                    return False
                 taken = _Taken()
                 try:
                     self._do("wait", milliseconds, byref(taken.handle))
@@ -322,10 +359,19 @@ class Engine:
                         return None if error.status == "idle" else False
                     raise
             result = Result(taken)
-            if groups is None or result.group in groups:
-                self._owe(result.group, -1)
+            with self._lock:
+                wanted = result.group not in self._abandoned
+                mine = wanted and (groups is None or result.group in groups)
+                if mine or not wanted:
+                    owed = self._owed.get(result.group, set())
+                    owed.discard(result.sample)
+                    if not owed:
+                        self._owed.pop(result.group, None)
+                        self._abandoned.discard(result.group)
+            if mine:
                 return result
-            self._keep(taken)
+            if wanted:
+                self._keep(taken)
             return False
         except BaseException:
             if taken is not None and taken.handle.value:  # a signal came in between
@@ -333,9 +379,25 @@ class Engine:
             raise
 
     def _keep(self, taken):
+        result = Result(taken)
         with self._lock:
-            if all(kept is not taken for _, kept in self._kept):
-                self._kept.append((Result(taken).group, taken))
+            self._owed.setdefault(result.group, set()).add(result.sample)
+            kept = self._kept.setdefault(result.group, [])
+            if all(other is not taken for other in kept):
+                kept.append(taken)
+
+    def _abandon(self, group):
+        with self._lock:
+            if self._kept.get(group):
+                self._owed[group] -= {Result(taken).sample for taken in self._kept.pop(group)}
+            if self._owed.get(group):
+                self._abandoned.add(group)
+            else:
+                self._owed.pop(group, None)
+        try:
+            self.cancel(group)
+        except Error:  # the engine is closed, say
+            pass
 
     def results(self, groups=None):
         """Results until nothing is outstanding, what is submitted or appended meanwhile included; with `groups` until theirs are there."""
@@ -344,29 +406,25 @@ class Engine:
 
     def generate(self, prompts, *, streams, n=1, **sampling):
         """n samples of every prompt: a list a prompt, by sample. `streams`: one a prompt, unique to it and the step. Several threads may do so at
-        once, each with its own prompts; they are all ended if it is interrupted."""
+        once. Interrupted, or where a prompt is refused, it ends what it has begun."""
         prompts, streams = list(prompts), list(streams)
         if len(prompts) != len(streams) or len(set(streams)) != len(streams):
             raise ValueError("streams: one a prompt, each of its own")
-        missing, found = {}, []
+        groups = []
         try:
             for prompt, stream in zip(prompts, streams):
-                missing[self.submit(prompt, stream=stream, n=n, **sampling)] = n
-                found.append([])
-            places = dict(zip(missing, found))
-            while missing:
-                result = self.wait(groups=missing)
+                self._submit(prompt, groups, stream, n, 0, 0, sampling)
+            found = {group: [] for group in groups}
+            for _ in range(n * len(groups)):
+                result = self.wait(groups=found)
                 if result is None:
-                    raise RuntimeError("another thread waited for any result and took one of these")
-                places[result.group].append(result)
-                missing[result.group] -= 1
-                if missing[result.group] == 0:
-                    del missing[result.group]
+                    raise RuntimeError("a thread that waits for any result took one of these")
+                found[result.group].append(result)
         except BaseException:
-            for group in missing:
-                self.cancel(group)
+            for group in groups:
+                self._abandon(group)
             raise
-        return [sorted(samples, key=lambda r: r.sample) for samples in found]
+        return [sorted(samples, key=lambda r: r.sample) for samples in found.values()]
 
     def pause(self):
         self._do("pause")
@@ -383,23 +441,26 @@ class Engine:
         self._do("weights_expect_all")
 
     def put_weight(self, name, tensor):
-        """`tensor`: of torch (one of a GPU has its work done; it comes to the host unless the engine is on GPUs) or of numpy; or (dtype, shape,
-        buffer) with a dtype of DTYPES and any object of contiguous bytes. Copies only what does not lie in one piece."""
+        """`tensor`: of torch (one of a GPU has its work done; it comes to the host unless the engine is on GPUs) or of numpy, which are read where
+        they lie unless they lie in pieces; or (dtype, shape, buffer) with a dtype of DTYPES and any object of contiguous bytes."""
         if hasattr(tensor, "data_ptr"):
             where = str(getattr(tensor, "device", "cpu"))
             if hasattr(tensor, "full_tensor"):
                 raise ValueError(f"{name}: a part of a distributed tensor: put its full_tensor()")
             if where == "meta" or (tensor.numel() > 0 and tensor.data_ptr() == 0):
                 raise ValueError(f"{name}: the tensor has no memory")
-            if not (where == "cpu" or (where.startswith("cuda") and self._on_gpus)):
+            # A GPU makes one piece of several at a time of its own, which we should have to wait for.
+            if where != "cpu" and not (where.startswith("cuda") and self._on_gpus and tensor.is_contiguous()):
                 tensor = tensor.cpu()
             if not tensor.is_contiguous():
                 tensor = tensor.contiguous()
             dtype, shape, data = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.data_ptr()
             size = tensor.numel() * tensor.element_size()
+        elif hasattr(tensor, "__array_interface__"):
+            if not tensor.flags.c_contiguous:
+                tensor = tensor.copy()
+            dtype, shape, data, size = str(tensor.dtype), tensor.shape, tensor.__array_interface__["data"][0], tensor.nbytes
         else:
-            if hasattr(tensor, "__array_interface__"):
-                tensor = (str(tensor.dtype), tensor.shape, tensor.tobytes())
             dtype, shape, buffer = tensor
             held = bytes(memoryview(buffer).cast("B"))
             size, data = len(held), ctypes.cast(c_char_p(held), c_void_p)
@@ -449,6 +510,7 @@ class Engine:
 
     def export_pages(self, token_ids):
         """(bytes, how many of the tokens they cover)."""
+        self._check_process()
         size, covered, ids = c_size_t(), c_size_t(), _ids(token_ids)
 
         def export(buffer, capacity):
@@ -462,6 +524,7 @@ class Engine:
         return covered.value
 
     def stats(self):
+        self._check_process()
         size = c_size_t()
         text = _sized(lambda buffer, capacity: _library.otr_stats(self._handle, buffer, capacity, byref(size)), size, self._handle)
         return json.loads(text.split(b"\0", 1)[0])
