@@ -225,7 +225,7 @@ TEST(LinearW4WideConfig, ReadsWell) {
     return to_string(choose_linear_w4_wide_sm90({rows, n, k, false}, DeviceLimits{}));
   };
   EXPECT_EQ(text(64, 4608, 3584), "tile 128 x 64, 5 slots of 25 KB, 36 clusters of 2 for 36 tiles");
-  EXPECT_EQ(text(256, 3584, 18944), "tile 128 x 128, 3 slots of 41 KB, 33 clusters of 4 for 56 tiles");
+  EXPECT_EQ(text(256, 3584, 18944), "tile 128 x 128, 3 slots of 41 KB, 32 clusters of 4 for 56 tiles");
   EXPECT_EQ(text(512, 37888, 3584), "tile 128 x 128, 3 slots of 41 KB, 132 clusters of 1 for 1184 tiles");
 }
 
