@@ -25,8 +25,8 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   w.accelerator_ = on.accelerator;
   const WeightPlan& plan = w.plan_;
   const auto make = [&]<typename T>(Buffer<T>* buffer, int64_t size, const char* what) -> Status {
-    OTR_ASSIGN_OR_RETURN(*buffer,
-                         shared ? Buffer<T>::create_shared(size, what) : Buffer<T>::create(size, what, on.accelerator));
+    OTR_ASSIGN_OR_RETURN(
+        *buffer, shared ? Buffer<T>::create_shared(size, what, on.pool) : Buffer<T>::create(size, what, on.accelerator));
     return {};
   };
   OTR_RETURN_IF_ERROR(make(&w.packed_, plan.packed_elements, "weights"));

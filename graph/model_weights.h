@@ -72,7 +72,7 @@ class ModelWeights {
   // will attach() them; on the host alone.
   static Result<ModelWeights> load(const ModelConfig& config, WeightSource& source, const LaunchContext& on,
                                    const DeviceLayouts* device = nullptr, bool shared = false);
-  // Weights of this config that another process has loaded. Takes the files; never to be put().
+  // Weights of this config that another process has loaded: never to be put(). The files stay the caller's.
   static Result<ModelWeights> attach(const ModelConfig& config, const WeightFiles& files);
 
   // Their memory goes back, its addresses stay; norms, biases and frequencies, a thousandth of it, are kept. After wake() every

@@ -48,13 +48,13 @@ void QuantizedWeights::bind(const KernelTable& kernels) {
 }
 
 Result<QuantizedWeights> QuantizedWeights::create(const ModelWeights& source, const KernelTable& kernels,
-                                                  Accelerator* accelerator, bool shared) {
-  if (shared && accelerator != nullptr) return unsupported("weights in shared memory on a device");
+                                                  const LaunchContext& on, bool shared) {
+  if (shared && on.accelerator != nullptr) return unsupported("weights in shared memory on a device");
   QuantizedWeights q;
   const int64_t bytes = q.plan(source, kernels);
   constexpr const char* kWhat = "quantised weights";
-  OTR_ASSIGN_OR_RETURN(
-      q.packed_, shared ? Buffer<uint8_t>::create_shared(bytes, kWhat) : Buffer<uint8_t>::create(bytes, kWhat, accelerator));
+  OTR_ASSIGN_OR_RETURN(q.packed_, shared ? Buffer<uint8_t>::create_shared(bytes, kWhat, on.pool)
+                                         : Buffer<uint8_t>::create(bytes, kWhat, on.accelerator));
   q.bind(kernels);
   return q;
 }

@@ -17,9 +17,10 @@ class QuantizedWeights {
  public:
   // `source` outlives the object. The content is undefined until quantize().
   // `kernels`: those that read them. `shared`: other processes will attach() them; on the host alone.
-  static Result<QuantizedWeights> create(const ModelWeights& source, const KernelTable& kernels,
-                                         Accelerator* accelerator = nullptr, bool shared = false);
-  // What another process makes of its weights, which `source` is attached to: never to be quantised here. Takes `fd`.
+  static Result<QuantizedWeights> create(const ModelWeights& source, const KernelTable& kernels, const LaunchContext& on,
+                                         bool shared = false);
+  // What another process makes of its weights, which `source` is attached to: never to be quantised here. `fd` stays the
+  // caller's.
   static Result<QuantizedWeights> attach(const ModelWeights& source, const KernelTable& kernels, int fd);
 
   // As Buffer::sleep and wake; to be quantised again after a wake().

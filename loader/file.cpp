@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/base/descriptor.h"
+
 namespace otr {
 namespace {
 
@@ -23,7 +25,8 @@ Status system_error(const std::string& path, const char* what) {
 
 // A new file beside `path`, with the permissions that ReplacedFile promises; -1 and errno where there can be none.
 int open_beside(const std::string& path, std::string* name) {
-  const int fd = make_beside(path, name, [](const char* n) { return ::open(n, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+  const int fd = make_beside(
+      path, name, [](const char* n) { return above_standard(::open(n, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)); });
   struct stat old, made;
   if (fd < 0 || ::stat(path.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) return fd;
   constexpr mode_t kPermissions = 0777;
@@ -42,7 +45,7 @@ Result<File> File::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe without a writer would wait for one. It has no effect on regular files.
   int fd;
   do {
-    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    fd = above_standard(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) return system_error(path, "cannot open");
   File file(path, fd, 0);
@@ -80,7 +83,7 @@ Status File::read_exact(uint64_t offset, std::span<std::byte> bytes) const {
 }
 
 Result<NewFile> NewFile::create(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int fd = above_standard(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (fd < 0) return system_error(path, "cannot create");
   return NewFile(path, fd);
 }
@@ -96,6 +99,7 @@ NewFile::~NewFile() {
 }
 
 Status NewFile::append(std::span<const std::byte> bytes) {
+  const NoSizeSignal no_signal;
   while (!bytes.empty()) {
     const ssize_t put = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostPerCall));
     if (put < 0 && errno == EINTR) continue;
@@ -147,6 +151,7 @@ Status ReplacedFile::write(const void* data, size_t size) {
 }
 
 Status ReplacedFile::write_at(uint64_t offset, const void* data, size_t size) const {
+  const NoSizeSignal no_signal;
   for (const char* p = static_cast<const char*>(data); size > 0;) {
     const ssize_t n = ::pwrite(fd_, p, std::min(size, kMostPerCall), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;

@@ -1,8 +1,17 @@
 #include "memory/buffer.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+
+#include "kernels/base/descriptor.h"
+#include "kernels/base/thread_pool.h"
 
 namespace otr::internal {
 
@@ -40,12 +49,13 @@ void populate(void* data, size_t bytes) {
 }
 
 int make_memory_file(const char* name, size_t bytes) {
-  const int fd = memfd_create(name, MFD_CLOEXEC);
-  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    close(fd);
-    return -1;
-  }
-  return fd;
+  const int fd = above_standard(memfd_create(name, MFD_CLOEXEC));
+  const NoSizeSignal no_signal;
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) == 0) return fd;
+  const int reason = errno;
+  close(fd);
+  errno = reason;
+  return -1;
 }
 
 void* map_memory_file(int fd, size_t bytes, bool may_write) {
@@ -56,6 +66,24 @@ void* map_memory_file(int fd, size_t bytes, bool may_write) {
   if (bytes >= size_t{2} << 20)
     madvise(data, bytes, MADV_HUGEPAGE);  // advice: where the system has no huge pages to share, speed
   return data;
+}
+
+bool reserve_memory_file(int fd, void* data, size_t bytes, ThreadPool& pool) {
+#ifdef MADV_POPULATE_WRITE  // Linux 5.14; a core zeroes some 1.6 GB/s in small pages
+  constexpr size_t kPiece = size_t{64} << 20;
+  std::atomic<int> error = 0;
+  pool.parallel_for(static_cast<int>((bytes + kPiece - 1) / kPiece), [&](int task, int) {
+    const size_t at = static_cast<size_t>(task) * kPiece;
+    std::byte* const piece = static_cast<std::byte*>(data) + at;
+    if (error == 0 && madvise(piece, std::min(kPiece, bytes - at), MADV_POPULATE_WRITE) != 0) error = errno;
+  });
+  errno = error;
+  if (errno != EINVAL) return errno == 0;
+#else
+  static_cast<void>(data), static_cast<void>(pool);
+#endif
+  errno = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  return errno == 0;
 }
 
 void close_file(int fd) {

@@ -5,16 +5,18 @@
 // touches them first waits for the system, which may take longer than the work on them. Blocks of 2 MB and more ask for huge
 // pages: a weight sweep then walks hundreds of translations instead of hundreds of thousands.
 //
-// A shared one is a file in the host's memory, which other processes attach(), to read: one copy for all. Its owner may write
-// at any time; when is theirs to agree on.
+// A shared one is a file in the host's memory, which other processes attach(), to read: one copy for all. It has its memory
+// from the first. Its owner may write at any time; when is theirs to agree on.
 //
 // sleep() gives its memory to the system or the device and keeps its address; wake() gives it memory again, zeroed as at
 // create. Between them nothing may touch it. Not of a shared one. Errors: kOutOfMemory with the size; attach() gives kBadInput
 // for a file of another size. Thread safety: none needed, it owns; on a device as the accelerator.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -22,6 +24,8 @@
 #include "kernels/base/status.h"
 
 namespace otr {
+
+class ThreadPool;
 
 namespace internal {
 void* allocate_zeroed(size_t bytes, Accelerator* device);  // null if the system refuses
@@ -31,6 +35,8 @@ Status take_back(void* data, Accelerator* device);
 void populate(void* data, size_t bytes);
 int make_memory_file(const char* name, size_t bytes);         // -1 if the system refuses
 void* map_memory_file(int fd, size_t bytes, bool may_write);  // null likewise, or if the file has another size
+// Has the system give it all its memory, or false and errno: a write into a mapping without it would be a signal.
+bool reserve_memory_file(int fd, void* data, size_t bytes, ThreadPool& pool);
 void close_file(int fd);
 }  // namespace internal
 
@@ -72,26 +78,27 @@ class Buffer {
     return b;
   }
 
-  // As create(), for other processes to attach.
-  static Result<Buffer> create_shared(int64_t size, const char* what) {
+  // As create(), for other processes to attach. Its memory is made by the pool.
+  static Result<Buffer> create_shared(int64_t size, const char* what, ThreadPool& pool) {
     Buffer b;
     if (size <= 0) return b;
     const bool countable = static_cast<size_t>(size) <= SIZE_MAX / sizeof(T);
     const size_t bytes = countable ? static_cast<size_t>(size) * sizeof(T) : 0;
+    errno = ENOMEM;
     if (countable) b.fd_ = internal::make_memory_file(what, bytes);
     if (b.fd_ >= 0) b.data_ = static_cast<T*>(internal::map_memory_file(b.fd_, bytes, true));
-    if (b.data_ == nullptr) {
+    if (b.data_ != nullptr) b.size_ = static_cast<size_t>(size);
+    if (b.data_ == nullptr || !internal::reserve_memory_file(b.fd_, b.data_, bytes, pool)) {
       return Status(StatusCode::kOutOfMemory, std::string(what) + ": cannot share " + std::to_string(size) + " times " +
-                                                  std::to_string(sizeof(T)) + " bytes");
+                                                  std::to_string(sizeof(T)) + " bytes: " + std::strerror(errno));
     }
-    b.size_ = static_cast<size_t>(size);
     return b;
   }
 
-  // Another process' shared buffer of this size, to be read only. Takes `fd`; of an empty one it is -1.
+  // Another process' shared buffer of this size, to be read only. `fd` stays the caller's, and is not needed any more; of an
+  // empty one it is -1.
   static Result<Buffer> attach(int fd, int64_t size, const char* what) {
     Buffer b;
-    b.fd_ = fd;
     if (size <= 0 && fd < 0) return b;
     if (size > 0 && fd >= 0)
       b.data_ = static_cast<T*>(internal::map_memory_file(fd, static_cast<size_t>(size) * sizeof(T), false));
@@ -111,7 +118,7 @@ class Buffer {
     if (device_ == nullptr && data_ != nullptr) internal::populate(data_, bytes());
   }
 
-  int fd() const { return fd_; }  // of a shared one; else -1
+  int fd() const { return fd_; }  // of one that others may attach; else -1
   T* data() { return data_; }
   const T* data() const { return data_; }
   size_t size() const { return size_; }

@@ -12,6 +12,8 @@
 #include <system_error>
 #include <thread>
 
+#include "kernels/base/descriptor.h"
+
 extern char** environ;
 
 namespace otr {
@@ -51,14 +53,22 @@ std::string end_text(int status) {
   return "exited with status " + std::to_string(WEXITSTATUS(status));
 }
 
+Status refusal(const std::string& what, int error) {
+  const std::string text = what + ": " + std::generic_category().message(error);
+  for (const int shortage : {EMFILE, ENFILE, ENOMEM, ENOBUFS, EAGAIN, ETXTBSY}) {
+    if (error == shortage) return Status(StatusCode::kOutOfMemory, text);
+  }
+  return io_error(text);
+}
+
 }  // namespace
 
 Result<ChildProcess> ChildProcess::spawn(const std::string& executable, OwnedFd* socket) {
   int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-    return io_error("cannot make a socket for a worker process: " + std::generic_category().message(errno));
-  }
-  OwnedFd ours(pair[0]), its(pair[1]);
+  constexpr const char* kNoSocket = "cannot make a socket for a worker process";
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return refusal(kNoSocket, errno);
+  OwnedFd ours(above_standard(pair[0])), its(above_standard(pair[1]));
+  if (ours.get() < 0 || its.get() < 0) return refusal(kNoSocket, errno);
   const SpawnSettings settings(its.get());
   std::string name = executable, command = "worker", fd = std::to_string(kSocket);
   char* const arguments[] = {name.data(), command.data(), fd.data(), nullptr};
@@ -66,7 +76,7 @@ Result<ChildProcess> ChildProcess::spawn(const std::string& executable, OwnedFd*
   const int error = posix_spawn(&child.pid_, executable.c_str(), &settings.files, &settings.attributes, arguments, environ);
   if (error != 0) {
     child.pid_ = -1;
-    return io_error("cannot run worker process '" + executable + "': " + std::generic_category().message(error));
+    return refusal("cannot run worker process '" + executable + "'", error);
   }
   *socket = std::move(ours);
   return child;
@@ -75,6 +85,7 @@ Result<ChildProcess> ChildProcess::spawn(const std::string& executable, OwnedFd*
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   std::swap(pid_, other.pid_);
   std::swap(end_, other.end_);
+  std::swap(was_killed_, other.was_killed_);
   return *this;
 }
 
@@ -85,7 +96,7 @@ bool ChildProcess::wait(int64_t timeout_ms) {
   for (int64_t pause_us = 100; pid_ > 0; pause_us = std::min<int64_t>(2 * pause_us, 5000)) {
     int status = 0;
     const pid_t ended = waitpid(pid_, &status, WNOHANG);
-    if (ended == pid_) end_ = end_text(status);
+    if (ended == pid_) end_ = end_text(status), was_killed_ = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     if (ended < 0 && errno != EINTR) end_ = "ended";  // the program has told the system not to keep ends, or has taken this one
     if (!end_.empty()) pid_ = -1;
     else if (Clock::now() >= limit) return false;

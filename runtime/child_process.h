@@ -3,7 +3,8 @@
 // It is spawned, never forked; it has a process group of its own (a Ctrl-C is for its parent), no signal blocked, and no other
 // file of ours but the standard ones. Destroying the object kills it and waits for its end: no zombie is left.
 //
-// Thread safety: none needed, it owns. Errors: kIoError, with the executable and the reason.
+// Thread safety: none needed, it owns. Errors, with the executable and the reason: kIoError; kOutOfMemory where the system is
+// short of what it takes, and may have it a moment later.
 #pragma once
 
 #include <sys/types.h>
@@ -22,7 +23,8 @@ class ChildProcess {
   // Runs "EXECUTABLE worker 3"; our end of the socket goes to *socket.
   static Result<ChildProcess> spawn(const std::string& executable, OwnedFd* socket);
   ChildProcess() = default;
-  ChildProcess(ChildProcess&& other) noexcept : pid_(std::exchange(other.pid_, -1)), end_(std::exchange(other.end_, {})) {}
+  ChildProcess(ChildProcess&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), end_(std::exchange(other.end_, {})), was_killed_(other.was_killed_) {}
   ChildProcess& operator=(ChildProcess&& other) noexcept;
   ~ChildProcess() { kill(); }
 
@@ -33,10 +35,12 @@ class ChildProcess {
   void kill();
   // "killed by signal 9", "exited with status 1"; "" while it runs.
   const std::string& end() const { return end_; }
+  bool was_killed() const { return was_killed_; }  // by somebody: SIGKILL
 
  private:
   pid_t pid_ = -1;  // -1: none, or it has ended
   std::string end_;
+  bool was_killed_ = false;
 };
 
 }  // namespace otr

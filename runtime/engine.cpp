@@ -310,7 +310,9 @@ Status Engine::pause() {
   paused_ = true;
   for (WorkerPort* port : ports_) port->pause();
   at_rest_changed_.notify_all();  // who is paused rests, whatever it was to do
-  at_rest_changed_.wait(lock, [this] { return stop_ || at_rest() || !paused_; });
+  // A process that is on its way need not be there yet: it may take minutes, and begins with a pause.
+  const auto rests = [](const WorkerPort* port) { return port->rests_in_pause(); };
+  at_rest_changed_.wait(lock, [&] { return stop_ || !paused_ || std::all_of(ports_.begin(), ports_.end(), rests); });
   if (stop_) return Status(StatusCode::kInvalidHandle, "the engine was destroyed");
   return {};
 }

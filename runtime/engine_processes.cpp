@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "kernels/base/descriptor.h"
 #include "runtime/engine.h"
 #include "runtime/history_file.h"
 #include "runtime/kv_file.h"
@@ -54,7 +55,7 @@ Status check_process_options(const EngineOptions& o) {
 WorkerSetup Engine::process_setup(const WorkerOptions& w) {
   const Worker& model = first_worker();
   WorkerSetup s;
-  s.version = otr_version();
+  s.build = own_build();
   s.num_workers = options_.num_workers;
   s.prefill_chunk = options_.prefill_chunk;
   s.policy = options_.policy;
@@ -173,7 +174,7 @@ void Engine::share_history() try {
     if (index == shared_history_) return;
     shared_history_ = index;
   }
-  const OwnedFd file(memfd_create("otr-history", MFD_CLOEXEC));
+  const OwnedFd file(above_standard(memfd_create("otr-history", MFD_CLOEXEC)));
   if (file.get() < 0 || !write_history(file.get(), *index).ok()) return;
   for (const auto& process : processes_) process->set_history(file.duplicate());
 } catch (const std::bad_alloc&) {
@@ -410,8 +411,10 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stop_) return;
   const size_t w = static_cast<size_t>(worker);
-  processes_[w]->discard_orders();
-  if (!losing_[w]) {  // else this is a second attempt: there was no memory to queue all again
+  if (losing_[w]) {  // a second attempt: there was no memory to queue all again
+    processes_[w]->discard_starts();
+  } else {
+    processes_[w]->discard_orders();
     last_loss_ = why.message();
     placement_.lost(worker, comes_back);
     relink(worker, comes_back);

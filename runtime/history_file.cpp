@@ -9,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "kernels/base/descriptor.h"
 #include "loader/file.h"
 #include "loader/xxh64.h"
 #include "runtime/file_fields.h"
@@ -76,6 +77,7 @@ class OpenFile {
  public:
   explicit OpenFile(int fd) : fd_(fd) {}
   Status write(const void* data, size_t size) const {
+    const NoSizeSignal no_signal;
     for (const char* at = static_cast<const char*>(data); size > 0;) {
       const ssize_t put = ::write(fd_, at, size);
       if (put < 0 && errno != EINTR) return io_error("cannot write the history: " + std::generic_category().message(errno));

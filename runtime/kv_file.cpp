@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "kernels/base/descriptor.h"
 #include "kernels/page/page.h"
 #include "loader/xxh64.h"
 
@@ -30,7 +31,8 @@ OwnedFd write_kv_file(uint64_t name, std::span<const PageId> pages, int32_t num_
   const int64_t page_elements = source->kv_layout().page_elements();
   const size_t body = pages.size() * static_cast<size_t>(page_elements) * sizeof(Element), size = sizeof(KvFileHeader) + body;
   if (size > kMostBytes) return OwnedFd();
-  OwnedFd file(memfd_create("otr-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  OwnedFd file(above_standard(memfd_create("otr-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  const NoSizeSignal no_signal;
   // Room first: a write into a mapping without it would be a signal.
   if (file.get() < 0 || posix_fallocate(file.get(), 0, static_cast<off_t>(size)) != 0) return OwnedFd();
   void* const map = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);

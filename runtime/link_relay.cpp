@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/descriptor.h"
+
 namespace otr {
 namespace {
 
@@ -31,7 +33,7 @@ bool pop_all(size_t most, SpscQueue<T>* from, uint32_t* room, std::vector<T>* to
 }  // namespace
 
 Result<std::unique_ptr<LinkRelay>> LinkRelay::create(const Options& o) {
-  OwnedFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  OwnedFd wake(above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
   if (wake.get() < 0) return io_error("the system refuses an event file for a worker's links");
   std::unique_ptr<LinkRelay> relay(new LinkRelay(o, std::move(wake)));
   const auto add = [&](int32_t number) {

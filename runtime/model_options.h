@@ -33,7 +33,7 @@ struct ModelOptions {
   ProgramBucket bucket;
   const ModelRunner* share_logits = nullptr;  // a model of the same vocabulary and no smaller bucket, which runs at other times
   bool shared_memory = false;                 // weights go where other processes can attach them
-  // Instead of loading `path`: another process' model; its files are taken. On a device it is copied there.
+  // Instead of loading `path`: another process' model; its files stay the caller's. On a device it is copied there.
   const SharedModel* attach = nullptr;
   const ModelRunner* share_weights =
       nullptr;  // instead of loading `path`: another device's runner of it, whose weights it uses

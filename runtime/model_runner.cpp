@@ -153,7 +153,10 @@ Result<uint64_t> ModelRunner::kv_bytes(const ModelOptions& options) const {
   // On the host pages cost memory only once they are touched: the system would grant far too many, and kill the process much
   // later.
   const uint64_t here = bytes / static_cast<uint64_t>(options.kv_sharers) * static_cast<uint64_t>(options.free_sharers);
-  if (free && here > *free) {
+  // Whoever is told the number of pages by an engine gets those that the engine's options have found room for; a process that
+  // takes another one's place comes when others have touched theirs.
+  const bool is_settled = options.attach != nullptr && options.num_pages != 0;
+  if (free && here > *free && !is_settled) {
     return Status(StatusCode::kOutOfMemory,
                   "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " + std::to_string(*free));
   }
@@ -185,7 +188,7 @@ Status ModelRunner::create_pages(const ModelOptions& options) {
 Status ModelRunner::make_quantized() {
   if (weights_->quantized != nullptr) return {};  // by the owner
   OTR_ASSIGN_OR_RETURN(QuantizedWeights quantized,
-                       QuantizedWeights::create(weights_->model, kernels_, accelerator_.get(), shared_memory_));
+                       QuantizedWeights::create(weights_->model, kernels_, context(), shared_memory_));
   weights_->quantized = std::make_unique<QuantizedWeights>(std::move(quantized));
   quantize();
   return {};

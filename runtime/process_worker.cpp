@@ -1,6 +1,5 @@
 #include "runtime/process_worker.h"
 
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "kernels/base/descriptor.h"
 #include "runtime/kv_file.h"
 #include "runtime/page_net.h"
 
@@ -40,7 +40,7 @@ StartPages start_pages(const Sequence& s, std::vector<OwnedFd>* files) {
 
 ProcessWorker::ProcessWorker(const ProcessOptions& options)
     : options_(options),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wake_(above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
       num_pages_(options.setup.num_pages),
       costs_(options.setup.costs) {
   orders_.relinks.reserve(static_cast<size_t>(options.setup.num_workers));
@@ -78,6 +78,11 @@ void ProcessWorker::join() {
 void ProcessWorker::wake() {
   const uint64_t one = 1;
   (void)!write(wake_.get(), &one, sizeof one);  // it fails only when it is full of such
+}
+
+void ProcessWorker::hear_wake() {
+  uint64_t ignored;
+  (void)!read(wake_.get(), &ignored, sizeof ignored);
 }
 
 void ProcessWorker::start(std::unique_ptr<Sequence> s) {
@@ -172,13 +177,29 @@ void ProcessWorker::stop() {
 
 bool ProcessWorker::at_rest() const {
   const std::lock_guard<std::mutex> lock(mutex_);
+  return rests();
+}
+
+bool ProcessWorker::rests() const {
   if (state_ == State::kGone) return true;
   return state_ == State::kReady && orders_.empty() && paused_ == pause_sent_ && rested_after_ == last_order_;
+}
+
+// What a process that has not begun hears first is the pause.
+bool ProcessWorker::rests_in_pause() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_ == State::kStarting ? paused_ : rests();
 }
 
 void ProcessWorker::discard_orders() {
   const std::lock_guard<std::mutex> lock(mutex_);
   orders_.discard();
+}
+
+void ProcessWorker::discard_starts() {
+  SequenceQueue discarded;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  discarded.append(&orders_.starts);
 }
 
 bool ProcessWorker::stopping() const {
@@ -204,9 +225,13 @@ void ProcessWorker::run() {
     const Clock::time_point born = Clock::now();
     try {
       end = live();
+    } catch (const std::bad_alloc&) {
+      end = Status(StatusCode::kOutOfMemory, "there is no memory to serve a worker process");
     } catch (const std::exception& e) {
       end = failure(std::string("its engine cannot serve it: ") + e.what());
     }
+    // The system kills where it has granted too much.
+    const bool was_short = end.code() == StatusCode::kOutOfMemory || process_.was_killed();
     process_.kill();
     if (stopping()) break;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -215,16 +240,19 @@ void ProcessWorker::run() {
       first_failure_ = end;
       break;
     }
-    if (Clock::now() - born > kLongLife) failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
-    const bool comes_back = ++failures_ <= options_.max_restarts;
+    const bool comes_back = may_come_back(state_ == State::kReady, was_short, born);
     ++idle_lives_;
-    state_ = comes_back ? State::kStarting : State::kGone;
+    state_ = comes_back ? State::kLost : State::kGone;
     pause_sent_ = false;
     history_due_ = history_.get() >= 0;
     last_order_ = rested_after_ = 0;
     lock.unlock();
-    note_lost(end);
+    note_lost(end, comes_back);
     if (!comes_back) return;
+    lock.lock();
+    state_ = State::kStarting;
+    lock.unlock();
+    options_.host->process_rested();  // if it is paused
     pause_before_restart();
   }
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -232,11 +260,21 @@ void ProcessWorker::run() {
   first_.notify_all();
 }
 
+// One that could not begin is no failure, as long as such do not take longer than a start may.
+bool ProcessWorker::may_come_back(bool was_ready, bool was_short, Clock::time_point born) {
+  const Clock::time_point now = Clock::now();
+  if (was_ready) short_since_.reset();
+  if (now - born > kLongLife) failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
+  if (was_ready || !was_short) return ++failures_ <= options_.max_restarts;
+  if (!short_since_) short_since_ = now;
+  return now - *short_since_ < std::chrono::milliseconds(options_.start_timeout_ms);
+}
+
 // Samples are queued again whatever it takes: without memory for that, once there is some.
-void ProcessWorker::note_lost(const Status& why) {
+void ProcessWorker::note_lost(const Status& why, bool comes_back) {
   for (;;) {
     try {
-      return options_.host->process_lost(options_.setup.index, why, failures_ <= options_.max_restarts);
+      return options_.host->process_lost(options_.setup.index, why, comes_back);
     } catch (const std::bad_alloc&) {
       if (stopping()) return;
       std::this_thread::sleep_for(kRetry);
@@ -263,6 +301,7 @@ Status ProcessWorker::pass_on_report() {
 
 // A process from its start to its end: ok if that was ordered.
 Status ProcessWorker::live() {
+  process_ = ChildProcess();
   OwnedFd socket;
   Result<ChildProcess> spawned = ChildProcess::spawn(options_.executable, &socket);
   OTR_ASSIGN_OR_RETURN(process_, std::move(spawned));
@@ -292,12 +331,14 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
   encode_setup(setup, &bytes_, &files);
   std::vector<OwnedFd> copies;
   for (const int file : files) {
-    copies.emplace_back(fcntl(file, F_DUPFD_CLOEXEC, 0));
-    if (copies.back().get() < 0) return io_error("the system refuses another file for a worker process");
+    copies.emplace_back(duplicate_descriptor(file));
+    if (copies.back().get() < 0)
+      return Status(StatusCode::kOutOfMemory, "the system refuses another file for a worker process");
   }
   channel->queue(WireType::kSetup, bytes_, std::move(copies));
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.start_timeout_ms);
   while (!stopping()) {
+    hear_wake();  // orders wait until it is ready
     const Status sent = channel->flush();
     OTR_RETURN_IF_ERROR(receive(channel));  // first: it may say why it takes no more
     OTR_RETURN_IF_ERROR(sent);
@@ -317,8 +358,7 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
 // Until stop(), or something is wrong.
 Status ProcessWorker::serve(WorkerChannel* channel) {
   while (!stopping()) {
-    uint64_t ignored;
-    (void)!read(wake_.get(), &ignored, sizeof ignored);
+    hear_wake();
     const bool waits_for_room = !send_orders(channel);
     const Status sent = channel->flush();
     OTR_RETURN_IF_ERROR(receive(channel));

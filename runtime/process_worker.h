@@ -14,6 +14,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,9 +50,11 @@ struct ProcessOptions {
   std::string executable;
   int32_t timeout_ms = 0;
   int32_t start_timeout_ms = 0;  // to be ready
-  int32_t max_restarts = 0;      // in a row, none of which has finished a sample or lived for a minute
-  WorkerSetup setup;             // its life is set here
-  ProcessHost* host = nullptr;   // outlives the worker
+  // In a row, none of which has finished a sample or lived for a minute. Those that the system does not let begin, being short
+  // of memory or files, are tried again for start_timeout_ms, and none of these.
+  int32_t max_restarts = 0;
+  WorkerSetup setup;            // its life is set here
+  ProcessHost* host = nullptr;  // outlives the worker
 };
 
 class ProcessWorker final : public WorkerPort {
@@ -76,6 +79,7 @@ class ProcessWorker final : public WorkerPort {
   void resume() override;
   void stop() override;
   bool at_rest() const override;
+  bool rests_in_pause() const override;
   // Times that the socket did not take all orders at once, of all processes so far.
   int64_t full_sockets() const { return full_sockets_; }
   void weights_changed();          // REQUIRES: at rest, and paused
@@ -87,10 +91,11 @@ class ProcessWorker final : public WorkerPort {
   void hand_on(WireType type, WireView payload);
   // Forgets the orders that no process has got, but for pause().
   void discard_orders();
+  void discard_starts();  // of these those that bring samples
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class State { kStarting, kReady, kGone };
+  enum class State { kStarting, kReady, kLost, kGone };  // lost: another one comes, and the host has not heard of it
 
   void run();
   Status live();
@@ -102,11 +107,14 @@ class ProcessWorker final : public WorkerPort {
   bool send_orders(WorkerChannel* channel);
   void say_stop(WorkerChannel* channel);
   Status check_signs(Clock::time_point now);
-  void note_lost(const Status& why);
+  void note_lost(const Status& why, bool comes_back);
   Status pass_on_report();
+  bool may_come_back(bool was_ready, bool was_short, Clock::time_point born);
   void pause_before_restart();
   void wake();
+  void hear_wake();
   bool stopping() const;
+  bool rests() const;  // REQUIRES: mutex_ is held
   bool has_orders() const;
   Status failure(const std::string& what) const;
 
@@ -118,7 +126,8 @@ class ProcessWorker final : public WorkerPort {
   ProcessReport report_;
   WireBytes bytes_;
   int32_t life_ = -1, failures_ = 0;
-  int32_t idle_lives_ = 0;  // in a row, of which nothing came
+  int32_t idle_lives_ = 0;                        // in a row, of which nothing came
+  std::optional<Clock::time_point> short_since_;  // processes did not begin for want of memory or files
   uint64_t turns_ = 0;
   bool was_at_rest_ = true;
   Clock::time_point heard_, turned_;       // the last sign of the process; of the worker in it

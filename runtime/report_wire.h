@@ -59,7 +59,7 @@ struct ProcessReport {
   Progress progress;
   std::vector<SampleEnd> finished;
   std::vector<SampleGiven> given;
-  std::vector<OwnedFd> files;  // of what is given with positions, in that order: they come beside the message
+  std::vector<OwnedFd> files;  // of what is given with positions, in that order: they come beside the message, or are lost (-1)
   std::optional<Move> answered;
   std::optional<Lend> lent;                   // the order that is over; with the samples
   std::vector<SampleName> replicas, dropped;  // that it has lent; that have lost their race

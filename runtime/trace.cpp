@@ -12,13 +12,14 @@
 #include <cstring>
 #include <system_error>
 
+#include "kernels/base/descriptor.h"
 #include "runtime/outrider.h"
 
 namespace otr {
 
 Result<std::unique_ptr<Trace>> Trace::create(const std::string& path, const PaceClock* pace) {
   const auto fail = [&path](const std::string& why) { return io_error("cannot write the trace " + path + ": " + why); };
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  const int fd = above_standard(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
   if (fd < 0) return fail(std::generic_category().message(errno));
   struct stat info;
   if (::fstat(fd, &info) != 0 || S_ISFIFO(info.st_mode) ||
@@ -201,6 +202,7 @@ void Trace::flush() {
 
 void Trace::write_out() {
   flushed_ = clock_.seconds();
+  const NoSizeSignal no_signal;
   for (size_t done = 0; done < size_ && error_ == 0;) {
     const ssize_t put = ::write(fd_, buffer_.get() + done, size_ - done);
     if (put < 0 && errno != EINTR) error_ = errno;

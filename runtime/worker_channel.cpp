@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <system_error>
 #include <utility>
 
+#include "kernels/base/descriptor.h"
 #include "loader/xxh64.h"
 
 namespace otr {
@@ -21,7 +24,7 @@ constexpr size_t kMostFiles = 253;  // that one message carries
 
 struct ChannelHeader {
   uint32_t size;
-  uint16_t type, zero;
+  uint16_t type, num_files;
   uint64_t number, payload_sum, header_sum;
 };
 static_assert(sizeof(ChannelHeader) == 32);
@@ -39,7 +42,7 @@ OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
 
 int OwnedFd::release() { return std::exchange(fd_, -1); }
 
-OwnedFd OwnedFd::duplicate() const { return OwnedFd(fcntl(fd_, F_DUPFD_CLOEXEC, 0)); }
+OwnedFd OwnedFd::duplicate() const { return OwnedFd(duplicate_descriptor(fd_)); }
 
 void OwnedFd::reset() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
@@ -53,7 +56,7 @@ WorkerChannel::WorkerChannel(OwnedFd fd) : fd_(std::move(fd)) {
 uint64_t WorkerChannel::queue(WireType type, WireView payload, std::vector<OwnedFd> files) {
   ChannelHeader h{.size = static_cast<uint32_t>(payload.size()),
                   .type = static_cast<uint16_t>(type),
-                  .zero = 0,
+                  .num_files = static_cast<uint16_t>(files.size()),
                   .number = num_sent_ + 1,
                   .payload_sum = xxh64(payload.data(), payload.size()),
                   .header_sum = 0};
@@ -129,13 +132,20 @@ Result<bool> WorkerChannel::fill() {
     if (got < 0 && errno == ECONNRESET) return false;
     if (got < 0) return lost("cannot receive from the other process");
     if (got == 0) return false;
+    std::array<OwnedFd, kMostFiles> files;  // closed again should there be no memory to keep them
+    size_t count = 0;
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-      for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+      for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) && count < kMostFiles; ++i) {
         int fd;
         std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-        files_.emplace_back(fd);
+        files[count++] = OwnedFd(above_standard(fd));
       }
+    }
+    // The system ends a message behind the files of one frame; of those that it refuses, the last ones are cut off.
+    if (count > 0 || (message.msg_flags & MSG_CTRUNC) != 0) {
+      arrived_.emplace_back(std::make_move_iterator(files.begin()),
+                            std::make_move_iterator(files.begin() + static_cast<std::ptrdiff_t>(count)));
     }
     if (in_.size() > 2 * kMostPayload) return true;  // read it first
   }
@@ -143,16 +153,24 @@ Result<bool> WorkerChannel::fill() {
 
 Result<bool> WorkerChannel::next(Frame* frame) {
   ChannelHeader h;
+  if (read_ == in_.size() && !arrived_.empty()) return bad_input("files have come without a frame");
   if (in_.size() - read_ < sizeof h) return false;
   std::memcpy(&h, in_.data() + read_, sizeof h);
   if (h.header_sum != sum_of(h)) return bad_input("a frame's header is damaged");
   if (h.number != num_received_ + 1)
     return bad_input("frame " + std::to_string(h.number) + " comes after " + std::to_string(num_received_));
-  if (h.zero != 0 || !is_wire_type(h.type)) return bad_input("a frame is of an unknown type: " + std::to_string(h.type));
+  if (!is_wire_type(h.type)) return bad_input("a frame is of an unknown type: " + std::to_string(h.type));
   if (h.size > kMostPayload) return bad_input("a frame of " + std::to_string(h.size) + " bytes is too long");
   if (in_.size() - read_ - sizeof h < h.size) return false;
   const WireView payload(in_.data() + read_ + sizeof h, h.size);
   if (xxh64(payload.data(), payload.size()) != h.payload_sum) return bad_input("a frame's contents are damaged");
+  files_.clear();
+  if (h.num_files > 0) {
+    if (arrived_.empty() || arrived_.front().size() > h.num_files) return bad_input("a frame has not the files that it names");
+    files_ = std::move(arrived_.front());
+    files_.resize(h.num_files);
+    arrived_.pop_front();
+  }
   read_ += sizeof h + h.size;
   ++num_received_;
   *frame = {.type = static_cast<WireType>(h.type), .number = h.number, .payload = payload};
@@ -161,8 +179,9 @@ Result<bool> WorkerChannel::next(Frame* frame) {
 
 Result<std::vector<OwnedFd>> WorkerChannel::take_files(size_t count) {
   if (count > files_.size()) return bad_input("a frame names a file that has not come");
-  std::vector<OwnedFd> taken;
-  for (; count > 0; --count, files_.pop_front()) taken.push_back(std::move(files_.front()));
+  const auto end = files_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<OwnedFd> taken(std::make_move_iterator(files_.begin()), std::make_move_iterator(end));
+  files_.erase(files_.begin(), end);
   return taken;
 }
 

@@ -1,8 +1,8 @@
 // WorkerChannel: one end of the Unix socket between an engine and a worker process, as frames.
 //
-// A frame is a header of 32 bytes (u32 length of the payload, u16 type, u16 zero, u64 number, from 1 on without a gap, u64
-// xxh64 of the payload, u64 xxh64 of these 24 bytes) and the payload. So a torn, damaged, lost or repeated frame is seen where
-// it is, before its contents are.
+// A frame is a header of 32 bytes (u32 length of the payload, u16 type, u16 number of files, u64 number, from 1 on without a
+// gap, u64 xxh64 of the payload, u64 xxh64 of these 24 bytes) and the payload. So a torn, damaged, lost or repeated frame is
+// seen where it is, before its contents are.
 //
 // Nothing here blocks but wait(): frames are queued in a buffer, flush() sends what the socket takes, fill() reads what is
 // there. Thread safety: sending (queue, flush, queued_bytes) by one thread at a time, receiving (fill, next, take_files) by
@@ -62,10 +62,11 @@ class WorkerChannel {
   Result<bool> next(Frame* frame);
   // Whether a part of a frame is there.
   bool is_torn() const { return read_ < in_.size(); }
-  // The oldest `count` files that have come with frames; kBadInput: there are fewer.
+  // The first `count` files of the last frame that were not taken; -1: the system has refused it to this process, and it is
+  // lost. kBadInput: the frame has fewer. They are there until the next next().
   Result<std::vector<OwnedFd>> take_files(size_t count);
+  size_t num_files() const { return files_.size(); }  // of it
 
-  size_t num_files() const { return files_.size(); }  // that have come and were not taken
   int fd() const { return fd_.get(); }
   void shutdown();  // both ends see that it is over
 
@@ -87,7 +88,8 @@ class WorkerChannel {
     std::vector<OwnedFd> files;
   };
   std::deque<Parcel> files_to_send_;
-  std::deque<OwnedFd> files_;
+  std::deque<std::vector<OwnedFd>> arrived_;  // of each frame that has files, in their order; what was refused is missing
+  std::vector<OwnedFd> files_;                // of the last frame
   bool corrupts_ = false;
 };
 

@@ -41,11 +41,13 @@ class WorkerPort {
   virtual void set_roles(const DraftRoles& roles) = 0;
   virtual void lend(const Lend& lend) = 0;  // REQUIRES: as give()
 
-  // Between pause() and resume() no tick begins. Whoever has paused the worker waits for at_rest().
+  // Between pause() and resume() no tick begins. Whoever has paused the worker waits for at_rest(), or, if all that he wants is
+  // that no tick begins, for rests_in_pause().
   virtual void pause() = 0;
   virtual void resume() = 0;
   virtual void stop() = 0;
   virtual bool at_rest() const = 0;
+  virtual bool rests_in_pause() const { return at_rest(); }
 };
 
 }  // namespace otr

@@ -24,16 +24,15 @@ static_assert(kHeartbeatsPerTimeout >= PageNet::kTimeoutShare);  // else a turn 
 // ---- From the first frame to the last ------------------------------------------------------------------------------------
 
 Status WorkerServer::run() {
-  Status status = read_setup();
-  if (status.ok()) {
-    try {
-      status = make_worker();
-      if (status.ok()) status = serve();
-    } catch (const std::bad_alloc&) {
-      status = Status(StatusCode::kOutOfMemory, "out of memory");
-    } catch (const std::exception& e) {
-      status = Status(StatusCode::kInternal, e.what());
-    }
+  Status status;
+  try {
+    status = read_setup();
+    if (status.ok()) status = make_worker();
+    if (status.ok()) status = serve();
+  } catch (const std::bad_alloc&) {
+    status = Status(StatusCode::kOutOfMemory, "out of memory");
+  } catch (const std::exception& e) {
+    status = Status(StatusCode::kInternal, e.what());
   }
   if (!status.ok()) {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
@@ -57,19 +56,21 @@ Status WorkerServer::read_setup() {
     wait_for_channel(channel_, false, -1, ms_until(limit));
   }
   if (frame.type != WireType::kSetup) return bad_input("the first message is no setup");
-  OTR_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, channel_.take_files(channel_.num_files()));
+  OTR_ASSIGN_OR_RETURN(const std::string build, decode_setup_build(frame.payload));
+  if (build != own_build()) {
+    return unsupported("the worker's executable has version " + own_build() + " of the library, its engine " + build);
+  }
+  OTR_ASSIGN_OR_RETURN(weight_files_, channel_.take_files(channel_.num_files()));
   std::vector<int> fds;
-  for (const OwnedFd& file : files) fds.push_back(file.get());
+  for (const OwnedFd& file : weight_files_) {
+    if (file.get() < 0) return Status(StatusCode::kOutOfMemory, "the system refuses the worker the files of the weights");
+    fds.push_back(file.get());
+  }
   OTR_ASSIGN_OR_RETURN(setup_, decode_setup(frame.payload, fds));
-  for (OwnedFd& file : files) (void)file.release();  // the setup's models have them
   followed_ = announced_ = frame.number;
   faults_.emplace(setup_.proofs.faults, setup_.index, setup_.life);
   if (setup_.proofs.socket_bytes > 0) channel_.shrink(setup_.proofs.socket_bytes);
   pass(ProtocolStep::kSetup);
-  if (setup_.version != otr_version()) {
-    return unsupported("the worker's executable has version " + std::string(otr_version()) + " of the library, its engine " +
-                       setup_.version);
-  }
   return {};
 }
 
@@ -129,6 +130,7 @@ Status WorkerServer::make_worker() {
   d.target.attach = &setup_.target;
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
+  weight_files_.clear();
   const ModelRunner& target = worker_->target();
   if (!setup_.nccl_library.empty()) {
     OTR_ASSIGN_OR_RETURN(
@@ -173,6 +175,7 @@ Status WorkerServer::serve() {
       followed_ = frame.number;
     }
     if (!is_open) return io_error("the engine has closed the socket");
+    end_with_parent();
     announce_rest();
     if (Clock::now() >= next) {
       if (net_ != nullptr && net_->busy_ms() > setup_.timeout_ms) {
@@ -185,13 +188,14 @@ Status WorkerServer::serve() {
       OTR_RETURN_IF_ERROR(send(WireType::kHeartbeat, bytes_));
       next = Clock::now() + period;
     }
+    Clock::time_point limit = std::min(next, Clock::now() + kParentPeriod);
     if (links_ == nullptr) {
-      wait_for_channel(channel_, false, -1, ms_until(next));
+      wait_for_channel(channel_, false, -1, ms_until(limit));
       continue;
     }
     OTR_RETURN_IF_ERROR(pump_links());
     constexpr std::chrono::milliseconds kSoon{1};
-    Clock::time_point limit = links_->owes() ? std::min(next, Clock::now() + kSoon) : next;
+    if (links_->owes()) limit = std::min(limit, Clock::now() + kSoon);
     if (tell_counts()) limit = std::min(limit, Clock::now() + kStatsPeriod);
     wait_for_channel(channel_, false, links_->fd(), ms_until(limit));
   }
@@ -205,6 +209,12 @@ Status WorkerServer::pump_links() {
     encode_link(message, &bytes_);
     return send(WireType::kLinks, bytes_);
   });
+}
+
+// The engine's end of the socket may be open when the engine is gone: in a process that its own has forked. Nobody is there to
+// be told anything.
+void WorkerServer::end_with_parent() const {
+  if (getppid() != parent_) _exit(1);
 }
 
 // The worker ends with the tick that it is in, and the net with what its port is in: an abort takes as long as it takes.
@@ -239,7 +249,8 @@ Status WorkerServer::send(WireType type, const WireBytes& payload, std::vector<O
     if (channel_.queued_bytes() == 0) return {};
     ++full_sockets_;
     if (Clock::now() >= limit) return Status(StatusCode::kTimeout, "the engine does not read");
-    wait_for_channel(channel_, true, -1, ms_until(limit));
+    end_with_parent();
+    wait_for_channel(channel_, true, -1, ms_until(std::min(limit, Clock::now() + kParentPeriod)));
   }
 }
 

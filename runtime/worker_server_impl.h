@@ -4,6 +4,8 @@
 // Thread safety: orders by the serving thread, reports by the worker's; what both touch says what guards it.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -36,7 +38,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kReportPeriod{10}, kStatsPeriod{50};
+  static constexpr std::chrono::milliseconds kReportPeriod{10}, kStatsPeriod{50}, kParentPeriod{1000};
 
   Status read_setup();
   Status make_worker();
@@ -54,6 +56,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   void announce_rest();
   bool tell_counts();
   void give_up();
+  void end_with_parent() const;
 
   // ---- The worker's thread ----
   void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
@@ -78,7 +81,9 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
 
   void strike(const WorkerFault& fault);
 
+  const pid_t parent_ = getppid();  // the engine, or who has run us for it
   WorkerSetup setup_;
+  std::vector<OwnedFd> weight_files_;  // that setup_ names, until the models have them
   Policy policy_;
   std::optional<FaultSchedule> faults_;
   std::unique_ptr<HistoryStore> history_;  // null: nobody drafts from it

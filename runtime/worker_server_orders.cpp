@@ -53,7 +53,7 @@ Status WorkerServer::follow(const WorkerChannel::Frame& frame) {
       pass(ProtocolStep::kHistory);
       OTR_ASSIGN_OR_RETURN(std::vector<OwnedFd> file, channel_.take_files(1));
       if (history_ == nullptr) return bad_input("there is nobody to draft from a history");
-      loader_->take(std::move(file.front()));
+      if (file.front().get() >= 0) loader_->take(std::move(file.front()));  // else it drafts from what it has
       return {};
     }
     case WireType::kDrop: {

@@ -1,6 +1,8 @@
 // What a worker process is set up with.
 #include <algorithm>
 
+#include "runtime/outrider.h"
+#include "runtime/profile_file.h"
 #include "runtime/wire_fields.h"
 #include "runtime/wire_orders.h"
 #include "runtime/worker_wire.h"
@@ -208,7 +210,7 @@ WorkerProofs read_proofs(WireReader* r) {
 
 void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files) {
   WireWriter w(out);
-  w.put(s.version);
+  w.put(s.build);
   for (const int32_t n : {s.num_workers, s.index, s.max_batch, s.engine_batch, s.prefill_chunk, s.max_draft_rows, s.num_threads,
                           s.first_cpu, s.num_pages, s.life, s.timeout_ms}) {
     w.put(n);
@@ -242,10 +244,18 @@ void encode_setup(const WorkerSetup& s, WireBytes* out, std::vector<int>* files)
   w.put(static_cast<uint8_t>(s.traces));
 }
 
+std::string own_build() { return std::string(otr_version()) + " (commit " + build_commit() + ")"; }
+
+Result<std::string> decode_setup_build(WireView in) {
+  WireReader r(in);
+  std::string build = r.text("build");
+  return r.ok() ? Result<std::string>(std::move(build)) : Result<std::string>(bad_input("setup: its build is cut off"));
+}
+
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files) {
   WireReader r(in);
   WorkerSetup s;
-  s.version = r.text("version");
+  s.build = r.text("build");
   s.num_workers = r.integer("num_workers", 1, kMaxWorkers);
   s.index = r.integer("index", 0, std::max(0, s.num_workers - 1));
   s.max_batch = r.integer("max_batch", 1, 1 << 16);

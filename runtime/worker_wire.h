@@ -1,6 +1,6 @@
 // The messages between an engine and a worker process, as bytes: what they are, and those to the worker; those from it are in
-// report_wire.h. Both are the same build on the same machine (the setup names its
-// version), so numbers are as the machine has them; every field is checked when it is read nevertheless, since a worker that
+// report_wire.h. Both are the same build on the same machine (the setup names
+// it), so numbers are as the machine has them; every field is checked when it is read nevertheless, since a worker that
 // errs must not take its engine along.
 //
 // encode_* append to a buffer; decode_* give kBadInput, with the field, for anything that encode_* cannot have written, and
@@ -62,7 +62,7 @@ using WireView = std::span<const std::byte>;
 // All that a process needs to be worker `index`. Files of shared models travel beside the message: encode_setup lists them,
 // decode_setup takes them in that order.
 struct WorkerSetup {
-  std::string version;  // of the library
+  std::string build;  // of the engine: own_build() there
   int32_t index = 0, num_workers = 1, max_batch = 1, prefill_chunk = 1, max_draft_rows = 0;
   int32_t engine_batch = 1;  // of all workers
   std::string policy;
@@ -91,6 +91,9 @@ struct WorkerSetup {
   std::string draft_model;                         // of `models`: what those workers draft with
 };
 void encode_setup(const WorkerSetup& setup, WireBytes* out, std::vector<int>* files);
+// What a setup of any build begins with; of another build than ours the rest may have another form.
+Result<std::string> decode_setup_build(WireView in);
+std::string own_build();  // the library's version, and the commit it was built from
 Result<WorkerSetup> decode_setup(WireView in, std::span<const int> files);
 
 // Keys and values that go with a sequence: in a file beside the message, or they are in a parcel (page_net.h).

@@ -5,6 +5,7 @@
 
 #include "loader/otr_file.h"
 #include "tests/loader/loader_fixture.h"
+#include "tests/memory/file_size_limit.h"
 
 namespace otr {
 namespace {
@@ -73,6 +74,19 @@ TEST(ReplacedFile, IsWrittenAnywhere) {
   { ReplacedFile dropped(path); }
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
   EXPECT_EQ(ReplacedFile(folder / "no/such/folder/text").created().code(), StatusCode::kIoError);
+}
+
+TEST(ReplacedFile, MayNotGrowBeyondTheProcessLimit) {
+  const TempFolder folder;
+  const std::string path = folder / "text";
+  const std::string text(10'000, 'x');
+  const FileSizeLimit limit(4096);
+  ReplacedFile file(path);
+  ASSERT_TRUE(file.created().ok());
+  const Status status = file.write(text.data(), text.size());
+  EXPECT_EQ(status.code(), StatusCode::kIoError);
+  EXPECT_NE(status.message().find("File too large"), std::string::npos) << status.message();
+  EXPECT_TRUE(file.write_at(0, text.data(), 4096).ok());
 }
 
 TEST(ReplacedFile, ANewOneIsWhatTheUmaskLeaves) {

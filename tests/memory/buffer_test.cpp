@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdint>
 #include <limits>
 #include <utility>
 
+#include "kernels/base/thread_pool.h"
 #include "tests/memory/fake_accelerator.h"
+#include "tests/memory/file_size_limit.h"
 #include "tests/memory/resident.h"
 
 namespace otr {
@@ -89,6 +92,30 @@ TEST(Buffer, AbsurdSizesAreOutOfMemory) {
     EXPECT_EQ(buffer.status().code(), StatusCode::kOutOfMemory);
     EXPECT_NE(buffer.status().message().find("KV pages"), std::string::npos);
   }
+}
+
+TEST(Buffer, ASharedOneIsThereOrRefused) {
+  ThreadPool pool(2);
+  auto made = Buffer<int32_t>::create_shared(1 << 20, "weights", pool);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  Buffer<int32_t>& b = made.value();
+  EXPECT_EQ(b.data()[(1 << 20) - 1], 0);
+  b.data()[5] = 7;
+  auto attached = Buffer<int32_t>::attach(b.fd(), 1 << 20, "weights");
+  ASSERT_TRUE(attached.ok()) << attached.status().message();
+  EXPECT_EQ(std::as_const(attached.value()).data()[5], 7);
+  {
+    const FileSizeLimit limit(4096);  // beyond it the system sends a signal that ends a process
+    const auto refused = Buffer<int32_t>::create_shared(1 << 20, "weights", pool);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), StatusCode::kOutOfMemory);
+    EXPECT_NE(refused.status().message().find("File too large"), std::string::npos) << refused.status().message();
+    EXPECT_TRUE(Buffer<int32_t>::create_shared(1024, "weights", pool).ok());
+  }
+  sigset_t pending;
+  EXPECT_EQ(sigpending(&pending), 0);
+  EXPECT_EQ(sigismember(&pending, SIGXFSZ), 0);
+  EXPECT_TRUE(Buffer<int32_t>::create_shared(1 << 20, "weights", pool).ok());
 }
 
 TEST(Buffer, MovesItsMemory) {

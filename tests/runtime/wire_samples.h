@@ -38,7 +38,7 @@ inline SharedModel sample_model(int first_file, int quantized) {
 
 inline WorkerSetup sample_setup() {
   WorkerSetup s;
-  s.version = "1.2.3";
+  s.build = "1.2.3";
   s.index = 1;
   s.num_workers = 3;
   s.max_batch = 7;

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "loader/xxh64.h"
+#include "tests/runtime/open_file_limit.h"
 
 namespace otr {
 namespace {
@@ -92,6 +93,34 @@ TEST(WorkerChannel, FilesTravelWithTheirFrame) {
   close(fds[1]);
 }
 
+// At its limit of open files a process is not given all that come: which ones it lacks is said, and the frame comes.
+TEST(WorkerChannel, FilesThatTheSystemRefusesAreMissed) {
+  Pair p;
+  const OwnedFd file(dup(p.raw));
+  const auto copies = [&file](int count) {
+    std::vector<OwnedFd> files;
+    for (int i = 0; i < count; ++i) files.push_back(file.duplicate());
+    return files;
+  };
+  p.sender->queue(WireType::kReport, bytes_of("two"), copies(2));
+  ASSERT_TRUE(p.sender->flush().ok());
+  {
+    const OpenFileLimit limit(1);
+    EXPECT_EQ(p.next(), "two");
+  }
+  p.sender->queue(WireType::kReport, bytes_of("none"));
+  p.sender->queue(WireType::kReport, bytes_of("one"), copies(1));
+  ASSERT_TRUE(p.sender->flush().ok());
+  const std::vector<OwnedFd> files = std::move(p.receiver->take_files(2).value());
+  EXPECT_GE(files[0].get(), 0);
+  EXPECT_EQ(files[1].get(), -1);
+  EXPECT_EQ(p.next(), "none");
+  EXPECT_EQ(p.receiver->num_files(), 0u);
+  EXPECT_EQ(p.next(), "one");
+  const std::vector<OwnedFd> more = std::move(p.receiver->take_files(1).value());
+  EXPECT_GE(more[0].get(), 0);
+}
+
 // A receiver that does not read stops nobody, and nothing is lost.
 TEST(WorkerChannel, AFullQueueWaits) {
   Pair p;
@@ -151,7 +180,7 @@ TEST(WorkerChannel, DamageIsSeen) {
 TEST(WorkerChannel, WrongHeadersAreRefused) {
   struct {
     uint32_t size = 0;
-    uint16_t type = static_cast<uint16_t>(WireType::kPause), zero = 0;
+    uint16_t type = static_cast<uint16_t>(WireType::kPause), num_files = 0;
     uint64_t number = 1, payload_sum = xxh64(nullptr, 0), header_sum = 0;
   } good;
   const auto refusal = [&good](const auto& spoil, bool seal = true) {
@@ -168,6 +197,7 @@ TEST(WorkerChannel, WrongHeadersAreRefused) {
   EXPECT_EQ(refusal([](auto& h) { h.number = 0; }), "frame 0 comes after 0");  // or repeated
   EXPECT_EQ(refusal([](auto& h) { h.type = 77; }), "a frame is of an unknown type: 77");
   EXPECT_EQ(refusal([](auto& h) { h.size = UINT32_MAX; }), "a frame of 4294967295 bytes is too long");
+  EXPECT_EQ(refusal([](auto& h) { h.num_files = 1; }), "a frame has not the files that it names");
   EXPECT_EQ(refusal([](auto& h) { h.payload_sum = 1; }), "a frame's contents are damaged");
 }
 

@@ -1,5 +1,9 @@
 // outrider: the command line program. A table of commands; everything else is in their files.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -52,6 +56,13 @@ int run_command(const Command& command, int argc, char** argv) {
   }
 }
 
+// The next file to be opened is not to take the place of a stream that the caller has closed. What does fails as that would.
+void occupy_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 int run_program(int argc, char** argv) {
   if (argc < 2) {
     print_usage(stderr);
@@ -77,6 +88,8 @@ int run_program(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error of its write
   const int code = run_program(argc, argv);
   // What was printed may be in a buffer still.
   const bool flushed = std::fflush(stdout) == 0;

@@ -7,13 +7,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "tools/outrider/failure.h"
 
 namespace otr::cli {
 
-OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>" : path) {
-  if (path == "-") {
+OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>" : path), is_stdout_(path == "-") {
+  if (is_stdout_) {
     fd_ = STDOUT_FILENO;
     return;
   }
@@ -26,7 +27,7 @@ OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>"
 
 OutputFile::~OutputFile() {
   if (is_new_) ::unlink(name_.c_str());
-  if (fd_ > STDOUT_FILENO) ::close(fd_);
+  if (fd_ >= 0 && !is_stdout_) ::close(fd_);
 }
 
 void OutputFile::fail() const { throw Failure(kExitFailure, "cannot write " + name_ + ": " + std::strerror(errno)); }
@@ -38,7 +39,7 @@ bool OutputFile::is_regular() const {
 
 void OutputFile::start() {
   is_new_ = false;
-  if (fd_ != STDOUT_FILENO && is_regular() && ::ftruncate(fd_, 0) != 0) fail();
+  if (!is_stdout_ && is_regular() && ::ftruncate(fd_, 0) != 0) fail();
 }
 
 void OutputFile::start_behind(int64_t bytes) {
@@ -72,10 +73,8 @@ void OutputFile::write_line(std::string_view line) {
 }
 
 void OutputFile::close() {
-  const int fd = fd_;
-  if (fd == STDOUT_FILENO) return;
-  fd_ = -1;
-  if (::close(fd) != 0) fail();
+  if (is_stdout_) return;
+  if (::close(std::exchange(fd_, -1)) != 0) fail();
 }
 
 }  // namespace otr::cli

@@ -20,6 +20,7 @@ class OutputFile {
   void start();  // drops a file's old contents
   // Goes on behind the first `bytes` of a file. Throws Failure (bad input) if it has fewer.
   void start_behind(int64_t bytes);
+  bool is_new() const { return is_new_; }       // made here, and not started
   bool is_regular() const;                      // a file, and not a pipe or device
   int64_t written() const { return written_; }  // bytes, those that were there included
   void sync() const;                            // what is written is on disk
@@ -29,9 +30,10 @@ class OutputFile {
  private:
   [[noreturn]] void fail() const;
 
-  std::string name_;
+  const std::string name_;
+  const bool is_stdout_;
   int fd_ = -1;
-  bool is_new_ = false;  // made by us, and not started
+  bool is_new_ = false;
   int64_t written_ = 0;
   std::string buffer_;
 };
