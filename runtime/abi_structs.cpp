@@ -110,7 +110,10 @@ otr_result_view result_view(const Sequence& s) {
           .spec_num_verify_steps = s.spec.verify_steps,
           .weight_version = s.weight_spans.back().weight_version,
           .weight_spans = s.weight_spans.data(),
-          .num_weight_spans = s.weight_spans.size()};
+          .num_weight_spans = s.weight_spans.size(),
+          .error_status = s.finish_reason != OTR_FINISH_ERROR ? OTR_OK
+                          : s.was_failed()                    ? OTR_LOST
+                                                              : OTR_FAULT};
 }
 
 otr_sampling_params sampling_params(const SamplingParams& s) {

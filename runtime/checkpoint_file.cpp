@@ -188,7 +188,6 @@ std::string apply(const SampleRecord& r, std::span<const int32_t> tokens, std::s
     s->tokens.push_back(token);
     s->note_penalty(token, true);
   }
-  if (!is_finished && s->end()) return "is at its end and unfinished";
   s->logprobs.insert(s->logprobs.end(), logprobs.begin(), logprobs.end());
   s->raw_logprobs.insert(s->raw_logprobs.end(), raw_logprobs.begin(), raw_logprobs.end());
   s->num_reported = static_cast<int32_t>(s->raw_logprobs.size());
@@ -236,6 +235,10 @@ std::vector<std::byte> encode_checkpoint(const CheckpointIdentity& identity, Led
 }
 
 Status write_checkpoint(const std::string& path, std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxCheckpointBytes) {
+    return io_error(path + ": a checkpoint of " + std::to_string(bytes.size()) + " bytes is larger than one may be, " +
+                    std::to_string(kMaxCheckpointBytes));
+  }
   ReplacedFile file(path);
   OTR_RETURN_IF_ERROR(file.created());
   OTR_RETURN_IF_ERROR(file.write(bytes.data(), bytes.size()));
@@ -328,7 +331,10 @@ Result<std::vector<std::vector<CheckpointFile::Sample>>> CheckpointFile::restore
       s->spec = r.spec;
       s->finish_reason = static_cast<otr_finish_reason>(r.finish_reason);
       s->error.assign(error.begin(), error.end());
-      samples.push_back({.sequence = std::move(s), .is_finished = r.is_finished == 1});
+      // Its last tokens may have been told before its end was.
+      const std::optional<otr_finish_reason> end = r.is_finished == 1 ? std::nullopt : s->end();
+      if (end) s->finish_reason = *end;
+      samples.push_back({.sequence = std::move(s), .is_finished = r.is_finished == 1 || end});
     }
     groups.push_back(std::move(samples));
   }

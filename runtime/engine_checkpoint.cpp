@@ -25,7 +25,7 @@ void Engine::note(int32_t from, const WorkerReport& report) {
         if (s.is_new_replica()) (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
       });
   report.finished.for_each([&](const Sequence& s) {
-    if (ledger_status_.ok())
+    if (ledger_status_.ok() && !s.was_failed())  // else it goes on elsewhere, from a checkpoint
       ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error, true).status();  // see Race
   });
   report.dropped.for_each([&](const Sequence& s) {

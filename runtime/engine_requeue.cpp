@@ -82,11 +82,12 @@ void Engine::conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_re
   (void)ledger_.finish(worker, s->group->id, s->sample, reason, "");
   for (WorkerStats* stats : {&stats_[static_cast<size_t>(worker)], &counted_before_[static_cast<size_t>(worker)]})
     ++stats->finished_samples;
-  if (history_ != nullptr) history_->collect(*s);
+  if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
   publish(std::move(s));
 }
 
-// To whoever has the least to do; if nobody is left, it has failed.
+// To whoever has the least to do. If nobody is left, it has failed: what the caller gets is no end of the sample, which a
+// checkpoint has as it was, until the caller has taken it.
 void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
   const uint64_t id = s->group->id;
   const int32_t to = placement_.place(1 + s->num_waiting());
@@ -106,9 +107,6 @@ void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
     if (failed->group->is_score) failed->raw_logprobs.clear();
     failed->finish_reason = OTR_FINISH_ERROR;
     failed->error = error;
-    const LedgerGroup* group = ledger_.find(id);
-    const LedgerSample* sample = group != nullptr ? group->find(failed->sample) : nullptr;
-    if (sample != nullptr) (void)ledger_.finish(sample->worker, id, failed->sample, OTR_FINISH_ERROR, error);
     publish(std::move(failed));
   }
 }
@@ -170,7 +168,8 @@ void Engine::requeue_at_threads() {
 void Engine::requeue_at_processes() {
   std::vector<SequenceQueue> queues(processes_.size());
   for (size_t w = 0; w < queues.size(); ++w) {
-    if (losing_[w]) continue;  // they are about to be queued elsewhere
+    // They are about to be queued elsewhere, or have failed with all workers.
+    if (losing_[w] || placement_.is_gone(static_cast<int32_t>(w))) continue;
     restore_all(static_cast<int32_t>(w), &queues[w]);
     queues[w].for_each([](Sequence& s) { s.rewind(); });
   }

@@ -52,6 +52,8 @@
  *              result's arrays while another destroys it.
  *   Waits      take a time limit in milliseconds; none is unbounded unless asked for with a negative one.
  *   Process    no signal handler or environment variable is touched (cpu-amx asks the system to let the process use tiles).
+ *              Files are opened behind the numbers of the standard streams, whether these are open or not; one that would grow
+ *              beyond the process' limit (RLIMIT_FSIZE) is an error, and no signal.
  *              Every call pins the floating-point environment (rounding, denormals) for itself and gives the caller's back. On
  *              GPUs the calling thread's CUDA context is after a call what it was before, none if there was none.
  *              After fork() a child must not use its parent's engines, nor destroy them.
@@ -79,7 +81,7 @@ extern "C" {
 /* ---- Status ------------------------------------------------------------------------------------------------------------ */
 
 /* X(name, value, text). The values are pinned for ever; new ones are added at the end. No function returns OTR_FAULT: see
- * OTR_FINISH_ERROR. */
+ * error_status of otr_result_view. */
 #define OTR_STATUS_LIST(X)                                                         \
   X(OTR_OK, 0, "ok")                                                               \
   X(OTR_INVALID_ARGUMENT, 1, "an argument is wrong")                               \
@@ -164,7 +166,9 @@ typedef struct otr_engine_options {
                               longer than the longest tick; default 300000 */
   int32_t max_worker_restarts; /* processes that may take a worker's place one after the other without one of them finishing a
                               sample; then the worker is given up; default 3. After two in a row that bring no token the next
-                              one waits 20 ms, then twice as long each time, 2 s at most */
+                              one waits 20 ms, then twice as long each time, 2 s at most. Those that the system does not let
+                              begin, being short of memory or files, are none of these: they are tried again for two minutes,
+                              or for worker_timeout_ms if that is longer */
   int32_t num_draft_workers; /* 0 (default) … half of num_workers: workers that may draft for the others ("decoupled"), with the
                               first of the policy's drafters that has a model of its own. Policies "specactor" and "auto" decide
                               whenever nothing runs whether that pays, by what passes cost and how many drafts were kept
@@ -191,7 +195,7 @@ OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t s
  * missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it cannot be read, the
  * trace not be written, or worker_executable not be run. OTR_LOST: a worker process ended, or was not ready in time.
  * OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run. OTR_OUT_OF_MEMORY: weights, KV
- * pages or threads do not fit. */
+ * pages or threads do not fit, or the system refuses another file to share. */
 OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
 
 /* Abandons whatever is outstanding and frees the engine, once the tick in progress is over. A thread that is inside otr_wait
@@ -209,9 +213,10 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  * of drafters too, lie in shared memory once. A process that dies, hangs, sends what is wrong, or is refused memory is ended
  * with SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room,
  * and are the same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
- * (max_worker_restarts) is given up; when all are, unfinished samples end with finish_reason error, and otr_submit, otr_score
- * and otr_append return OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep,
- * otr_kv_export and otr_kv_import.
+ * (max_worker_restarts) is given up; when all are, unfinished samples arrive with finish_reason error and error_status OTR_LOST
+ * (a checkpoint that is saved before you take them has them unfinished), and otr_submit, otr_score and otr_append return
+ * OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep, otr_kv_export and
+ * otr_kv_import.
  *
  * On GPUs (device "cuda:0,1,…") each process has a GPU of its own; more workers than GPUs are OTR_UNSUPPORTED. The engine's own
  * process runs nothing there: it keeps the weights in the host's memory, for otr_weights_put and for processes that come anew,
@@ -231,9 +236,9 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  *
  * The library runs `<worker_executable> worker 3`, with the engine's end of things at file descriptor 3, standard streams and
  * environment as its own, in a process group of its own. The program calls otr_serve_worker(3) and returns; `outrider` is such
- * a program. It must have the same version of the library (OTR_UNSUPPORTED from otr_engine_create otherwise). Processes end
- * with their engine, however that ends. The drafter "history" proposes there what the history was when the last group was
- * submitted. */
+ * a program. It must have the same build of the library, of this version and commit (OTR_UNSUPPORTED from otr_engine_create
+ * otherwise). Processes end with their engine, however that ends: within about a second of its process. The drafter "history"
+ * proposes there what the history was when the last group was submitted. */
 
 /* Serves as a worker at file descriptor `fd`, which it takes, until the engine at its other end is destroyed or gone: call it
  * from main and return from there. OTR_OK: the engine said stop. OTR_IO_ERROR: it is gone. OTR_INVALID_ARGUMENT: no such file.
@@ -310,9 +315,9 @@ OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 
 /* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on
  * later as if nothing had been, unless the weights change or its memory sleeps meanwhile. Processors and GPUs are free
- * meanwhile. otr_pause returns when the running tick has ended. Submits are queued, cancels take effect at the resume, waits
- * wait: whoever waits without a limit needs another thread that resumes. Pausing a paused engine, or resuming one that runs, is
- * no error. */
+ * meanwhile. otr_pause returns when the running tick has ended; it does not wait for a worker process that is to take another
+ * one's place. Submits are queued, cancels take effect at the resume, waits wait: whoever waits without a limit needs another
+ * thread that resumes. Pausing a paused engine, or resuming one that runs, is no error. */
 OTR_API otr_status otr_pause(otr_engine* engine);
 OTR_API otr_status otr_resume(otr_engine* engine);
 
@@ -324,7 +329,7 @@ typedef enum otr_finish_reason {
   OTR_FINISH_STOP = 0,   /* a stop token was drawn; it is the last of token_ids */
   OTR_FINISH_LENGTH = 1, /* max_new_tokens or the context limit was reached */
   OTR_FINISH_ABORT = 2,  /* cancelled */
-  OTR_FINISH_ERROR = 3,  /* its own numbers are NaN or Inf, or the engine failed: see error */
+  OTR_FINISH_ERROR = 3,  /* its own numbers are NaN or Inf, or the engine failed: see error_status and error */
   OTR_FINISH_SCORE = 4   /* the result of otr_score */
 } otr_finish_reason;
 
@@ -355,6 +360,8 @@ typedef struct otr_result_view {
                                        see Weights, and otr_checkpoint_load; 0: those of model_path */
   const otr_weight_span* weight_spans; /* [num_weight_spans], ascending, the first from token 0 on */
   size_t num_weight_spans;             /* at least 1 */
+  otr_status error_status;             /* of finish_reason error: OTR_FAULT: its own numbers are NaN or Inf, wherever it runs;
+                                          OTR_LOST: the engine failed, and elsewhere it may end well. Else OTR_OK */
 } otr_result_view;
 
 /* Takes the next finished sample or score, waiting up to timeout_ms (0: not at all; negative: as long as something is
@@ -529,9 +536,9 @@ OTR_API otr_status otr_kv_import(otr_engine* engine, const void* data, size_t si
 /* Writes to a file what the engine owes: every group and score that is unfinished or of which results have not been taken by
  * otr_wait, with the tokens accepted so far. `user_data` goes with it: what the caller needs to know of the results it has
  * taken. The file appears when it is complete and durable, in place of the one before. The engine goes on meanwhile.
- * OTR_INVALID_ARGUMENT: options.keep_checkpoints is 0. OTR_IO_ERROR: the old file is as it was. OTR_OUT_OF_MEMORY: now, or, as
- * the text says then, earlier, when what samples had accepted was to be kept: then no later save of this engine succeeds, and
- * its samples go on. OTR_BUSY as otr_submit. */
+ * OTR_INVALID_ARGUMENT: options.keep_checkpoints is 0. OTR_IO_ERROR: the old file is as it was; also where the new one would be
+ * above 64 GiB. OTR_OUT_OF_MEMORY: now, or, as the text says then, earlier, when what samples had accepted was to be kept: then
+ * no later save of this engine succeeds, and its samples go on. OTR_BUSY as otr_submit. */
 OTR_API otr_status otr_checkpoint_save(otr_engine* engine, const char* path, const void* user_data, size_t user_size);
 
 /* Into an engine that owes nothing (else OTR_BUSY): all goes on as if it had been submitted here, under new group ids and with

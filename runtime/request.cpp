@@ -143,7 +143,11 @@ bool Sequence::stops_at(int32_t token) const {
 }
 
 std::optional<otr_finish_reason> Sequence::end() const {
-  if (group->is_score || num_tokens() == num_prompt()) return std::nullopt;
+  if (group->is_score) {
+    const bool is_complete = raw_logprobs.size() == tokens.size() - static_cast<size_t>(num_prompt());
+    return is_complete ? std::optional(OTR_FINISH_SCORE) : std::nullopt;
+  }
+  if (num_tokens() == num_prompt()) return std::nullopt;
   if (stops_at(tokens.back())) return OTR_FINISH_STOP;
   if (num_tokens() == max_tokens) return OTR_FINISH_LENGTH;
   return std::nullopt;

@@ -11,7 +11,6 @@ namespace otr {
 namespace {
 
 // One text for both places a fault can show: which of them sees it first depends on the chunks.
-constexpr const char* kNotFinite = "a key, value or logit is NaN or Inf";
 
 const Forest kNoDraft;
 
@@ -346,8 +345,10 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const RunPlace& at) {
       record_score(s, results_[static_cast<size_t>(at.draw + row - first)]);
     }
   }
-  if (!s->error.empty()) finish(s, OTR_FINISH_ERROR, s->error);
-  else if (run.end == s->num_target()) finish(s, OTR_FINISH_SCORE);
+  if (!s->error.empty()) {
+    s->num_reported = static_cast<int32_t>(s->raw_logprobs.size());  // nobody is to take it for complete
+    finish(s, OTR_FINISH_ERROR, s->error);
+  } else if (run.end == s->num_target()) finish(s, OTR_FINISH_SCORE);
   else if (options_.reports_progress) report_.progress.add(s);
 }
 

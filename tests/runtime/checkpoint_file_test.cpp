@@ -3,6 +3,7 @@
 #include "runtime/checkpoint_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <filesystem>
 #include <fstream>
@@ -227,6 +228,55 @@ TEST(CheckpointCopies, AreOfOneMoment) {
     ASSERT_TRUE(restored.ok()) << restored.status().message();
     EXPECT_EQ(restored.value().size(), groups);
   }
+}
+
+// A worker's last word may be the tokens of a sample, without its end.
+TEST(CheckpointCopies, WhatIsCompleteHasEnded) {
+  const RequestLimits limits{.vocab_size = 97, .context_limit = 512, .num_pages = 64, .eos_ids = {3}};
+  const std::vector<int32_t> prompt = {1, 2, 5};
+  otr_sampling_params sampling;
+  otr_sampling_params_init(&sampling, sizeof sampling);
+  sampling.max_new_tokens = 2;
+  otr_group_request request;
+  otr_group_request_init(&request, sizeof request);
+  request.prompt_token_ids = prompt.data();
+  request.num_prompt_tokens = prompt.size();
+  request.n = 3;
+  request.sampling = &sampling;
+  auto made = make_group(request, limits);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  made.value().front()->group->id = 1;
+  Ledger ledger;
+  ledger.open(made.value(), 0);
+  Progress progress;
+  progress.segments = {{.group = 1, .sample = 0, .first = 0, .count = 1},
+                       {.group = 1, .sample = 1, .first = 0, .count = 2},
+                       {.group = 1, .sample = 2, .first = 0, .count = 1}};
+  progress.tokens = {3, 8, 9, 8};  // a stop, the most tokens, and one that goes on
+  progress.logprobs = progress.raw_logprobs = {-1, -1, -1, -1};
+  ASSERT_TRUE(ledger.append(0, progress, limits.vocab_size).ok());
+  const CheckpointIdentity identity{.isa = "cpu-avx2", .library = "0.1.0"};
+  const auto file = CheckpointFile::parse("state", encode_checkpoint(identity, copy_ledger(ledger, {})));
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const auto restored = file.value().restore(identity, limits);
+  ASSERT_TRUE(restored.ok()) << restored.status().message();
+  const std::vector<CheckpointFile::Sample>& samples = restored.value().front();
+  EXPECT_TRUE(samples[0].is_finished);
+  EXPECT_EQ(samples[0].sequence->finish_reason, OTR_FINISH_STOP);
+  EXPECT_TRUE(samples[1].is_finished);
+  EXPECT_EQ(samples[1].sequence->finish_reason, OTR_FINISH_LENGTH);
+  EXPECT_FALSE(samples[2].is_finished);
+}
+
+// What could not be read again is not written in place of what can.
+TEST(CheckpointCopies, NoneIsLargerThanMayBeRead) {
+  constexpr size_t kTooMany = (size_t{1} << 36) + 1;
+  void* const room = mmap(nullptr, kTooMany, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) GTEST_SKIP() << "no addresses";
+  const Status refused = write_checkpoint("/nonexistent/state", {static_cast<const std::byte*>(room), kTooMany});
+  EXPECT_EQ(refused.code(), StatusCode::kIoError);
+  EXPECT_NE(refused.message().find("larger than one may be"), std::string::npos) << refused.message();
+  munmap(room, kTooMany);
 }
 
 TEST_P(CheckpointRefusals, OtherEngines) {

@@ -1,7 +1,11 @@
 // Workers that are processes: what they give is what one thread gives, wherever and however they end; nothing is lost, and
 // nothing is left of them.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +15,11 @@
 #include <random>
 #include <thread>
 
+#include "kernels/base/descriptor.h"
+#include "runtime/wire_fields.h"
+#include "runtime/worker_server.h"
 #include "tests/runtime/killer.h"
+#include "tests/runtime/open_file_limit.h"
 #include "tests/runtime/process_runs.h"
 
 namespace otr {
@@ -194,6 +202,71 @@ TEST_F(Processes, OthersDoTheWorkOfWhoIsNotBack) {
   EXPECT_GT(stats["requeued_samples"], 0);
 }
 
+// What the system has no room for a moment it may have soon: no worker is given up for it.
+TEST_F(Processes, AShortageOfAMomentIsNoFailure) {
+  const std::unique_ptr<Engine> e = engine({.num_workers = 1, .max_restarts = 1});
+  const auto restarts = [&e] { return nlohmann::json::parse(e->stats_json())["worker_restarts"].get<int64_t>(); };
+  const pid_t pid = children().front();
+  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+  {
+    const OpenFileLimit limit(0);
+    kill(pid, SIGKILL);
+    while (restarts() < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_NE(nlohmann::json::parse(e->stats_json())["last_worker_loss"].get<std::string>().find("Too many open files"),
+              std::string::npos);
+  }
+  EXPECT_EQ(difference(plain_, collect(e.get())), "");
+}
+
+// What a sample was to take along is lost where the system refuses another file: it is computed anew, by whoever gets it.
+TEST_F(Processes, ASampleMovesWithoutItsFileToo) {
+  const std::unique_ptr<Engine> e = engine({.num_workers = 2, .migrate_every = 1});
+  {
+    const OpenFileLimit limit(0);
+    EXPECT_EQ(difference(plain_, roll(e.get())), "");
+  }
+  read_stats(e.get());
+  EXPECT_GT(count("migrations"), 0);
+  EXPECT_EQ(count("worker_restarts"), 0);
+}
+
+// A process that is on its way begins with the pause: nobody waits for it, nor computes meanwhile.
+TEST_F(Processes, APauseDoesNotWaitForWhoIsNotThere) {
+  Variant v{.num_workers = 1, .start_timeout_ms = 60'000};
+  v.faults = {{.worker = 0, .life = 0, .step = ProtocolStep::kTick, .occurrence = 1, .kind = FaultKind::kDie},
+              {.worker = 0, .life = 1, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kHang}};
+  const std::unique_ptr<Engine> e = engine(v);
+  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+  while (nlohmann::json::parse(e->stats_json())["worker_restarts"] == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_TRUE(e->pause().ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
+  const auto cpu_ms = [] {
+    rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return 1000 * (used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
+  };
+  const auto before = cpu_ms();
+  e->resume();  // which has woken whoever waits for it
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LT(cpu_ms() - before, 250);
+}
+
+TEST_F(Processes, WhoBeginsInAPauseWaitsForItsEnd) {
+  Variant v{.num_workers = 1, .timeout_ms = 4000};
+  v.faults = {{.worker = 0, .life = 0, .step = ProtocolStep::kTick, .occurrence = 1, .kind = FaultKind::kDie},
+              {.worker = 0, .life = 1, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kLate}};
+  const std::unique_ptr<Engine> e = engine(v);
+  for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+  while (nlohmann::json::parse(e->stats_json())["worker_restarts"] == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(e->pause().ok());
+  EXPECT_EQ(e->wait(3000).status().code(), StatusCode::kTimeout);
+  e->resume();
+  EXPECT_EQ(difference(plain_, collect(e.get())), "");
+}
+
 // A worker that dies at once, every time, does not keep the machine busy with its successors.
 TEST_F(Processes, RestartsAreFurtherAndFurtherApart) {
   constexpr int32_t kRestarts = 6;
@@ -368,6 +441,112 @@ TEST_F(Processes, ScoresSurviveToo) {
   }
 }
 
+// As above, of scores: some have all that they score, and no end.
+TEST_F(Processes, ScoresWhoseEndsNobodyBelievesEndToo) {
+  for (int occurrence = 0; occurrence < (kSanitized ? 4 : 12); ++occurrence) {
+    Variant v{.num_workers = 2};
+    v.faults = {{.worker = 0, .life = 0, .step = ProtocolStep::kReport, .occurrence = occurrence, .kind = FaultKind::kLie}};
+    SCOPED_TRACE(text_of(v.faults));
+    const std::unique_ptr<Engine> e = engine(v);
+    submit_scores(e.get(), requests_, plain_);
+    const Outputs scores = collect(e.get());
+    ASSERT_EQ(scores.size(), plain_.size());
+    uint64_t tag = 0;
+    for (const auto& [key, output] : plain_) {
+      Output wanted = output;
+      wanted.reason = OTR_FINISH_SCORE;
+      EXPECT_EQ(difference({{{0, 0}, wanted}}, {{{0, 0}, scores.at({tag++, 0})}}), "") << key.first;
+    }
+  }
+}
+
+// What the engine fails has not ended: a checkpoint has it as it was, and it ends elsewhere.
+TEST_F(Processes, WhatTheEngineFailsGoesOnFromACheckpoint) {
+  const std::string path = model_.path() + "/state";
+  Variant v{.keeps_checkpoints = true, .max_restarts = 0};
+  for (int32_t w = 0; w < 2; ++w)
+    v.faults.push_back({.worker = w, .life = 0, .step = ProtocolStep::kTick, .occurrence = 3, .kind = FaultKind::kDie});
+  size_t taken = 0;
+  {
+    const std::unique_ptr<Engine> e = engine(v);
+    for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
+    for (;; ++taken) {
+      const auto result = e->wait(-1);
+      ASSERT_TRUE(result.ok());
+      if (result.value()->finish_reason != OTR_FINISH_ERROR) continue;
+      EXPECT_TRUE(result.value()->was_failed());
+      ++taken;
+      break;
+    }
+    ASSERT_TRUE(e->save_checkpoint(path, {}).ok());
+  }
+  const std::unique_ptr<Engine> e = engine({.keeps_checkpoints = true});
+  const Status loaded = e->load_checkpoint(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  const Outputs rest = collect(e.get());
+  EXPECT_EQ(rest.size(), plain_.size() - taken);
+  for (const auto& [key, output] : rest) EXPECT_EQ(difference({{key, plain_.at(key)}}, {{key, output}}), "");
+}
+
+// Whoever is forked from the engine's process has its sockets, and the processes end nevertheless when that is gone.
+TEST_F(Processes, AForkDoesNotKeepThemAlive) {
+  if (kSanitized) GTEST_SKIP() << "forks";
+  int fds[2];
+  ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+  const pid_t host = fork();
+  if (host == 0) {
+    const Result<std::unique_ptr<Engine>> e = try_engine({});
+    std::vector<pid_t> pids = e.ok() ? children() : std::vector<pid_t>();
+    pids.push_back(fork());
+    if (pids.back() == 0) {
+      pause();
+      _exit(0);
+    }
+    (void)!write(fds[1], pids.data(), pids.size() * sizeof pids[0]);
+    pause();
+    _exit(0);
+  }
+  pid_t pids[3];
+  const ssize_t told = read(fds[0], pids, sizeof pids);
+  kill(host, SIGKILL);
+  waitpid(host, nullptr, 0);
+  ASSERT_EQ(told, static_cast<ssize_t>(sizeof pids));
+  const auto is_alive = [](pid_t pid) {
+    std::string state;
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    return file >> state >> state >> state && state != "Z";
+  };
+  EXPECT_TRUE(is_alive(pids[2]));
+  int waits = 0;
+  for (; (is_alive(pids[0]) || is_alive(pids[1])) && waits < 3000; ++waits)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_LT(waits, 3000);
+  EXPECT_TRUE(is_alive(pids[2]));
+  for (const pid_t pid : pids) kill(pid, SIGKILL);
+  for (const int fd : fds) close(fd);
+}
+
+// Of another build the setup may have another form: no more than its beginning is read.
+TEST(WorkerBuild, AnotherOneIsRefused) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  WorkerChannel engine{OwnedFd(fds[0])};
+  WireBytes setup;
+  WireWriter w(&setup);
+  w.put(std::string("0.1.9 (commit 1234567)"));
+  w.put(std::string("of another form"));
+  engine.queue(WireType::kSetup, setup);
+  ASSERT_TRUE(engine.flush().ok());
+  EXPECT_EQ(serve_worker(fds[1]).code(), StatusCode::kUnsupported);
+  ASSERT_TRUE(engine.fill().ok());
+  WorkerChannel::Frame frame;
+  ASSERT_TRUE(engine.next(&frame).value());
+  ASSERT_EQ(frame.type, WireType::kFailed);
+  const Status told = decode_failed(frame.payload);
+  EXPECT_EQ(told.code(), StatusCode::kUnsupported);
+  EXPECT_NE(told.message().find("0.1.9 (commit 1234567)"), std::string::npos) << told.message();
+}
+
 TEST_F(Processes, WhatCannotServeIsRefusedAtCreate) {
   const auto refusal = [this](const Variant& v) {
     const auto created = try_engine(v);
@@ -386,6 +565,19 @@ TEST_F(Processes, WhatCannotServeIsRefusedAtCreate) {
   const Status refused = refusal(
       {.faults = {{.worker = 0, .life = 0, .step = ProtocolStep::kReady, .occurrence = 0, .kind = FaultKind::kRefuse}}});
   EXPECT_EQ(refused.code(), StatusCode::kOutOfMemory);
+}
+
+// The system gives away the numbers of standard streams that are closed: none becomes a file of the library's.
+TEST_F(Processes, AClosedStreamStaysClosed) {
+  const OwnedFd input(duplicate_descriptor(STDIN_FILENO));
+  close(STDIN_FILENO);
+  {
+    const std::unique_ptr<Engine> e = engine({.trace_path = model_.path() + "/trace"});
+    EXPECT_EQ(fcntl(STDIN_FILENO, F_GETFD), -1);
+    EXPECT_EQ(difference(plain_, roll(e.get())), "");
+    EXPECT_EQ(fcntl(STDIN_FILENO, F_GETFD), -1);
+  }
+  if (input.get() >= 0) dup2(input.get(), STDIN_FILENO);
 }
 
 // An engine is destroyed in bounded time, with work under way and with processes that do not listen.

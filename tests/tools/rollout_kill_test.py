@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from harness import BIN, MODEL, TINYMATH, ProgramTest, outrider, problems, to_lines
+from harness import BIN, MODEL, TINYMATH, ProgramTest, children, outrider, problems, to_lines
 
 LONG = os.environ.get("OUTRIDER_LONG_TESTS") == "1"
 RUNS = 12 if LONG else 3
@@ -83,6 +83,28 @@ class RolloutKilled(ProgramTest):
                     os.unlink(self.folder / name)  # of a kill while it was written
         self.assertGreaterEqual(kills, RUNS)
         self.assertGreaterEqual(resumed, RUNS)
+
+    def test_all_workers_are_lost(self):
+        plain, _ = self.undisturbed()
+        command = [BIN, *self.command("--checkpoint", self.checkpoint, "--worker-processes")]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as program:
+            while not self.checkpoint.exists() and program.poll() is None:
+                time.sleep(0.001)
+            while program.poll() is None:
+                for pid in children(program.pid):
+                    try:
+                        os.kill(pid, signal.SIGTERM)  # SIGKILL before it is ready would be taken for a shortage of memory
+                    except ProcessLookupError:
+                        pass
+                time.sleep(0.001)
+            err = program.stderr.read().decode()
+        self.assertEqual(program.returncode, 4, err)
+        self.assertIn("every worker process is lost", err)
+        self.assertTrue(self.checkpoint.exists())
+        self.assertNotIn(b'"error"', self.out.read_bytes())
+        self.assertEqual(outrider(*self.command("--checkpoint", self.checkpoint))[0], 3)  # the bad line
+        self.assertTrue(self.out.read_bytes() == plain)
+        self.assertFalse(self.checkpoint.exists())
 
     def make_checkpoint(self):
         """A checkpoint of a run in its middle."""

@@ -179,8 +179,11 @@ void Pipeline::take_result() {
   if (status != OTR_OK) throw Failure(kExitFailure, std::string("waiting for results: ") + otr_last_error(engine_));
   otr_result_view view;
   otr_result_get(result, &view, sizeof view);
-  store(view);
+  const bool engine_failed = view.finish_reason == OTR_FINISH_ERROR && view.error_status != OTR_FAULT;
+  const std::string error = engine_failed ? view.error : "";
+  if (!engine_failed) store(view);
   otr_result_destroy(result);
+  if (engine_failed) throw Failure(kExitFailure, error);  // the sample has no line: it has not ended
 }
 
 void Pipeline::store(const otr_result_view& result) {

@@ -55,7 +55,8 @@ WeightSpan = _struct("WeightSpan", sized=False, first_token=c_size_t, weight_ver
 ResultView = _struct(
     "ResultView", group_id=c_uint64, tag=c_uint64, sample=c_uint32, finish_reason=c_int32, num_tokens=c_size_t, token_ids=POINTER(c_int32),
     logprobs=POINTER(c_float), raw_logprobs=POINTER(c_float), error=c_char_p, spec_num_draft_tokens=c_int64, spec_num_accepted_tokens=c_int64,
-    spec_num_verify_steps=c_int64, weight_version=c_uint64, weight_spans=POINTER(WeightSpan), num_weight_spans=c_size_t)
+    spec_num_verify_steps=c_int64, weight_version=c_uint64, weight_spans=POINTER(WeightSpan), num_weight_spans=c_size_t,
+    error_status=c_int32)
 
 _ARGUMENTS = {
     "status_text": (c_int32,), "finish_reason_text": (c_int32,), "version": (), "last_error": (c_void_p,), "serve_worker": (c_int32,),
@@ -189,6 +190,7 @@ class Result:
 
         self.group, self.tag, self.sample = view.group_id, view.tag, view.sample
         self.finish_reason, self.error = REASONS[view.finish_reason], view.error.decode()
+        self.error_status = view.error_status  # FAULT: of its own numbers; LOST: of the engine
         self.token_ids = copy("i", view.token_ids)
         self.logprobs, self.raw_logprobs = copy("f", view.logprobs), copy("f", view.raw_logprobs)
         self.spec_num_draft_tokens, self.spec_num_accepted_tokens = view.spec_num_draft_tokens, view.spec_num_accepted_tokens
