@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 import unittest
@@ -123,6 +124,31 @@ class Failures(ProgramTest):
         self.expect(4, "/nonexistent/stats", *base, "--prompts", "-", "--stats", "/nonexistent/stats")
         self.expect(4, "/nonexistent/trace", *base, "--prompts", "-", "--trace", "/nonexistent/trace")
         self.expect(4, "/dev/full", *base, "--prompts", "-", "--out", "/dev/full", *SHORT, stdin=to_lines(problems(1)))
+
+    def test_streams_that_are_closed(self):
+        prompts, out = self.folder / "prompts", self.folder / "out"
+        prompts.write_text(to_lines(problems(2)), encoding="utf-8")
+        command = [BIN, "rollout", "--model", MODEL, "--prompts", str(prompts), *SHORT]
+        plain = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        for closed in ("<&-", ">&-", "<&- >&- 2>&-"):  # the next file to be opened would have the number of the first of them
+            done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command, "--out", str(out)], stdout=subprocess.PIPE, check=False)
+            self.assertEqual((done.returncode, done.stdout), (0, b""), closed)
+            self.assertEqual(out.read_bytes(), plain, closed)
+            out.unlink()
+        done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("cannot write <stdout>", done.stderr)
+
+    def test_a_limit_to_the_size_of_files(self):
+        prompts, out = self.folder / "prompts", self.folder / "out"
+        prompts.write_text(to_lines(problems(4)), encoding="utf-8")
+        command = [BIN, "rollout", "--model", MODEL, "--prompts", str(prompts), "--out", str(out), *SHORT]
+        done = subprocess.run(["sh", "-c", 'ulimit -f 1 && exec "$@"', "sh", *command], stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("File too large", done.stderr)
+        done = subprocess.run(["sh", "-c", 'ulimit -f 1 && exec "$@"', "sh", *command, "--worker-processes"], stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("File too large", done.stderr)
 
     def test_what_is_printed_and_lost(self):
         for args in (("inspect", MODEL, "--json"), ("inspect", MODEL), ("rollout", "--help"), ("--version",), ("--help",)):
@@ -347,6 +373,20 @@ class Pipes(ProgramTest):
             self.assertTrue(stats[key], key)
         self.assertNotIn(stats["isa"], stats["isa_unavailable"])  # empty where the machine has them all
         self.assertEqual(stats["preemptions"], 0)
+
+    def test_an_interrupted_run_leaves_no_empty_stats(self):
+        path, there = self.folder / "stats.json", self.folder / "there.json"
+        there.write_text("before", encoding="ascii")
+        for stats in (path, there):
+            command = [BIN, "rollout", "--model", MODEL, "--prompts", "-", *SHORT, "--stats", stats]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+                program.stdin.write(to_lines(problems(1)).encode())
+                program.stdin.flush()
+                program.stdout.readline()
+                program.send_signal(signal.SIGINT)
+                self.assertEqual(program.wait(60), -signal.SIGINT)
+        self.assertFalse(path.exists())
+        self.assertEqual(there.read_text(encoding="ascii"), "before")
 
     def test_an_otr_file_gives_what_its_folder_gives(self):
         lines, sizes = problems(6), {}

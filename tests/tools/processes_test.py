@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -70,6 +71,25 @@ class Processes(ProgramTest):
         while any(map(is_alive, workers)):
             self.assertLess(time.monotonic(), limit)
             time.sleep(0.01)
+
+    def test_a_program_that_is_replaced(self):
+        """Its workers are what it is, also those that come after its file has become another one."""
+        program = self.folder / "outrider"
+        shutil.copy(BIN, program)
+        command = [program, "rollout", "--model", MODEL, "--prompts", "-", *self.FLAGS, "--policy", "off", "--worker-processes"]
+        lines = problems(100)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            running.stdin.write(to_lines(lines).encode())
+            running.stdin.close()
+            out = running.stdout.readline()
+            program.unlink()
+            program.write_text("#!/bin/false\n", encoding="ascii")
+            program.chmod(0o755)
+            for pid in children(running.pid):
+                os.kill(pid, signal.SIGKILL)
+            out, err = (out + running.stdout.read()).decode(), running.stderr.read().decode()
+            self.assertEqual((running.wait(120), err), (0, ""))
+        self.assertEqual(out, self.rollout(lines, *self.FLAGS, "--policy", "off"))
 
     def test_misuse(self):
         for arguments, reason in (((), "engines run this command themselves"), (("77",), "file 77 is not open"), (("x",), "socket")):

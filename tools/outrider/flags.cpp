@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -55,13 +54,8 @@ void refuse_value_of_switch(std::span<const Flag> table, const std::string& argu
   }
 }
 
-// The file of this program, wherever it was found.
-std::string own_executable() {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) throw Failure(kExitFailure, "cannot find this program's own file: " + error.message());
-  return path.string();
-}
+// This very program, also where another one has taken its file's place meanwhile.
+constexpr const char* kOwnExecutable = "/proc/self/exe";
 
 }  // namespace
 
@@ -234,7 +228,7 @@ EngineFlags::EngineFlags(const Flags& flags, const char* default_policy)
   if (flags.given("draft-workers")) options.num_draft_workers = int_flag("draft-workers", flags.required("draft-workers"), 0);
   options.pin_threads = flags.given("pin-threads");
   options.worker_processes = flags.given("worker-processes");
-  if (options.worker_processes == 1) executable = own_executable();
+  if (options.worker_processes == 1) executable = kOwnExecutable;
   options.worker_executable = executable.c_str();
   if (flags.given("worker-timeout")) {
     if (!flags.given("worker-processes")) throw Failure(kExitUsage, "--worker-timeout goes with --worker-processes");

@@ -18,12 +18,16 @@ nlohmann::ordered_json sampling_settings(const SamplingSettings& defaults) {
 }
 
 StatsFile::StatsFile(const Flags& flags) {
-  if (flags.given("stats")) file_.emplace(flags.required("stats"));
+  if (!flags.given("stats")) return;
+  path_ = flags.required("stats");
+  file_.emplace(path_);
+  if (file_->is_new()) file_.reset();
 }
 
 void StatsFile::write(const char* command, const EngineHandle& engine, const PipelineCounts& counts, double load_seconds,
                       const nlohmann::ordered_json& settings) {
-  if (!file_) return;
+  if (path_.empty()) return;
+  if (!file_) file_.emplace(path_);
   nlohmann::ordered_json stats = nlohmann::ordered_json::parse(engine.stats());
   stats["command"] = command;
   stats["lines"] = counts.num_lines;

@@ -15,7 +15,8 @@ namespace otr::cli {
 // The sampling flags as settings.
 nlohmann::ordered_json sampling_settings(const SamplingSettings& defaults);
 
-// Opens the file before the work begins, so that a path that cannot be written fails at once.
+// Opens the file before the work begins, so that a path that cannot be written fails at once. One that is not there yet comes
+// with its contents, at the end.
 class StatsFile {
  public:
   explicit StatsFile(const Flags& flags);
@@ -24,7 +25,8 @@ class StatsFile {
              const nlohmann::ordered_json& settings);
 
  private:
-  std::optional<OutputFile> file_;
+  std::string path_;                // "": without --stats
+  std::optional<OutputFile> file_;  // one that was there
 };
 
 }  // namespace otr::cli
