@@ -226,7 +226,7 @@ void ProcessWorker::run() {
     try {
       end = live();
     } catch (const std::bad_alloc&) {
-      end = Status(StatusCode::kOutOfMemory, "there is no memory to serve a worker process");
+      end = Status(StatusCode::kOutOfMemory, "out of memory");  // a text that needs none itself
     } catch (const std::exception& e) {
       end = failure(std::string("its engine cannot serve it: ") + e.what());
     }
