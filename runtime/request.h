@@ -54,7 +54,7 @@ class Race;
 void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties);
 
 // The error of a sample whose own numbers are at fault: it has it wherever it runs. Any other error is the engine's.
-inline constexpr const char* kNotFinite = "a key, value or logit is NaN or Inf";
+inline constexpr const char* kIsNotFinite = "a key, value or logit is NaN or Inf";
 
 // What came of a sample's drafts.
 struct SampleSpec {
@@ -137,7 +137,7 @@ struct Sequence {
   // How a sample ends with the tokens that it has; none: it goes on.
   std::optional<otr_finish_reason> end() const;
   // The engine has failed it: somewhere else it may end well.
-  bool was_failed() const { return finish_reason == OTR_FINISH_ERROR && error != kNotFinite; }
+  bool was_failed() const { return finish_reason == OTR_FINISH_ERROR && error != kIsNotFinite; }
   // As it was before it ran, with the tokens that it has; of a score nothing is left.
   void rewind();
   // The draw of position `position`, on `logits_row`; forced_token < 0 draws freely.

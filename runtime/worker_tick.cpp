@@ -19,7 +19,7 @@ int32_t rows_behind(const Sequence& s, const RowRun& run) { return run.end - run
 
 }  // namespace
 
-const Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kNotFinite};
+const Ending Worker::kFaulted = {.ended = true, .reason = OTR_FINISH_ERROR, .error = kIsNotFinite};
 
 // One tick. False if there was nothing to run.
 bool Worker::step() {
@@ -246,7 +246,7 @@ void Worker::commit(const std::vector<RowRun>& runs) {
     s->num_computed = run.end;
     stats_.prefill_tokens += rows_behind(*s, run);
     if (rows_faulted(at.row, run.end - run.begin)) {
-      finish(s, OTR_FINISH_ERROR, kNotFinite);
+      finish(s, OTR_FINISH_ERROR, kIsNotFinite);
       continue;
     }
     if (s->group->is_score) {
@@ -325,7 +325,7 @@ Ending Worker::commit_token(Sequence* s, const SampleResult& drawn, int32_t* num
 }
 
 void Worker::record_score(Sequence* s, const SampleResult& scored) {
-  if (scored.fault != 0 && s->error.empty()) s->error = kNotFinite;
+  if (scored.fault != 0 && s->error.empty()) s->error = kIsNotFinite;
   s->logprobs.push_back(scored.logprob);
   s->raw_logprobs.push_back(scored.raw_logprob);
   s->note_penalty(scored.token, true);
