@@ -262,12 +262,11 @@ void ProcessWorker::run() {
 
 // One that could not begin is no failure, as long as such do not take longer than a start may.
 bool ProcessWorker::may_come_back(bool was_ready, bool was_short, Clock::time_point born) {
-  const Clock::time_point now = Clock::now();
   if (was_ready) short_since_.reset();
-  if (now - born > kLongLife) failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
+  if (Clock::now() - born > kLongLife) failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
   if (was_ready || !was_short) return ++failures_ <= options_.max_restarts;
-  if (!short_since_) short_since_ = now;
-  return now - *short_since_ < std::chrono::milliseconds(options_.start_timeout_ms);
+  if (!short_since_) short_since_ = Clock::now();
+  return Clock::now() - *short_since_ < std::chrono::milliseconds(options_.start_timeout_ms);
 }
 
 // Samples are queued again whatever it takes: without memory for that, once there is some.
@@ -332,8 +331,7 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
   std::vector<OwnedFd> copies;
   for (const int file : files) {
     copies.emplace_back(duplicate_descriptor(file));
-    if (copies.back().get() < 0)
-      return Status(StatusCode::kOutOfMemory, "the system refuses another file for a worker process");
+    if (copies.back().get() < 0) return Status(StatusCode::kOutOfMemory, "the system refuses a worker process its files");
   }
   channel->queue(WireType::kSetup, bytes_, std::move(copies));
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.start_timeout_ms);

@@ -111,10 +111,8 @@ class ProcessWorker final : public WorkerPort {
   Status pass_on_report();
   bool may_come_back(bool was_ready, bool was_short, Clock::time_point born);
   void pause_before_restart();
-  void wake();
-  void hear_wake();
-  bool stopping() const;
-  bool rests() const;  // REQUIRES: mutex_ is held
+  void wake(), hear_wake();
+  bool stopping() const, rests() const;  // of these rests() with mutex_ held
   bool has_orders() const;
   Status failure(const std::string& what) const;
 
