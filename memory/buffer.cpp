@@ -78,7 +78,7 @@ bool reserve_memory_file(int fd, void* data, size_t bytes, ThreadPool& pool) {
     if (error == 0 && madvise(piece, std::min(kPiece, bytes - at), MADV_POPULATE_WRITE) != 0) error = errno;
   });
   errno = error;
-  if (errno != EINVAL) return errno == 0;
+  if (errno != EINVAL && errno != EFAULT) return errno == 0;  // EFAULT: there is no room; what follows says so
 #else
   static_cast<void>(data), static_cast<void>(pool);
 #endif

@@ -25,8 +25,9 @@ void Engine::note(int32_t from, const WorkerReport& report) {
         if (s.is_new_replica()) (void)ledger_.lend(s.group->id, s.sample, s.goes_to, false);  // threads leap by themselves
       });
   report.finished.for_each([&](const Sequence& s) {
-    if (ledger_status_.ok() && !s.was_failed())  // else it goes on elsewhere, from a checkpoint
-      ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error, true).status();  // see Race
+    if (!ledger_status_.ok()) return;
+    if (s.was_failed()) ledger_status_ = ledger_.fail(from, s.group->id, s.sample).status();
+    else ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error, true).status();  // see Race
   });
   report.dropped.for_each([&](const Sequence& s) {
     if (ledger_status_.ok()) ledger_status_ = ledger_.drop(from, s.group->id, s.sample);

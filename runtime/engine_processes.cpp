@@ -314,14 +314,13 @@ Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) 
 Status Engine::take_given(int32_t worker, const SampleGiven& given, OwnedFd* file, WorkerReport* to) {
   const LedgerGroup* group = ledger_.find(given.group);
   const LedgerSample* sample = group != nullptr ? group->find(given.sample) : nullptr;
-  if (sample == nullptr || sample->worker != worker || sample->is_finished || !sample->replicas.empty()) {
+  if (sample == nullptr || sample->worker != worker || sample->is_over() || !sample->replicas.empty()) {
     return bad_input("it gives a sample that it does not have");
   }
   std::vector<std::unique_ptr<Sequence>> blocked;
   if (given.num_blocked > 0) {
     for (const LedgerSample& other : group->samples) {
-      const bool waits =
-          !other.is_closed && !other.is_finished && other.worker == worker && other.num_accepted() == 0 && &other != sample;
+      const bool waits = !other.is_over() && other.worker == worker && other.num_accepted() == 0 && &other != sample;
       if (waits) blocked.push_back(restore(*group, other));
     }
   }
@@ -363,7 +362,7 @@ Status Engine::take_replicas(int32_t worker, ProcessReport* from, WorkerReport* 
 Status Engine::take_replica(int32_t worker, const Lend& lent, const SampleName& name, WorkerReport* to) {
   const LedgerGroup* group = ledger_.find(name.group);
   const LedgerSample* sample = group != nullptr ? group->find(name.sample) : nullptr;
-  const bool is_there = sample != nullptr && sample->is_at(worker) && !sample->is_finished;
+  const bool is_there = sample != nullptr && sample->is_at(worker) && !sample->is_over();
   if (!is_there && !ledger_.is_straggler(worker, name.group, name.sample))
     return bad_input("it lends a sample that it does not have");
   if (is_there && (group->group->is_score || sample->num_accepted() == 0))
@@ -387,7 +386,7 @@ void Engine::pass_leaps(int32_t worker) try {
   for (const ProgressSegment& p : ledger_.leaps()) {
     const LedgerGroup* group = ledger_.find(p.group);
     const LedgerSample* sample = group != nullptr ? group->find(p.sample) : nullptr;
-    if (sample == nullptr || sample->is_finished || sample->replicas.empty()) continue;
+    if (sample == nullptr || sample->is_over() || sample->replicas.empty()) continue;
     Progress news;
     news.segments.push_back(p);
     const auto copy = [&p](const auto& from, auto* to) {
@@ -451,7 +450,7 @@ void Engine::lose_replicas(int32_t worker) {
   before.lost_replicas += ledger_.lose_stragglers(worker);
   for (const auto& [id, group] : ledger_.groups()) {
     for (const LedgerSample& sample : group.samples) {
-      if (sample.is_closed || sample.is_finished || !sample.is_at(worker)) continue;
+      if (sample.is_over() || !sample.is_at(worker)) continue;
       before.lost_replicas += ledger_.lose(worker, id, sample.sample);
     }
   }

@@ -46,11 +46,11 @@ void Engine::restore_all(int32_t worker, SequenceQueue* to) const {
   for (const auto& [id, group] : ledger_.groups()) {
     const bool together =
         !group.group->is_score && std::all_of(group.samples.begin(), group.samples.end(), [worker](const LedgerSample& s) {
-          return s.is_closed || s.is_finished || (s.worker == worker && s.num_accepted() == 0);
+          return s.is_over() || (s.worker == worker && s.num_accepted() == 0);
         });
     Sequence* waits = nullptr;
     for (const LedgerSample& sample : group.samples) {
-      if (sample.is_closed || sample.is_finished || sample.worker != worker) continue;
+      if (sample.is_over() || sample.worker != worker) continue;
       std::unique_ptr<Sequence> s = restore(group, sample);
       if (waits != nullptr) {
         group.group->blocked.push_back(std::move(s));
@@ -107,6 +107,9 @@ void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
     if (failed->group->is_score) failed->raw_logprobs.clear();
     failed->finish_reason = OTR_FINISH_ERROR;
     failed->error = error;
+    const LedgerGroup* group = ledger_.find(id);
+    const LedgerSample* sample = group != nullptr ? group->find(failed->sample) : nullptr;
+    if (sample != nullptr) (void)ledger_.fail(sample->worker, id, failed->sample);  // once, should memory end at the next one
     publish(std::move(failed));
   }
 }
@@ -168,8 +171,7 @@ void Engine::requeue_at_threads() {
 void Engine::requeue_at_processes() {
   std::vector<SequenceQueue> queues(processes_.size());
   for (size_t w = 0; w < queues.size(); ++w) {
-    // They are about to be queued elsewhere, or have failed with all workers.
-    if (losing_[w] || placement_.is_gone(static_cast<int32_t>(w))) continue;
+    if (losing_[w]) continue;  // they are about to be queued elsewhere
     restore_all(static_cast<int32_t>(w), &queues[w]);
     queues[w].for_each([](Sequence& s) { s.rewind(); });
   }
@@ -180,7 +182,7 @@ void Engine::requeue_at_processes() {
   for (int32_t w = 0; w < options_.num_workers; ++w) count_lost(w, ledger_.lose_stragglers(w));
   for (const auto& [id, group] : ledger_.groups()) {
     for (const LedgerSample& sample : group.samples) {
-      if (sample.is_closed || sample.is_finished) continue;
+      if (sample.is_over()) continue;
       for (const int32_t replica : sample.replicas) count_lost(replica, 1);
     }
   }

@@ -149,7 +149,7 @@ Status Ledger::append(int32_t worker, const Progress& progress, int32_t vocab_si
 Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t at, const Progress& progress,
                               int32_t vocab_size) {
   LedgerSample* s = find(p.group, p.sample);
-  if (s == nullptr || s->is_finished || !s->is_at(worker)) {
+  if (s == nullptr || s->is_over() || !s->is_at(worker)) {
     if (is_straggler(worker, p.group, p.sample)) return {};
     return contradiction(p.group, p.sample, "is not at the worker that reports it");
   }
@@ -187,26 +187,42 @@ Status Ledger::append_segment(int32_t worker, const ProgressSegment& p, size_t a
   return {};
 }
 
+Result<LedgerSample*> Ledger::ended_at(int32_t worker, uint64_t group, uint32_t sample) {
+  LedgerSample* s = find(group, sample);
+  if (s != nullptr && !s->is_over() && s->is_at(worker)) return s;
+  const auto late = stragglers_.find({group, sample, worker});
+  if (late == stragglers_.end()) return contradiction(group, sample, "is not at the worker that ends it");
+  stragglers_.erase(late);
+  return nullptr;
+}
+
+// Without memory nothing has changed but which replica counts as the sample.
+void Ledger::make_stragglers(int32_t worker, uint64_t group, LedgerSample* s) {
+  if (worker != s->worker) *std::find(s->replicas.begin(), s->replicas.end(), worker) = std::exchange(s->worker, worker);
+  decltype(stragglers_) late;
+  for (const int32_t other : s->replicas) late.emplace(group, s->sample, other);
+  stragglers_.merge(late);
+}
+
+Result<bool> Ledger::fail(int32_t worker, uint64_t group, uint32_t sample) {
+  OTR_ASSIGN_OR_RETURN(LedgerSample * s, ended_at(worker, group, sample));
+  if (s == nullptr) return false;
+  make_stragglers(worker, group, s);
+  s->replicas.clear();
+  s->has_failed = true;
+  return true;
+}
+
 Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error,
                             bool is_last) {
-  LedgerSample* s = find(group, sample);
-  if (s == nullptr || s->is_finished || !s->is_at(worker)) {
-    if (const auto late = stragglers_.find({group, sample, worker}); late != stragglers_.end()) {
-      stragglers_.erase(late);
-      return false;
-    }
-    return contradiction(group, sample, "is not at the worker that ends it");
-  }
+  OTR_ASSIGN_OR_RETURN(LedgerSample * s, ended_at(worker, group, sample));
+  if (s == nullptr) return false;
   const LedgerGroup& g = groups_.at(group);
   if (!can_end(g, *s, reason))
     return contradiction(group, sample, std::string("cannot end with ") + otr_finish_reason_text(reason));
   if (reason == OTR_FINISH_ERROR && !is_last && lose(worker, group, sample)) return false;
-  s->error =
-      error;  // what needs memory comes before the end: without it, nothing has changed but which replica counts as the sample
-  if (worker != s->worker) *std::find(s->replicas.begin(), s->replicas.end(), worker) = std::exchange(s->worker, worker);
-  decltype(stragglers_) late;
-  for (const int32_t other : s->replicas) late.emplace(group, sample, other);
-  stragglers_.merge(late);
+  s->error = error;
+  make_stragglers(worker, group, s);
   if (reason == OTR_FINISH_ERROR && g.group->is_score) s->raw_logprobs.clear();
   s->finish_reason = reason;
   s->is_finished = true;
@@ -215,9 +231,9 @@ Result<bool> Ledger::finish(int32_t worker, uint64_t group, uint32_t sample, otr
 
 void Ledger::move(uint64_t group, uint32_t sample, int32_t from, int32_t to) {
   LedgerSample* s = find(group, sample);
-  if (s != nullptr && !s->is_finished && s->worker == from) {
+  if (s != nullptr && !s->is_over() && s->worker == from) {
     s->worker = to;
-  } else if (s != nullptr && !s->is_finished) {
+  } else if (s != nullptr && !s->is_over()) {
     const auto replica = std::find(s->replicas.begin(), s->replicas.end(), from);
     if (replica != s->replicas.end()) *replica = to;
   } else if (const auto late = stragglers_.find({group, sample, from}); late != stragglers_.end()) {
@@ -229,7 +245,7 @@ void Ledger::move(uint64_t group, uint32_t sample, int32_t from, int32_t to) {
 
 bool Ledger::lend(uint64_t group, uint32_t sample, int32_t to, bool leaps) {
   LedgerSample* s = find(group, sample);
-  if (s == nullptr || s->is_finished) {
+  if (s == nullptr || s->is_over()) {
     stragglers_.emplace(group, sample, to);  // it is on its way nevertheless
     return false;
   }
@@ -258,7 +274,7 @@ Status Ledger::drop(int32_t worker, uint64_t group, uint32_t sample) {
     return {};
   }
   const LedgerSample* s = find(group, sample);
-  if (s != nullptr && !s->is_finished && s->is_at(worker) && lose(worker, group, sample)) return {};
+  if (s != nullptr && !s->is_over() && s->is_at(worker) && lose(worker, group, sample)) return {};
   return contradiction(group, sample, "has no replica that could be dropped");
 }
 

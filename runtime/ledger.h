@@ -63,10 +63,12 @@ struct LedgerSample {
   std::vector<otr_weight_span> weight_spans = {};  // as Sequence's
   SampleSpec spec = {};
   bool is_finished = false, is_closed = false;
+  bool has_failed = false;  // the engine has: its result says so, and only a checkpoint lets it go on, from what was accepted
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
 
   bool is_at(int32_t w) const { return w == worker || std::find(replicas.begin(), replicas.end(), w) != replicas.end(); }
+  bool is_over() const { return is_finished || is_closed || has_failed; }  // at no worker any more
   int32_t num_accepted() const { return static_cast<int32_t>(raw_logprobs.size()); }
 };
 
@@ -97,6 +99,9 @@ class Ledger {
   // that failed before may not have reported it yet.
   Result<bool> finish(int32_t worker, uint64_t group, uint32_t sample, otr_finish_reason reason, const std::string& error,
                       bool is_last = false);
+  // The engine has failed it, at `worker` as the last that had it. It stays unfinished, and is at nobody. False and errors: as
+  // finish().
+  Result<bool> fail(int32_t worker, uint64_t group, uint32_t sample);
   // It, or its replica at `from`, goes to worker `to`. Samples that are not there are ignored.
   void move(uint64_t group, uint32_t sample, int32_t from, int32_t to);
   // A replica goes to worker `to`. False: the sample is over.
@@ -125,6 +130,9 @@ class Ledger {
 
  private:
   LedgerSample* find(uint64_t group, uint32_t sample);
+  // The sample if it is there. Else null: what `worker` has is a straggler, and no more; or, with a text, a contradiction.
+  Result<LedgerSample*> ended_at(int32_t worker, uint64_t group, uint32_t sample);
+  void make_stragglers(int32_t worker, uint64_t group, LedgerSample* sample);  // of all replicas but the one at `worker`
   template <typename Visit>
   void for_each_unfinished(const Visit& visit);  // group and sample
 

@@ -263,7 +263,8 @@ void ProcessWorker::run() {
 // One that could not begin is no failure, as long as such do not take longer than a start may.
 bool ProcessWorker::may_come_back(bool was_ready, bool was_short, Clock::time_point born) {
   if (was_ready) short_since_.reset();
-  if (Clock::now() - born > kLongLife) failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
+  if (was_ready && Clock::now() - born > kLongLife)
+    failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
   if (was_ready || !was_short) return ++failures_ <= options_.max_restarts;
   if (!short_since_) short_since_ = Clock::now();
   return Clock::now() - *short_since_ < std::chrono::milliseconds(options_.start_timeout_ms);
@@ -335,8 +336,7 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
   }
   channel->queue(WireType::kSetup, bytes_, std::move(copies));
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(options_.start_timeout_ms);
-  while (!stopping()) {
-    hear_wake();  // orders wait until it is ready
+  for (hear_wake(); !stopping(); hear_wake()) {  // in this order: a stop that comes between them is heard the next time
     const Status sent = channel->flush();
     OTR_RETURN_IF_ERROR(receive(channel));  // first: it may say why it takes no more
     OTR_RETURN_IF_ERROR(sent);
@@ -355,8 +355,7 @@ Status ProcessWorker::set_up(WorkerChannel* channel) {
 
 // Until stop(), or something is wrong.
 Status ProcessWorker::serve(WorkerChannel* channel) {
-  while (!stopping()) {
-    hear_wake();
+  for (hear_wake(); !stopping(); hear_wake()) {
     const bool waits_for_room = !send_orders(channel);
     const Status sent = channel->flush();
     OTR_RETURN_IF_ERROR(receive(channel));

@@ -10,8 +10,6 @@
 namespace otr {
 namespace {
 
-// One text for both places a fault can show: which of them sees it first depends on the chunks.
-
 const Forest kNoDraft;
 
 // Rows of a run without the newest token of its sequence.

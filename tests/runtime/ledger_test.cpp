@@ -202,6 +202,33 @@ TEST(Ledger, TheLastFailureIsTheEnd) {
   EXPECT_FALSE(ledger.drop(2, 7, 10).ok());
 }
 
+// What the engine fails is nobody's: replicas may say what they like, and its tokens stay as they were.
+TEST(Ledger, WhatTheEngineFailsIsUnfinishedAndAtNobody) {
+  auto live = sequences(1, 8);
+  Ledger ledger;
+  ledger.open(live, kWorker);
+  ASSERT_TRUE(ledger.lend(7, 10, 3, false));
+  Progress progress;
+  accept(live[0].get(), 5);
+  progress.add(live[0].get());
+  ASSERT_TRUE(ledger.append(3, progress, kLedgerVocab).ok());
+  const auto failed = ledger.fail(3, 7, 10);
+  ASSERT_TRUE(failed.ok());
+  EXPECT_TRUE(failed.value());
+  const LedgerSample* sample = ledger.find(7)->find(10);
+  ASSERT_NE(sample, nullptr);
+  EXPECT_TRUE(sample->is_over());
+  EXPECT_FALSE(sample->is_finished);
+  EXPECT_TRUE(ledger.append(kWorker, progress, kLedgerVocab).ok());  // of a replica that is late
+  EXPECT_EQ(sample->num_accepted(), 1);
+  EXPECT_FALSE(ledger.lend(7, 10, 4, false));
+  EXPECT_TRUE(ledger.drop(4, 7, 10).ok());
+  ledger.close(7, 10);
+  EXPECT_TRUE(ledger.drop(kWorker, 7, 10).ok());
+  EXPECT_FALSE(ledger.fail(kWorker, 7, 10).ok());  // once is enough
+  EXPECT_TRUE(ledger.empty());
+}
+
 TEST(Ledger, AGroupGoesWithItsLastSample) {
   auto live = sequences(3, 5), other = sequences(1, 5, 8);
   Ledger ledger;

@@ -392,6 +392,28 @@ TEST_F(ProcessesOutOfMemory, WhatADeadOneHadIsNotLost) {
   }
 }
 
+// Where nobody is left to queue samples to: each of them fails, and once.
+TEST_F(ProcessesOutOfMemory, WhatAllOfThemHadFailsOnce) {
+  EngineOptions o = processes(1);
+  o.keeps_checkpoints = true;
+  o.max_worker_restarts = 0;
+  int failures = 0;
+  for (int64_t limit = 0; limit < 40; limit += 1 + limit / 8) {
+    const std::unique_ptr<Engine> e = create(o);
+    const Outputs outputs = roll_with(e.get(), requests_, limit, &failures, [] {
+      for (const pid_t pid : children()) kill(pid, SIGKILL);
+    });
+    size_t samples = 0;
+    for (const Request& r : requests_) samples += static_cast<size_t>(r.n);
+    EXPECT_EQ(outputs.size(), samples) << "allocation " << limit;
+    for (const auto& [key, output] : outputs) EXPECT_EQ(output.reason, OTR_FINISH_ERROR) << "allocation " << limit;
+    const nlohmann::json stats = nlohmann::json::parse(e->stats_json());
+    EXPECT_EQ(stats["outstanding_samples"], 0) << "allocation " << limit;
+    EXPECT_EQ(e->wait(0).status().code(), StatusCode::kIdle) << "allocation " << limit;
+  }
+  EXPECT_GT(failures, 10);
+}
+
 // A load that runs out of memory has taken nothing, however many groups there are.
 TEST_F(OutOfMemory, ALoadIsAllOrNothing) {
   EngineOptions o = options(1);
