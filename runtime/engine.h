@@ -36,9 +36,8 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   // New weights for the target, in place: see the ABI. Errors: kBusy while samples are unfinished and run; kInvalidArgument
   // where no update has begun, and as ModelWeights::put.
   Status begin_weights(uint64_t version);
-  Status expect_all_weights();
   Status put_weight(const HostTensor& tensor);
-  Status commit_weights();
+  Status expect_all_weights(), commit_weights();
   // OTR_MEMORY_…, any of them: memory goes back to the system or the GPUs, and comes again: see the ABI. Errors: kBusy, of
   // sleep(); kUnsupported with worker processes; kOutOfMemory, of wake(), after which what was asked is asleep as before.
   Status sleep(uint32_t what);

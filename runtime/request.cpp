@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kMaxSamples = 1 << 20;
 
-// Copies the prefix of a caller's struct that it knows over this version's defaults.
+// Null: the defaults. Errors: kInvalidArgument with the parameter's name.
 Result<SamplingParams> read_sampling(const otr_sampling_params* p, int32_t vocab_size) {
   SamplingParams s;
   if (p == nullptr) return s;

@@ -184,6 +184,16 @@ class Module(ProgramTest):
         lines = list(training_steps.train(MODEL, PROMPT))
         self.assertEqual([(line["step"], line["weights"], line["turns"]) for line in lines], [(0, 0, 8), (1, 1, 8)])
 
+    def test_what_the_readme_shows(self):
+        """Its lines run as they stand, between a trainer's names."""
+        (shown,) = re.findall(r"```python\n(.*?)```", (SOURCE / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+        names = {"outrider": outrider, "prompts": [[10 + i, 20, 30] for i in range(64)], "step": 3, "score": len,
+                 "model": type("Model", (), {"state_dict": staticmethod(lambda: training_steps.read_weights(MODEL))})}
+        exec(shown.replace("tests/data/tinymath/target", str(MODEL)), names)  # pylint: disable=exec-used
+        self.addCleanup(names["engine"].close)
+        self.assertEqual([len(group) for group in names["groups"]], [8] * 64)
+        self.assertEqual(names["engine"].stats()["weight_version"], 4)
+
     def test_an_update_that_failed_is_mended(self):
         """What was forgotten is named; the engine stays shut until an update is whole."""
         weights = training_steps.read_weights(MODEL)
