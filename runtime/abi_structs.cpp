@@ -112,7 +112,7 @@ otr_result_view result_view(const Sequence& s) {
           .weight_spans = s.weight_spans.data(),
           .num_weight_spans = s.weight_spans.size(),
           .error_status = s.finish_reason != OTR_FINISH_ERROR ? OTR_OK
-                          : s.was_failed()                    ? OTR_LOST
+                          : s.engine_failed                   ? OTR_LOST
                                                               : OTR_FAULT};
 }
 

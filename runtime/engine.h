@@ -120,11 +120,13 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   // ---- ProcessHost ----
   void process_ready(int32_t worker, const ReadyMessage& ready) override;
   Status process_report(int32_t worker, ProcessReport* report) override;
-  void process_rested() override { rested(); }
+  void process_rested() override;
   Status process_links(int32_t worker, WireView payload) override;
   Status process_trace(int32_t worker, WireView payload) override;
   Status process_net(int32_t worker, WireView payload) override;
-  void process_lost(int32_t worker, const Status& why, bool comes_back) override;
+  void process_tries(int32_t worker, const SampleName& name) override;
+  bool process_is_trying(int32_t worker) override;
+  void process_lost(int32_t worker, const Status& why, bool broke, bool comes_back) override;
 
   // ---- With mutex_ held ----
   void follow_up(int32_t worker, const WorkerLoad& load, WorkerReport* report);
@@ -137,9 +139,10 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void restore_all(int32_t worker, SequenceQueue* to) const;
   void requeue_unfinished(), requeue_at_threads(), requeue_at_processes();
   void relink(int32_t worker, bool comes_back);
-  void queue_again(int32_t worker, const Status& why);
-  void conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_reason reason);
-  void send(std::unique_ptr<Sequence> s, const Status& why);
+  void queue_again(int32_t worker);
+  void conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_reason reason, const char* error = "");
+  void send(std::unique_ptr<Sequence> s), send_suspects(), try_suspects();
+  void fail(std::unique_ptr<Sequence> s, const std::string& why);
   void publish(std::unique_ptr<Sequence> s);
 
   Worker& worker(int32_t index) { return *workers_[static_cast<size_t>(index)]; }

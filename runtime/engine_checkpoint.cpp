@@ -26,7 +26,7 @@ void Engine::note(int32_t from, const WorkerReport& report) {
       });
   report.finished.for_each([&](const Sequence& s) {
     if (!ledger_status_.ok()) return;
-    if (s.was_failed()) ledger_status_ = ledger_.fail(from, s.group->id, s.sample).status();
+    if (s.engine_failed) ledger_status_ = ledger_.fail(from, s.group->id, s.sample).status();
     else ledger_status_ = ledger_.finish(from, s.group->id, s.sample, s.finish_reason, s.error, true).status();  // see Race
   });
   report.dropped.for_each([&](const Sequence& s) {

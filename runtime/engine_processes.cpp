@@ -242,7 +242,8 @@ Status Engine::process_report(int32_t worker, ProcessReport* from) {
     stats.add(*from->stats);
     if (trace_ != nullptr) stats.trace_error = trace_->error();
   }
-  follow_up(worker, from->load, &report);                         // what was right of it counts
+  follow_up(worker, from->load, &report);  // what was right of it counts
+  try_suspects();
   if (trace_ != nullptr && unfinished_.empty()) trace_->flush();  // whoever takes the last sample finds it complete
   return ended.ok() ? given : ended;
 }
@@ -406,13 +407,32 @@ void Engine::pass_leaps(int32_t worker) try {
 
 // ---- Loss ----------------------------------------------------------------------------------------------------------------
 
-void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
+void Engine::process_rested() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    try_suspects();
+  }
+  rested();
+}
+
+void Engine::process_tries(int32_t worker, const SampleName& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  suspects_.begun(worker, name, ledger_);
+}
+
+bool Engine::process_is_trying(int32_t worker) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return suspects_.has_begun_at(worker, ledger_);
+}
+
+void Engine::process_lost(int32_t worker, const Status& why, bool broke, bool comes_back) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stop_) return;
   const size_t w = static_cast<size_t>(worker);
   if (losing_[w]) {  // a second attempt: there was no memory to queue all again
     processes_[w]->discard_starts();
   } else {
+    if (broke) suspects_.broke(worker, ledger_);
     processes_[w]->discard_orders();
     last_loss_ = why.message();
     placement_.lost(worker, comes_back);
@@ -425,7 +445,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool comes_back) {
     worker_restarts_ += comes_back;
   }
   losing_[w] = true;
-  queue_again(worker, why);
+  queue_again(worker);
   losing_[w] = false;
   at_rest_changed_.notify_all();
   result_arrived_.notify_all();

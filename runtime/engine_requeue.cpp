@@ -1,6 +1,7 @@
 // Samples that begin again from their tokens: those of a worker process that is lost, and all that are unfinished when the
 // weights change under them, or their pages are given away.
 #include <algorithm>
+#include <new>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -65,48 +66,75 @@ void Engine::restore_all(int32_t worker, SequenceQueue* to) const {
   }
 }
 
-void Engine::queue_again(int32_t worker, const Status& why) {
+void Engine::queue_again(int32_t worker) {
+  suspects_.hold(worker, &ledger_);
   SequenceQueue queue;
   restore_all(worker, &queue);
   while (std::unique_ptr<Sequence> s = queue.pop()) {
     const int32_t count = 1 + s->num_waiting();
     if (const auto end = s->end()) conclude(worker, std::move(s), *end);
-    else send(std::move(s), why);
+    else send(std::move(s));
     requeued_samples_ += count;
+  }
+  send_suspects();
+}
+
+// Of those that wait, whoever may go. One is on trial at a time; if no worker is left, none goes anywhere.
+void Engine::send_suspects() {
+  while (const auto next = suspects_.next(ledger_)) {
+    const LedgerGroup& group = *ledger_.find(next->name.group);
+    std::unique_ptr<Sequence> s = restore(group, *group.find(next->name.sample));
+    s->is_on_trial = next->verdict == Suspects::Verdict::kTrial;
+    suspects_.leaves(*next);
+    ++requeued_samples_;
+    if (s->num_waiting() > 0) s->group->disband();  // those that never left: they are suspects too
+    if (s->group->cancelled) conclude(0, std::move(s), OTR_FINISH_ABORT);
+    else if (next->verdict == Suspects::Verdict::kGuilty) conclude(0, std::move(s), OTR_FINISH_ERROR, kBreaksProcesses);
+    else send(std::move(s));
   }
 }
 
-// It has all its tokens: its worker was lost before it said so.
-void Engine::conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_reason reason) {
+// Out of memory, when something comes or rests again.
+void Engine::try_suspects() try { send_suspects(); } catch (const std::bad_alloc&) {
+}
+
+// It has all its tokens: its worker was lost before it said so. Or nobody has it any more, and nobody gets it again.
+void Engine::conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_reason reason, const char* error) {
   s->finish_reason = reason;
-  (void)ledger_.finish(worker, s->group->id, s->sample, reason, "");
+  s->error = error;
+  if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
+  (void)ledger_.finish(ledger_.find(s->group->id)->find(s->sample)->worker, s->group->id, s->sample, reason, error);
   for (WorkerStats* stats : {&stats_[static_cast<size_t>(worker)], &counted_before_[static_cast<size_t>(worker)]})
     ++stats->finished_samples;
   if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
   publish(std::move(s));
 }
 
-// To whoever has the least to do. If nobody is left, it has failed: what the caller gets is no end of the sample, which a
-// checkpoint has as it was, until the caller has taken it.
-void Engine::send(std::unique_ptr<Sequence> s, const Status& why) {
+// To whoever has the least to do.
+void Engine::send(std::unique_ptr<Sequence> s) {
   const uint64_t id = s->group->id;
   const int32_t to = placement_.place(1 + s->num_waiting());
-  if (to != Placement::kNobody) {
-    const int32_t from = ledger_.find(id)->find(s->sample)->worker;
-    if (s->num_waiting() > 0) {
-      for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, from, to);
-    }
-    ledger_.move(id, s->sample, from, to);
-    return port(to).start(std::move(s));
+  if (to == Placement::kNobody) return fail(std::move(s), "every worker process is lost; the last one: " + last_loss_);
+  const int32_t from = ledger_.find(id)->find(s->sample)->worker;
+  if (s->num_waiting() > 0) {
+    for (const auto& b : s->group->blocked) ledger_.move(id, b->sample, from, to);
   }
-  const std::string error = "every worker process is lost; the last one: " + why.message();
+  ledger_.move(id, s->sample, from, to);
+  port(to).start(std::move(s));
+}
+
+// What the caller gets is no end of the sample, which a checkpoint has as it was, until the caller has taken it. Those that its
+// group has blocked fail with it.
+void Engine::fail(std::unique_ptr<Sequence> s, const std::string& why) {
+  const uint64_t id = s->group->id;
   std::vector<std::unique_ptr<Sequence>> all;
   if (s->num_waiting() > 0) all.swap(s->group->blocked);
   all.push_back(std::move(s));
   for (auto& failed : all) {
     if (failed->group->is_score) failed->raw_logprobs.clear();
     failed->finish_reason = OTR_FINISH_ERROR;
-    failed->error = error;
+    failed->error = why;
+    failed->engine_failed = true;
     const LedgerGroup* group = ledger_.find(id);
     const LedgerSample* sample = group != nullptr ? group->find(failed->sample) : nullptr;
     if (sample != nullptr) (void)ledger_.fail(sample->worker, id, failed->sample);  // once, should memory end at the next one
@@ -187,6 +215,7 @@ void Engine::requeue_at_processes() {
     }
   }
   ledger_.rewind();
+  suspects_.drop_trial();
   for (size_t w = 0; w < queues.size(); ++w) {
     const int32_t worker = static_cast<int32_t>(w);
     if (placement_.is_gone(worker)) continue;

@@ -1,7 +1,7 @@
 // EngineState: what an engine has. What it does with that is Engine.
 //
 // Thread safety: what is set by create() is only read from then on; the rest says what guards it. mutex_ is taken before any
-// worker's port. Invariant: a sample is at a worker, on its way to one, in the outbox, or taken.
+// worker's port. Invariant: a sample is at a worker, on its way to one, among the suspects, in the outbox, or taken.
 #pragma once
 
 #include <condition_variable>
@@ -20,6 +20,7 @@
 #include "runtime/link_wire.h"
 #include "runtime/net_account.h"
 #include "runtime/process_worker.h"
+#include "runtime/suspects.h"
 #include "runtime/trace.h"
 #include "runtime/worker.h"
 #include "sched/home_table.h"
@@ -90,6 +91,7 @@ class EngineState {
   std::optional<NetAccount> net_;      // none: pages between processes go by file
   Status ledger_status_;               // what was wrong with a thread's report
   int64_t worker_restarts_ = 0, requeued_samples_ = 0;
+  Suspects suspects_;
   std::string last_loss_;        // why the last process was given up; "": none was
   double quantize_seconds_ = 0;  // the last making of "self"
   CaptureFacts captures_;

@@ -92,7 +92,7 @@ extern "C" {
   X(OTR_OUT_OF_MEMORY, 6, "memory or a thread was refused")                        \
   X(OTR_TIMEOUT, 7, "nothing happened within the given time")                      \
   X(OTR_IO_ERROR, 8, "the operating system refused a read or write")               \
-  X(OTR_FAULT, 9, "a request's own numbers are NaN or Inf")                        \
+  X(OTR_FAULT, 9, "the sample itself is at fault")                                 \
   X(OTR_INTERNAL, 10, "an internal error: please report it")                       \
   X(OTR_IDLE, 11, "nothing is outstanding")                                        \
   X(OTR_BUSY, 12, "not while what is under way goes on")                           \
@@ -212,8 +212,9 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
 /* With options.worker_processes each of the num_workers workers is a process, and the engine outlives any of them. The weights,
  * of drafters too, lie in shared memory once. A process that dies, hangs, sends what is wrong, or is refused memory is ended
  * with SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room,
- * and are the same to the last bit. otr_stats counts worker_restarts and requeued_samples. A worker that fails again and again
- * (max_worker_restarts) is given up; when all are, unfinished samples arrive with finish_reason error and error_status OTR_LOST
+ * and are the same to the last bit. otr_stats counts worker_restarts and requeued_samples. A sample on which three of them break
+ * by themselves, the last one with nothing beside it, ends with finish_reason error and error_status OTR_FAULT, and the others
+ * go on. A worker that fails again and again (max_worker_restarts) is given up; when all are, unfinished samples arrive with finish_reason error and error_status OTR_LOST
  * (a checkpoint that is saved before you take them has them unfinished), and otr_submit, otr_score and otr_append return
  * OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep, otr_kv_export and
  * otr_kv_import.
@@ -329,7 +330,7 @@ typedef enum otr_finish_reason {
   OTR_FINISH_STOP = 0,   /* a stop token was drawn; it is the last of token_ids */
   OTR_FINISH_LENGTH = 1, /* max_new_tokens or the context limit was reached */
   OTR_FINISH_ABORT = 2,  /* cancelled */
-  OTR_FINISH_ERROR = 3,  /* its own numbers are NaN or Inf, or the engine failed: see error_status and error */
+  OTR_FINISH_ERROR = 3,  /* the sample is at fault, or the engine failed: see error_status and error */
   OTR_FINISH_SCORE = 4   /* the result of otr_score */
 } otr_finish_reason;
 
@@ -360,8 +361,9 @@ typedef struct otr_result_view {
                                        see Weights, and otr_checkpoint_load; 0: those of model_path */
   const otr_weight_span* weight_spans; /* [num_weight_spans], ascending, the first from token 0 on */
   size_t num_weight_spans;             /* at least 1 */
-  otr_status error_status;             /* of finish_reason error: OTR_FAULT: its own numbers are NaN or Inf, wherever it runs;
-                                          OTR_LOST: the engine failed, and elsewhere it may end well. Else OTR_OK */
+  otr_status error_status;             /* of finish_reason error: OTR_FAULT: its own numbers are NaN or Inf, wherever it runs,
+                                          or worker processes break on it; OTR_LOST: the engine failed, and elsewhere it may end
+                                          well. Else OTR_OK */
 } otr_result_view;
 
 /* Takes the next finished sample or score, waiting up to timeout_ms (0: not at all; negative: as long as something is

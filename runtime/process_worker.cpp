@@ -232,6 +232,7 @@ void ProcessWorker::run() {
     }
     // The system kills where it has granted too much.
     const bool was_short = end.code() == StatusCode::kOutOfMemory || process_.was_killed();
+    const bool tried = options_.host->process_is_trying(options_.setup.index);
     process_.kill();
     if (stopping()) break;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -240,14 +241,15 @@ void ProcessWorker::run() {
       first_failure_ = end;
       break;
     }
-    const bool comes_back = may_come_back(state_ == State::kReady, was_short, born);
+    const bool was_ready = state_ == State::kReady;
+    const bool comes_back = may_come_back(was_ready, was_short, tried, born);
     ++idle_lives_;
     state_ = comes_back ? State::kLost : State::kGone;
     pause_sent_ = false;
     history_due_ = history_.get() >= 0;
     last_order_ = rested_after_ = 0;
     lock.unlock();
-    note_lost(end, comes_back);
+    note_lost(end, was_ready && !was_short, comes_back);
     if (!comes_back) return;
     lock.lock();
     state_ = State::kStarting;
@@ -261,20 +263,21 @@ void ProcessWorker::run() {
 }
 
 // One that could not begin is no failure, as long as such do not take longer than a start may.
-bool ProcessWorker::may_come_back(bool was_ready, bool was_short, Clock::time_point born) {
+bool ProcessWorker::may_come_back(bool was_ready, bool was_short, bool tried, Clock::time_point born) {
   if (was_ready) short_since_.reset();
   if (was_ready && Clock::now() - born > kLongLife)
-    failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
+    failures_ = idle_lives_ = 0;               // one that drafts for others finishes nothing itself
+  if (tried && idle_lives_ == 0) return true;  // the sample's fault; where nothing else comes either it may be the machine's
   if (was_ready || !was_short) return ++failures_ <= options_.max_restarts;
   if (!short_since_) short_since_ = Clock::now();
   return Clock::now() - *short_since_ < std::chrono::milliseconds(options_.start_timeout_ms);
 }
 
 // Samples are queued again whatever it takes: without memory for that, once there is some.
-void ProcessWorker::note_lost(const Status& why, bool comes_back) {
+void ProcessWorker::note_lost(const Status& why, bool broke, bool comes_back) {
   for (;;) {
     try {
-      return options_.host->process_lost(options_.setup.index, why, comes_back);
+      return options_.host->process_lost(options_.setup.index, why, broke, comes_back);
     } catch (const std::bad_alloc&) {
       if (stopping()) return;
       std::this_thread::sleep_for(kRetry);
@@ -473,6 +476,11 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
       OTR_ASSIGN_OR_RETURN(const Heartbeat heartbeat, decode_heartbeat(frame.payload));
       was_at_rest_ = heartbeat.at_rest;
       if (std::exchange(turns_, heartbeat.turns) != heartbeat.turns) turned_ = heard_;
+      return {};
+    }
+    case WireType::kTries: {
+      OTR_ASSIGN_OR_RETURN(const SampleName name, decode_name(frame.payload));
+      options_.host->process_tries(worker, name);
       return {};
     }
     case WireType::kLinks: return options_.host->process_links(worker, frame.payload);

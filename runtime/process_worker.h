@@ -41,16 +41,20 @@ class ProcessHost {
   virtual Status process_trace(int32_t worker, WireView payload) = 0;
   virtual Status process_net(int32_t worker, WireView payload) = 0;
   virtual void process_rested() = 0;
-  // The process is gone, with what it had. `comes_back`: another one takes its place. The host discards the orders of the
-  // worker before it gives it new ones.
-  virtual void process_lost(int32_t worker, const Status& why, bool comes_back) = 0;
+  // A sample that is on trial (suspects.h) runs alone from now on; whether one does.
+  virtual void process_tries(int32_t worker, const SampleName& name) = 0;
+  virtual bool process_is_trying(int32_t worker) = 0;
+  // The process is gone, with what it had. `broke`: of nothing from outside, as far as can be seen. `comes_back`: another one
+  // takes its place. The host discards the orders of the worker before it gives it new ones.
+  virtual void process_lost(int32_t worker, const Status& why, bool broke, bool comes_back) = 0;
 };
 
 struct ProcessOptions {
   std::string executable;
   int32_t timeout_ms = 0;
   int32_t start_timeout_ms = 0;  // to be ready
-  // In a row, none of which has finished a sample or lived for a minute. Those that the system does not let begin, being short
+  // In a row, none of which has finished a sample, lived for a minute, or brought tokens before it broke of a sample on trial.
+  // Those that the system does not let begin, being short
   // of memory or files, are tried again for start_timeout_ms, and none of these.
   int32_t max_restarts = 0;
   WorkerSetup setup;            // its life is set here
@@ -107,9 +111,9 @@ class ProcessWorker final : public WorkerPort {
   bool send_orders(WorkerChannel* channel);
   void say_stop(WorkerChannel* channel);
   Status check_signs(Clock::time_point now);
-  void note_lost(const Status& why, bool comes_back);
+  void note_lost(const Status& why, bool broke, bool comes_back);
   Status pass_on_report();
-  bool may_come_back(bool was_ready, bool was_short, Clock::time_point born);
+  bool may_come_back(bool was_ready, bool was_short, bool tried, Clock::time_point born);
   void pause_before_restart();
   void wake(), hear_wake();
   bool stopping() const, rests() const;  // of these rests() with mutex_ held

@@ -53,8 +53,14 @@ class Race;
 // Records that `token` is now part of the history that penalties look at.
 void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties);
 
-// The error of a sample whose own numbers are at fault: it has it wherever it runs. Any other error is the engine's.
+// The errors of samples that are at fault themselves: they have them wherever they run.
 inline constexpr const char* kIsNotFinite = "a key, value or logit is NaN or Inf";
+inline constexpr const char* kBreaksProcesses = "worker processes break on it";
+
+struct Failure {
+  std::string text = {};
+  bool is_engines = false;  // else the sample's own
+};
 
 // What came of a sample's drafts.
 struct SampleSpec {
@@ -112,12 +118,15 @@ struct Sequence {
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
+  bool is_on_trial = false;  // it runs alone, and what it finds is not reported, until that is over (Suspects)
+
   SampleSpec spec;
   int32_t num_reported = 0;  // of `raw_logprobs`: what the ledger has been told
 
   otr_finish_reason finish_reason = OTR_FINISH_ABORT;
   std::string error;
-  double finished_ms = 0;  // by the clock of a paced engine
+  bool engine_failed = false;  // the error is the engine's: somewhere else it may end well
+  double finished_ms = 0;      // by the clock of a paced engine
 
   // Of its group, that wait for its first token.
   int32_t num_waiting() const {
@@ -136,8 +145,6 @@ struct Sequence {
   bool stops_at(int32_t token) const;
   // How a sample ends with the tokens that it has; none: it goes on.
   std::optional<otr_finish_reason> end() const;
-  // The engine has failed it: somewhere else it may end well.
-  bool was_failed() const { return finish_reason == OTR_FINISH_ERROR && error != kIsNotFinite; }
   // As it was before it ran, with the tokens that it has; of a score nothing is left.
   void rewind();
   // The draw of position `position`, on `logits_row`; forced_token < 0 draws freely.

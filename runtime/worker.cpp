@@ -176,9 +176,9 @@ void Worker::start_arrived() {
     } catch (const std::exception& e) {
       options_.host->broke(e.what());
       if (s == nullptr) throw;  // it is live, and fails with the others
-      const std::string error = std::string("internal error: ") + e.what();
-      conclude_blocked(s->group.get(), OTR_FINISH_ERROR, error);
-      conclude(std::move(s), OTR_FINISH_ERROR, error);
+      const Failure failure{.text = std::string("internal error: ") + e.what(), .is_engines = true};
+      conclude_blocked(s->group.get(), OTR_FINISH_ERROR, failure);
+      conclude(std::move(s), OTR_FINISH_ERROR, failure);
       continue;
     }
     // It was cancelled, or its race was decided, on its way from one worker to another.
@@ -279,15 +279,16 @@ std::unique_ptr<Sequence> Worker::detach(Sequence* s) {
 }
 
 // Whatever fails from here on, the sample is among the finished.
-void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error) {
+void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const Failure& failure) {
   rebuild_.drop(s.get());
   // How far a score had come when it failed depends on the chunks it ran in.
   if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
   if (s->race != nullptr && lose(*s, reason)) return report_.dropped.push(std::move(s));
   s->finish_reason = reason;
   if (pace_ != nullptr) s->finished_ms = pace_->now_ms();
+  s->engine_failed = failure.is_engines;
   try {
-    s->error = error;
+    s->error = failure.text;
   } catch (const std::bad_alloc&) {  // the text is lost, the reason is not
   }
   ++stats_.finished_samples;
@@ -296,35 +297,35 @@ void Worker::conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, con
 
 // Ends a live sequence. If it still had to run the prompt for others, they end the same way: their outcome is its. Whoever goes
 // on with its tokens finds what it has computed.
-void Worker::finish(Sequence* s, otr_finish_reason reason, const std::string& error) {
+void Worker::finish(Sequence* s, otr_finish_reason reason, const Failure& failure) {
   const std::shared_ptr<Group> group = s->group;
   if (!group->is_score && reason != OTR_FINISH_ERROR) {
     s->pages.publish(&target().prefix_cache(), s->tokens, s->num_computed / kPageTokens);
   }
-  conclude(leave(s), reason, error);
-  conclude_blocked(group.get(), reason, error);
+  conclude(leave(s), reason, failure);
+  conclude_blocked(group.get(), reason, failure);
 }
 
 // Others of the group may be at other workers, once none is blocked: then nothing is written.
-void Worker::conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error) {
+void Worker::conclude_blocked(Group* group, otr_finish_reason reason, const Failure& failure) {
   if (group->blocked.empty()) return;
   num_blocked_ -= static_cast<int64_t>(group->blocked.size());
-  for (auto& b : std::exchange(group->blocked, {})) conclude(std::move(b), reason, error);
+  for (auto& b : std::exchange(group->blocked, {})) conclude(std::move(b), reason, failure);
 }
 
 void Worker::fail_all(const std::string& why) {
   options_.host->broke(why);
-  std::string error;
+  Failure failure{.is_engines = true};
   try {
-    error = "internal error: " + why;
+    failure.text = "internal error: " + why;
   } catch (const std::bad_alloc&) {  // the text is lost, the samples are not
   }
   paths_.clear(&target().page_pool());
   for (const auto& s : live_) {
-    if (s != nullptr) finish(s.get(), OTR_FINISH_ERROR, error);
+    if (s != nullptr) finish(s.get(), OTR_FINISH_ERROR, failure);
   }
   for (auto& s : unblocked_) {
-    if (s != nullptr) conclude(std::move(s), OTR_FINISH_ERROR, error);
+    if (s != nullptr) conclude(std::move(s), OTR_FINISH_ERROR, failure);
   }
   unblocked_.clear();
 }

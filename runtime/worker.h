@@ -84,14 +84,14 @@ class Worker final : private BatchHost {
   void start(std::unique_ptr<Sequence>* s);
   std::unique_ptr<Sequence> leave(Sequence* s);
   std::unique_ptr<Sequence> detach(Sequence* s);
-  void finish(Sequence* s, otr_finish_reason reason, const std::string& error = {});
-  void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const std::string& error);
-  void conclude_blocked(Group* group, otr_finish_reason reason, const std::string& error);
+  void finish(Sequence* s, otr_finish_reason reason, const Failure& failure = {});
+  void conclude(std::unique_ptr<Sequence> s, otr_finish_reason reason, const Failure& failure);
+  void conclude_blocked(Group* group, otr_finish_reason reason, const Failure& failure);
   void abort_cancelled();
   void give(const Move&move), give(Sequence*s, int32_t to);
   void lend(Lend* order);
   bool lose(const Sequence& s, otr_finish_reason reason);
-  bool stays(const Sequence& s) const { return options_.replicas_stay && s.race != nullptr; }
+  bool stays(const Sequence& s) const { return s.is_on_trial || (options_.replicas_stay && s.race != nullptr); }
   void adopt_tokens();
   void migrate_at_random();
   void advance_rebuilds(), settle_copies();
@@ -105,6 +105,10 @@ class Worker final : private BatchHost {
   // ---- A tick ----
   static const Ending kFaulted;
   bool step();
+  const std::vector<RowRun>& schedule();
+  int32_t find_alone() const;
+  void end_trial();
+  void break_on(const std::vector<RowRun>& runs) const;
   void hold_pass(size_t batch);
   void draft(const std::vector<RowRun>& runs);
   void assemble(const std::vector<RowRun>& runs);
@@ -152,8 +156,10 @@ class Worker final : private BatchHost {
   KvRebuild rebuild_;
   std::unique_ptr<DraftServer> server_;  // likewise; may be null
   bool served_ = false;                  // in this round it has drafted for others
-  GrowingWait blind_;                    // while nothing runs, since the last order, tick or draft
-  std::mt19937 random_;                  // for proofs
+  int32_t alone_ = -1;                   // the slot of the sample that is on trial, and runs; -1: there is none
+  std::chrono::steady_clock::time_point alone_since_;
+  GrowingWait blind_;    // while nothing runs, since the last order, tick or draft
+  std::mt19937 random_;  // for proofs
   std::thread thread_;
 
   // Of the tick.

@@ -47,9 +47,12 @@ struct WorkerProofs {
   int64_t migrate_at_tick = -1;  // all that the first worker runs goes to the next one before this tick of its own
   RebuildOptions rebuild = {};
   std::vector<WorkerFault> faults = {};  // of processes
-  uint32_t delay_seed = 0;               // not 0: messages between workers are seen late, at random
-  bool alternate_roles = false;          // who drafts for others in one step, does not in the next, whatever is planned
-  int32_t link_capacity = 0;             // of the queues between them; 0: what their batch may fill
+  // A process breaks in a tick that runs position breaks_at, or a later one, of a sample of this group; 0: none does.
+  uint64_t breaks_of_group = 0;
+  int32_t breaks_at = 0;
+  uint32_t delay_seed = 0;       // not 0: messages between workers are seen late, at random
+  bool alternate_roles = false;  // who drafts for others in one step, does not in the next, whatever is planned
+  int32_t link_capacity = 0;     // of the queues between them; 0: what their batch may fill
   int32_t socket_bytes =
       0;  // that may wait at an end of a process' socket, or as few as the system lets; 0: what it is used to
 };

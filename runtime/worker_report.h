@@ -30,6 +30,8 @@ class WorkerHost {
   virtual ~WorkerHost() = default;
   // After a tick. Takes what is in the report.
   virtual void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) = 0;
+  // From now on the sample runs alone, until it is on trial no more.
+  virtual void tries(const Sequence&) {}
   // The worker begins to wait for orders.
   virtual void rested() = 0;
   // Something went wrong that is no sample's fault. Where samples can go elsewhere, does not return; else the samples that the

@@ -1,6 +1,7 @@
 // What a worker process tells.
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "runtime/kv_file.h"
@@ -17,13 +18,21 @@ void WorkerServer::report(int32_t, const WorkerStats& stats, const WorkerLoad& l
   has_news_ = true;
   take(report);
   const Clock::time_point now = Clock::now();
-  // What one replica has found saves the others its computing.
-  const bool is_urgent =
-      !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent || !races_.empty();
+  // What one replica has found saves the others its computing; who has come through a trial is not to be blamed for others.
+  const bool is_urgent = !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent ||
+                         !races_.empty() || has_come_through();
   stats_due_ = stats_due_ || !pending_.finished.empty() || now - counted_ >= kStatsPeriod;
   if (is_urgent || now - reported_ >= kReportPeriod) send_report();
 } catch (const std::exception& e) {
   broke(e.what());
+}
+
+bool WorkerServer::has_come_through() {
+  const auto is_it = [this](const ProgressSegment& p) { return p.group == tries_->group && p.sample == tries_->sample; };
+  const auto& segments = pending_.progress.segments;
+  if (!tries_ || std::none_of(segments.begin(), segments.end(), is_it)) return false;
+  tries_.reset();
+  return true;
 }
 
 void WorkerServer::take(WorkerReport* report) {
@@ -133,6 +142,17 @@ void WorkerServer::send_report() {
   if (!send(WireType::kReport, bytes_, std::exchange(files_, {})).ok())
     worker_->mailbox().stop();  // nobody is there to work for
   pass(ProtocolStep::kReported);
+}
+
+void WorkerServer::tries(const Sequence& s) try {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (!pending_.progress.empty()) send_report();  // what the others have is safe
+  tries_ = {.group = s.group->id, .sample = s.sample};
+  bytes_.clear();
+  encode_name(*tries_, &bytes_);
+  if (!send(WireType::kTries, bytes_).ok()) worker_->mailbox().stop();
+} catch (const std::exception& e) {
+  broke(e.what());
 }
 
 void WorkerServer::rested() try {

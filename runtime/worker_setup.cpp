@@ -162,6 +162,8 @@ void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.migrate_every);
   w->put(p.migration_seed);
   w->put(p.migrate_at_tick);
+  w->put(p.breaks_of_group);
+  w->put(p.breaks_at);
   w->put(p.delay_seed);
   w->put(p.link_capacity);
   w->put(p.socket_bytes);
@@ -186,6 +188,8 @@ WorkerProofs read_proofs(WireReader* r) {
   p.migrate_every = r->integer("migrate_every", 0, kMaxInt);
   p.migration_seed = r->integer<uint32_t>("migration_seed", 0, UINT32_MAX);
   p.migrate_at_tick = r->integer<int64_t>("migrate_at_tick", -1, std::numeric_limits<int64_t>::max());
+  p.breaks_of_group = r->integer<uint64_t>("breaks_of_group", 0, UINT64_MAX);
+  p.breaks_at = r->integer("breaks_at", 0, kMaxInt);
   p.delay_seed = r->integer<uint32_t>("delay_seed", 0, UINT32_MAX);
   p.link_capacity = r->integer("link_capacity", 0, 1 << 20);
   p.socket_bytes = r->integer("socket_bytes", 0, 1 << 20);

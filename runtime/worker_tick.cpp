@@ -1,7 +1,10 @@
 // The main path: one tick, from the schedule to the committed tokens.
 #include <algorithm>
 #include <cassert>
+#include <chrono>
+#include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "runtime/race.h"
 #include "runtime/worker.h"
@@ -32,7 +35,7 @@ bool Worker::step() {
   page_work_.clear();
   if (stats_.ticks == options_.proofs.preempt_at_tick) batcher_.preempt_one(this);
   advance_rebuilds();
-  const std::vector<RowRun>& runs = batcher_.schedule(this);  // schedule: who runs which positions, on which pages
+  const std::vector<RowRun>& runs = schedule();  // schedule: who runs which positions, on which pages
   rebuild_.begin_pass(runs);
   if (runs.empty()) return wait_for_pages() || await_drafts();
   blind_.reset();
@@ -62,6 +65,49 @@ bool Worker::step() {
   if (const Status status = check_pages(); !status.ok()) fail_all(status.message());
 #endif
   return true;
+}
+
+const std::vector<RowRun>& Worker::schedule() {
+  for (bool again = true;; again = false) {
+    end_trial();
+    const int32_t alone = find_alone();
+    if (std::exchange(alone_, alone) != alone && alone >= 0) {
+      alone_since_ = std::chrono::steady_clock::now();
+      options_.host->tries(live(alone));
+    }
+    const std::vector<RowRun>& runs = batcher_.schedule(this);
+    if (options_.proofs.breaks_of_group != 0) break_on(runs);
+    if (!runs.empty() || !again || find_alone() == alone_) return runs;  // else it has joined an empty batch
+  }
+}
+
+// What is on trial runs alone from the tick after the one in which it has joined; where others run too, not before this worker
+// has brought something: so that a sample that breaks it shows, and not a machine on which nothing runs.
+int32_t Worker::find_alone() const {
+  const bool others_run = batcher_.num_running() > 1 && stats_.generated_tokens + stats_.scored_tokens == 0;
+  for (int32_t i = 0; i < batcher_.num_running() && !others_run; ++i) {
+    if (const int32_t slot = batcher_.running_slot(i); live(slot).is_on_trial) return slot;
+  }
+  return -1;
+}
+
+// A worker's last reports are lost with it: a sample that breaks it may have to run for as long as these are apart until it
+// does so again.
+void Worker::end_trial() {
+  constexpr std::chrono::milliseconds kTrialTime{10};
+  Sequence* s = alone_ < 0 ? nullptr : live_[static_cast<size_t>(alone_)].get();
+  const bool came_further = s != nullptr && static_cast<int32_t>(s->raw_logprobs.size()) > s->num_reported;
+  if (!came_further || !s->is_on_trial || std::chrono::steady_clock::now() - alone_since_ < kTrialTime) return;
+  s->is_on_trial = false;
+  if (options_.reports_progress) report_.progress.add(s);
+  report();  // before others run, which may break it too
+}
+
+void Worker::break_on(const std::vector<RowRun>& runs) const {
+  const WorkerProofs& p = options_.proofs;
+  for (const RowRun& run : runs) {
+    if (live(run.slot).group->id == p.breaks_of_group && run.end > p.breaks_at) std::abort();
+  }
 }
 
 // What the pass has found is told nobody before a paced pass is over.
@@ -244,7 +290,7 @@ void Worker::commit(const std::vector<RowRun>& runs) {
     s->num_computed = run.end;
     stats_.prefill_tokens += rows_behind(*s, run);
     if (rows_faulted(at.row, run.end - run.begin)) {
-      finish(s, OTR_FINISH_ERROR, kIsNotFinite);
+      finish(s, OTR_FINISH_ERROR, {.text = kIsNotFinite});
       continue;
     }
     if (s->group->is_score) {
@@ -304,9 +350,9 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const RunPlace& at
     const int32_t path = forest.run_of(accepted_.back());
     if (path > 0) paths_.keep(at.first_path + path - 1, &s->pages, &target().page_pool());
   }
-  if (ending.ended) return finish(s, ending.reason, ending.error);
+  if (ending.ended) return finish(s, ending.reason, {.text = ending.error});
   s->pages.truncate(&target().page_pool(), s->num_tokens());
-  if (options_.reports_progress) report_.progress.add(s);
+  if (options_.reports_progress && !s->is_on_trial) report_.progress.add(s);
 }
 
 // Appends what the target drew after the sequence's newest token.
@@ -345,21 +391,22 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const RunPlace& at) {
   }
   if (!s->error.empty()) {
     s->num_reported = static_cast<int32_t>(s->raw_logprobs.size());  // nobody is to take it for complete
-    finish(s, OTR_FINISH_ERROR, s->error);
+    finish(s, OTR_FINISH_ERROR, {.text = s->error});
   } else if (run.end == s->num_target()) finish(s, OTR_FINISH_SCORE);
-  else if (options_.reports_progress) report_.progress.add(s);
+  else if (options_.reports_progress && !s->is_on_trial) report_.progress.add(s);
 }
 
 // ---- What the batcher may ask and do -------------------------------------------------------------------------------------
 
 SequenceView Worker::view(int32_t slot) const {
   const Sequence& s = live(slot);
+  const bool yields = slot != alone_ && (alone_ >= 0 || s.is_on_trial);
   return {.num_target = s.num_target(),
           .num_computed = s.num_computed,
           .remaining = s.max_tokens - s.num_tokens(),
           .logits_from = s.logits_from(),
           .runs_to = s.runs_to,
-          .waits = s.num_target() - s.num_computed == 1 && speculator_->waits(slot)};
+          .waits = yields || (s.num_target() - s.num_computed == 1 && speculator_->waits(slot))};
 }
 
 int32_t Worker::pages_private(int32_t slot) const {

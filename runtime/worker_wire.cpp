@@ -79,7 +79,7 @@ void furnish(int32_t num_accepted, Sequence* s) {
 
 bool is_wire_type(uint16_t type) {
   return (type >= static_cast<uint16_t>(WireType::kSetup) && type <= static_cast<uint16_t>(WireType::kWithdraw)) ||
-         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kNetNews));
+         (type >= static_cast<uint16_t>(WireType::kReady) && type <= static_cast<uint16_t>(WireType::kTries));
 }
 
 namespace {
@@ -103,6 +103,7 @@ void put_start(const Sequence& s, int32_t num_accepted, const StartPages& pages,
   w.put(pages.worker);
   w.put(s.rung);
   w.put(static_cast<uint8_t>(s.race == nullptr ? 0 : s.race->leaps() ? 2 : 1));
+  w.put(static_cast<uint8_t>(s.is_on_trial));
   const bool leads = !g.is_score && num_accepted == 0;  // else whoever the group has blocked waits for another sample
   w.put(static_cast<uint32_t>(leads ? g.blocked.size() : 0));
   for (size_t i = 0; leads && i < g.blocked.size(); ++i) put_key(*g.blocked[i], &w);
@@ -149,6 +150,7 @@ Result<std::unique_ptr<Sequence>> decode_start(WireView in, const StartLimits& l
   if (pages != nullptr) *pages = found;
   s->rung = r.integer("rung", 0, kMaxRung);
   const uint8_t races = r.integer<uint8_t>("races", 0, 2);
+  s->is_on_trial = r.flag("is_on_trial");
   if (races > 0 && (g->is_score || s->rung == 0 || num_accepted == 0)) r.fail("races", "is no replica's");
   constexpr size_t kKeyBytes = 4 + 8 + 4 + 16;
   const uint32_t num_blocked = r.count("num_blocked", kKeyBytes);

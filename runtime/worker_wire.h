@@ -53,6 +53,7 @@ enum class WireType : uint16_t {
   kLinks,    // to the other end of a link
   kTrace,    // ticks that have ended
   kNetNews,  // as kNetOrder
+  kTries,    // u64 group, u64 sample: what is on trial runs alone from now on (suspects.h)
 };
 bool is_wire_type(uint16_t type);
 

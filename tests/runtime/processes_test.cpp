@@ -474,7 +474,7 @@ TEST_F(Processes, WhatTheEngineFailsGoesOnFromACheckpoint) {
       const auto result = e->wait(-1);
       ASSERT_TRUE(result.ok());
       if (result.value()->finish_reason != OTR_FINISH_ERROR) continue;
-      EXPECT_TRUE(result.value()->was_failed());
+      EXPECT_TRUE(result.value()->engine_failed);
       ++taken;
       break;
     }

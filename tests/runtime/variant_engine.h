@@ -34,6 +34,8 @@ inline EngineOptions variant_options(const ProcessVariant& v, const std::string&
               .migration_seed = v.seed,
               .rebuild = v.rebuild,
               .faults = v.faults,
+              .breaks_of_group = v.breaks_of_group,
+              .breaks_at = v.breaks_at,
               .delay_seed = v.delay_seed,
               .link_capacity = v.link_capacity,
               .socket_bytes = v.socket_bytes};

@@ -190,7 +190,7 @@ class Result:
 
         self.group, self.tag, self.sample = view.group_id, view.tag, view.sample
         self.finish_reason, self.error = REASONS[view.finish_reason], view.error.decode()
-        self.error_status = STATUS[view.error_status]  # "fault": of its own numbers; "lost" and others: of the engine
+        self.error_status = STATUS[view.error_status]  # "fault": the sample's own; "lost" and others: the engine's
         self.token_ids = copy("i", view.token_ids)
         self.logprobs, self.raw_logprobs = copy("f", view.logprobs), copy("f", view.raw_logprobs)
         self.spec_num_draft_tokens, self.spec_num_accepted_tokens = view.spec_num_draft_tokens, view.spec_num_accepted_tokens

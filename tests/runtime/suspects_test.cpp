@@ -1,0 +1,197 @@
+// Who is suspected of breaking processes, who stands trial, and who is guilty.
+
+#include "runtime/suspects.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "sched/placement.h"
+
+namespace otr {
+namespace {
+
+constexpr int32_t kVocab = 100, kNobody = Placement::kNobody;
+using Verdict = Suspects::Verdict;
+
+class SuspectsTest : public testing::Test {
+ protected:
+  // Group `id` of n samples, from 0 on.
+  void open(uint64_t id, int32_t n, int32_t worker) {
+    const int32_t prompt[] = {1, 2, 3};
+    otr_group_request r;
+    otr_group_request_init(&r, sizeof r);
+    r.prompt_token_ids = prompt;
+    r.num_prompt_tokens = 3;
+    r.n = n;
+    auto made = make_group(r, {.vocab_size = kVocab, .context_limit = 64, .num_pages = 8, .eos_ids = {}});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    for (auto& s : made.value()) s->group->id = id;
+    ledger_.open(made.value(), worker);
+    for (auto& s : made.value()) s->group->disband();
+  }
+  void accept(uint64_t id, uint32_t sample) {
+    const LedgerSample& s = find(id, sample);
+    Progress p;
+    p.segments.push_back({.group = id, .sample = sample, .first = s.num_accepted(), .count = 1});
+    p.tokens = {7};
+    p.logprobs = p.raw_logprobs = {-1.0f};
+    ASSERT_TRUE(ledger_.append(s.worker, p, kVocab).ok());
+  }
+  const LedgerSample& find(uint64_t id, uint32_t sample) const { return *ledger_.find(id)->find(sample); }
+  // A worker's process breaks, or is killed, and what was there goes to worker `to`.
+  void lose(int32_t worker, bool broke, int32_t to) {
+    if (broke) suspects_.broke(worker, ledger_);
+    suspects_.hold(worker, &ledger_);
+    for (const auto& [id, group] : ledger_.groups()) {
+      for (const LedgerSample& s : group.samples) {
+        if (!s.is_over() && s.worker == worker) ledger_.move(id, s.sample, worker, to);
+      }
+    }
+  }
+  // As the engine does. Empty: nobody leaves.
+  struct Left {
+    uint64_t group = 0;
+    uint32_t sample = 0;
+    Verdict verdict = Verdict::kFree;
+    bool operator==(const Left&) const = default;
+  };
+  std::vector<Left> send(int32_t to) {
+    std::vector<Left> left;
+    while (const auto next = suspects_.next(ledger_)) {
+      left.push_back({next->name.group, next->name.sample, next->verdict});
+      suspects_.leaves(*next);
+      if (next->verdict == Verdict::kGuilty) {
+        EXPECT_TRUE(ledger_.fail(kNobody, next->name.group, next->name.sample).ok());
+      } else {
+        ledger_.move(next->name.group, next->name.sample, kNobody, to);
+      }
+    }
+    return left;
+  }
+
+  Ledger ledger_;
+  Suspects suspects_;
+};
+
+TEST_F(SuspectsTest, WhoComesNoFurtherStandsTrialAlone) {
+  open(1, 1, 0);
+  open(2, 1, 0);
+  for (const uint64_t id : {1, 2}) accept(id, 0);
+  lose(0, true, 1);
+  EXPECT_EQ(send(1), std::vector<Left>());
+  EXPECT_EQ(find(1, 0).worker, 1);
+  lose(1, true, 0);
+  EXPECT_EQ(find(1, 0).worker, kNobody);
+  EXPECT_EQ(find(2, 0).worker, kNobody);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+  EXPECT_EQ(send(0), std::vector<Left>());
+  suspects_.begun(0, {1, 0}, ledger_);
+  EXPECT_TRUE(suspects_.has_begun_at(0, ledger_));
+  accept(1, 0);
+  EXPECT_FALSE(suspects_.has_begun_at(0, ledger_));
+  EXPECT_EQ(send(0), (std::vector<Left>{{2, 0, Verdict::kTrial}}));
+  suspects_.begun(0, {2, 0}, ledger_);
+  lose(0, true, 1);
+  EXPECT_EQ(find(1, 0).worker, 1) << "it had come through, and was beside the guilty one";
+  EXPECT_EQ(send(1), (std::vector<Left>{{2, 0, Verdict::kGuilty}}));
+  EXPECT_TRUE(find(2, 0).has_failed);
+  lose(1, true, 0);
+  EXPECT_EQ(find(1, 0).worker, 0) << "once is no suspicion";
+}
+
+TEST_F(SuspectsTest, WhoComesFurtherIsNotSuspected) {
+  open(1, 1, 0);
+  for (int32_t i = 0; i < 5; ++i) {
+    lose(i % 2, true, 1 - i % 2);
+    EXPECT_EQ(send(0), std::vector<Left>());
+    accept(1, 0);
+  }
+}
+
+TEST_F(SuspectsTest, WhatIsKilledFromOutsideIsNobodysFault) {
+  open(1, 2, 0);
+  for (int32_t i = 0; i < 5; ++i) {
+    lose(0, false, 0);
+    EXPECT_EQ(send(0), std::vector<Left>());
+  }
+  lose(0, true, 0);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+  suspects_.begun(0, {1, 0}, ledger_);
+  lose(0, false, 0);  // in the trial: it comes again, after the others
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 1, Verdict::kTrial}}));
+  suspects_.begun(0, {1, 0}, ledger_);
+  EXPECT_FALSE(suspects_.has_begun_at(0, ledger_));
+}
+
+// A trial that has not begun when its process breaks was not what broke it.
+TEST_F(SuspectsTest, WhoHasNotBegunIsNotGuilty) {
+  open(1, 1, 0);
+  lose(0, true, 0);
+  lose(0, true, 0);
+  for (int32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+    suspects_.begun(1, {1, 0}, ledger_);  // another worker's word
+    suspects_.begun(0, {2, 0}, ledger_);  // another sample
+    lose(0, true, 0);
+  }
+}
+
+TEST_F(SuspectsTest, APromptIsGuiltyForAllItsSamples) {
+  open(1, 3, 0);
+  open(2, 1, 0);
+  lose(0, true, 0);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+  suspects_.begun(0, {1, 0}, ledger_);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0),
+            (std::vector<Left>{
+                {1, 1, Verdict::kGuilty}, {1, 2, Verdict::kGuilty}, {1, 0, Verdict::kGuilty}, {2, 0, Verdict::kTrial}}));
+}
+
+TEST_F(SuspectsTest, APromptThatComesThroughFreesAllItsSamples) {
+  open(1, 3, 0);
+  accept(1, 2);  // one that has come further is suspected for what it does there
+  lose(0, true, 0);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+  suspects_.begun(0, {1, 0}, ledger_);
+  accept(1, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 1, Verdict::kFree}, {1, 2, Verdict::kTrial}}));
+}
+
+TEST_F(SuspectsTest, WhoIsOverOrCancelledDoesNotWait) {
+  open(1, 2, 0);
+  open(2, 2, 0);
+  lose(0, true, 0);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+  ledger_.find(2)->group->cancelled = true;
+  EXPECT_EQ(send(0), (std::vector<Left>{{2, 0, Verdict::kFree}, {2, 1, Verdict::kFree}}));
+  ledger_.close(1, 0);  // the one on trial
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 1, Verdict::kTrial}}));
+  ledger_.close(1, 1);
+  EXPECT_EQ(send(0), std::vector<Left>());
+  EXPECT_FALSE(suspects_.has_begun_at(0, ledger_));
+  lose(0, true, 1);
+  EXPECT_EQ(send(1), std::vector<Left>());
+}
+
+TEST_F(SuspectsTest, WhoRacesElsewhereIsNotSuspected) {
+  open(1, 1, 0);
+  accept(1, 0);
+  ASSERT_TRUE(ledger_.lend(1, 0, 1, false));
+  for (int32_t i = 0; i < 3; ++i) {
+    suspects_.broke(0, ledger_);
+    suspects_.broke(1, ledger_);
+  }
+  suspects_.hold(0, &ledger_);
+  EXPECT_EQ(send(0), std::vector<Left>());
+}
+
+}  // namespace
+}  // namespace otr
