@@ -147,18 +147,19 @@ def profile_seeds():
     save("profile_file", "alone", compact(profile | alone))
 
 
-def wire_start(tokens, num_prompt, num_accepted, is_score=0, blocked=(), pages=(0, 0, 0, 0)):
+def wire_start(tokens, num_prompt, num_accepted, is_score=0, blocked=(), pages=(0, 0, 0, 0), is_on_trial=0):
     key = "<IQi4I"
     return (struct.pack("<Qfi5fQi", 7, 1, 0, 1, 0, 1.5, 0, 0, 5, 20) + struct.pack("<I2i", 2, 3, 9)
             + struct.pack("<iBB", num_prompt, is_score, 0)
             + struct.pack(key, 2, 40, len(tokens) if is_score else 24, 1, 2, 3, 4)
-            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i4qi2Q2iBI", num_accepted, 12, 3, 1, 4, *pages, 0, 0, len(blocked))
+            + struct.pack(f"<I{len(tokens)}i", len(tokens), *tokens) + struct.pack("<i4qi2Q2iBBI", num_accepted, 12, 3, 1, 4, *pages, 0, 0, is_on_trial, len(blocked))
             + b"".join(struct.pack(key, sample, 41, 24, 5, 6, 7, 8) for sample in blocked))
 
 
 def wire_seeds():
     load, move = struct.pack("<q6i", 9, 4, 3, 1, 2, 5, 1), struct.pack("<3iB", 0, 3, 1, 1)
     save("worker_wire", "start", b"\0" + wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3))
+    save("worker_wire", "trial", b"\0" + wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3, is_on_trial=1))
     save("worker_wire", "parcel", b"\0" + wire_start([5, 6, 7, 5, 8, 8, 1], 4, 3, pages=(6, 9, 3, 1)))
     save("worker_wire", "blocked", b"\0" + wire_start([5, 6, 7, 5], 4, 0, blocked=(10, 11)))
     save("worker_wire", "score", b"\0" + wire_start([5, 6, 7, 5], 2, 1, is_score=1))
