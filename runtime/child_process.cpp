@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <system_error>
 #include <thread>
 
@@ -47,6 +48,13 @@ class SpawnSettings {
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t files;
 };
+
+// With a signal that somebody sends, or the system when memory ends, and not what a process does.
+bool is_from_outside(int status) {
+  if (!WIFSIGNALED(status)) return false;
+  const int signals[] = {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  return std::find(std::begin(signals), std::end(signals), WTERMSIG(status)) != std::end(signals);
+}
 
 std::string end_text(int status) {
   if (WIFSIGNALED(status)) return "killed by signal " + std::to_string(WTERMSIG(status));
@@ -96,7 +104,7 @@ bool ChildProcess::wait(int64_t timeout_ms) {
   for (int64_t pause_us = 100; pid_ > 0; pause_us = std::min<int64_t>(2 * pause_us, 5000)) {
     int status = 0;
     const pid_t ended = waitpid(pid_, &status, WNOHANG);
-    if (ended == pid_) end_ = end_text(status), was_killed_ = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (ended == pid_) end_ = end_text(status), was_killed_ = is_from_outside(status);
     if (ended < 0 && errno != EINTR) end_ = "ended";  // the program has told the system not to keep ends, or has taken this one
     if (!end_.empty()) pid_ = -1;
     else if (Clock::now() >= limit) return false;

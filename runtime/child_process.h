@@ -35,7 +35,7 @@ class ChildProcess {
   void kill();
   // "killed by signal 9", "exited with status 1"; "" while it runs.
   const std::string& end() const { return end_; }
-  bool was_killed() const { return was_killed_; }  // by somebody: SIGKILL
+  bool was_killed() const { return was_killed_; }  // by somebody: with a signal that no fault of its own gives
 
  private:
   pid_t pid_ = -1;  // -1: none, or it has ended

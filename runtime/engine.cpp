@@ -287,14 +287,14 @@ Status Engine::cancel(uint64_t group_id) {
       unfinished.group->cancelled = true;
       for (WorkerPort* port : ports_) port->cancel(id);
     }
-    send_suspects();
+    try_suspects();
     return {};
   }
   const auto it = unfinished_.find(group_id);
   if (it == unfinished_.end()) return invalid_argument("group " + std::to_string(group_id) + " is unknown or finished");
   it->second.group->cancelled = true;
   for (WorkerPort* port : ports_) port->cancel(group_id);
-  send_suspects();  // `it` may be gone
+  try_suspects();  // `it` may be gone
   return {};
 }
 

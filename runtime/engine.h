@@ -143,6 +143,7 @@ class Engine final : private EngineState, private WorkerHost, private ProcessHos
   void conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_reason reason, const char* error = "");
   void send(std::unique_ptr<Sequence> s), send_suspects(), try_suspects();
   void fail(std::unique_ptr<Sequence> s, const std::string& why);
+  void note_end(int32_t worker, Sequence* s);
   void publish(std::unique_ptr<Sequence> s);
 
   Worker& worker(int32_t index) { return *workers_[static_cast<size_t>(index)]; }

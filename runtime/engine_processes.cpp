@@ -285,7 +285,6 @@ Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) 
     s = restore(*group, *sample);
     s->finish_reason = end.reason;
     s->error = end.error;
-    if (pace_clock_ != nullptr) s->finished_ms = pace_clock_->now_ms();
     if (end.reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
     encode_name({.group = end.group, .sample = end.sample}, &name);
   }
@@ -296,14 +295,7 @@ Status Engine::take_end(int32_t worker, const SampleEnd& end, WorkerReport* to) 
     ++before.lost_replicas;
     return {};
   }
-  if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
-  if (trace_ != nullptr && !s->group->is_score) {
-    trace_->sample({.worker = worker,
-                    .group = s->group->id,
-                    .sample = s->sample,
-                    .tokens = s->num_tokens() - s->num_prompt(),
-                    .finish_reason = otr_finish_reason_text(s->finish_reason)});
-  }
+  note_end(worker, s.get());
   to->finished.push(std::move(s));
   try {
     for (const int32_t other : sample->replicas) processes_[static_cast<size_t>(other)]->hand_on(WireType::kDrop, name);
@@ -417,7 +409,8 @@ void Engine::process_rested() {
 
 void Engine::process_tries(int32_t worker, const SampleName& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  suspects_.begun(worker, name, ledger_);
+  suspects_.tries(worker, name, ledger_);
+  try_suspects();
 }
 
 bool Engine::process_is_trying(int32_t worker) {
@@ -432,7 +425,6 @@ void Engine::process_lost(int32_t worker, const Status& why, bool broke, bool co
   if (losing_[w]) {  // a second attempt: there was no memory to queue all again
     processes_[w]->discard_starts();
   } else {
-    if (broke) suspects_.broke(worker, ledger_);
     processes_[w]->discard_orders();
     last_loss_ = why.message();
     placement_.lost(worker, comes_back);
@@ -442,6 +434,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool broke, bool co
     counted_before_[w] = stats_[w];
     if (!comes_back) facts_[w] = {};
     lose_replicas(worker);
+    if (broke) suspects_.broke(worker, (options_.max_batch + options_.num_workers - 1) / options_.num_workers, ledger_);
     worker_restarts_ += comes_back;
   }
   losing_[w] = true;

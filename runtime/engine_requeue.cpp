@@ -84,17 +84,21 @@ void Engine::send_suspects() {
   while (const auto next = suspects_.next(ledger_)) {
     const LedgerGroup& group = *ledger_.find(next->name.group);
     std::unique_ptr<Sequence> s = restore(group, *group.find(next->name.sample));
-    s->is_on_trial = next->verdict == Suspects::Verdict::kTrial;
-    suspects_.leaves(*next);
-    ++requeued_samples_;
     if (s->num_waiting() > 0) s->group->disband();  // those that never left: they are suspects too
-    if (s->group->cancelled) conclude(0, std::move(s), OTR_FINISH_ABORT);
-    else if (next->verdict == Suspects::Verdict::kGuilty) conclude(0, std::move(s), OTR_FINISH_ERROR, kBreaksProcesses);
-    else send(std::move(s));
+    if (s->group->cancelled) {
+      conclude(0, std::move(s), OTR_FINISH_ABORT);
+    } else if (next->verdict == Suspects::Verdict::kGuilty) {
+      conclude(0, std::move(s), OTR_FINISH_ERROR, kBreaksProcesses);
+    } else {
+      s->is_on_trial = next->verdict == Suspects::Verdict::kTrial;
+      send(std::move(s));
+      ++requeued_samples_;
+    }
+    suspects_.left(*next, ledger_);
   }
 }
 
-// Out of memory, when something comes or rests again.
+// Out of memory, when something comes, rests or gives a sign again.
 void Engine::try_suspects() try { send_suspects(); } catch (const std::bad_alloc&) {
 }
 
@@ -103,11 +107,26 @@ void Engine::conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_re
   s->finish_reason = reason;
   s->error = error;
   if (reason == OTR_FINISH_ERROR && s->group->is_score) s->raw_logprobs.clear();
-  (void)ledger_.finish(ledger_.find(s->group->id)->find(s->sample)->worker, s->group->id, s->sample, reason, error);
+  const LedgerSample& sample = *ledger_.find(s->group->id)->find(s->sample);
+  (void)ledger_.finish(sample.worker, s->group->id, s->sample, reason, s->error);
   for (WorkerStats* stats : {&stats_[static_cast<size_t>(worker)], &counted_before_[static_cast<size_t>(worker)]})
     ++stats->finished_samples;
-  if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
+  note_end(worker, s.get());
   publish(std::move(s));
+  result_arrived_.notify_all();
+}
+
+// For history, trace and clock.
+void Engine::note_end(int32_t worker, Sequence* s) {
+  if (pace_clock_ != nullptr) s->finished_ms = pace_clock_->now_ms();
+  if (s->group->is_score) return;
+  if (history_ != nullptr) history_->collect(*s);
+  if (trace_ == nullptr) return;
+  trace_->sample({.worker = worker,
+                  .group = s->group->id,
+                  .sample = s->sample,
+                  .tokens = s->num_tokens() - s->num_prompt(),
+                  .finish_reason = otr_finish_reason_text(s->finish_reason)});
 }
 
 // To whoever has the least to do.

@@ -165,10 +165,11 @@ typedef struct otr_engine_options {
   int32_t worker_timeout_ms;   /* a process that gives no sign for so long, or has work and comes no further, is taken for hung:
                               longer than the longest tick; default 300000 */
   int32_t max_worker_restarts; /* processes that may take a worker's place one after the other without one of them finishing a
-                              sample; then the worker is given up; default 3. After two in a row that bring no token the next
-                              one waits 20 ms, then twice as long each time, 2 s at most. Those that the system does not let
-                              begin, being short of memory or files, are none of these: they are tried again for two minutes,
-                              or for worker_timeout_ms if that is longer */
+                              sample, or breaking on a sample that was on trial (Worker processes); then the worker is given
+                              up; default 3. After two in a row that bring no token the next one waits 20 ms, then twice as long
+                              each time, 2 s at most. Those that the system does not let begin, being short of memory or files,
+                              are none of these: they are tried again for two minutes, or for worker_timeout_ms if that is
+                              longer */
   int32_t num_draft_workers; /* 0 (default) … half of num_workers: workers that may draft for the others ("decoupled"), with the
                               first of the policy's drafters that has a model of its own. Policies "specactor" and "auto" decide
                               whenever nothing runs whether that pays, by what passes cost and how many drafts were kept

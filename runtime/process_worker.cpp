@@ -222,17 +222,20 @@ void ProcessWorker::run() {
   for (;;) {
     ++life_;
     Status end;
+    bool is_ours = false;  // what ended it is our own
     const Clock::time_point born = Clock::now();
     try {
       end = live();
     } catch (const std::bad_alloc&) {
       end = Status(StatusCode::kOutOfMemory, "out of memory");  // a text that needs none itself
+      is_ours = true;
     } catch (const std::exception& e) {
       end = failure(std::string("its engine cannot serve it: ") + e.what());
+      is_ours = true;
     }
     // The system kills where it has granted too much.
     const bool was_short = end.code() == StatusCode::kOutOfMemory || process_.was_killed();
-    const bool tried = options_.host->process_is_trying(options_.setup.index);
+    const bool broke = !was_short && !is_ours, tried = broke && options_.host->process_is_trying(options_.setup.index);
     process_.kill();
     if (stopping()) break;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -249,7 +252,7 @@ void ProcessWorker::run() {
     history_due_ = history_.get() >= 0;
     last_order_ = rested_after_ = 0;
     lock.unlock();
-    note_lost(end, was_ready && !was_short, comes_back);
+    note_lost(end, was_ready && broke, comes_back);
     if (!comes_back) return;
     lock.lock();
     state_ = State::kStarting;
@@ -266,8 +269,9 @@ void ProcessWorker::run() {
 bool ProcessWorker::may_come_back(bool was_ready, bool was_short, bool tried, Clock::time_point born) {
   if (was_ready) short_since_.reset();
   if (was_ready && Clock::now() - born > kLongLife)
-    failures_ = idle_lives_ = 0;               // one that drafts for others finishes nothing itself
-  if (tried && idle_lives_ == 0) return true;  // the sample's fault; where nothing else comes either it may be the machine's
+    failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
+  if (tried) failures_ = 0;       // it was the sample's fault, and the machine ran some of it
+  if (tried) return true;
   if (was_ready || !was_short) return ++failures_ <= options_.max_restarts;
   if (!short_since_) short_since_ = Clock::now();
   return Clock::now() - *short_since_ < std::chrono::milliseconds(options_.start_timeout_ms);
@@ -315,7 +319,7 @@ Status ProcessWorker::live() {
   if (status.ok()) status = serve(&channel);
   if (status.ok()) say_stop(&channel);
   if (status.ok() || status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kOutOfMemory) return status;
-  constexpr int64_t kDyingMs = 100;  // it may be about to end of what it has just said
+  constexpr int64_t kDyingMs = 1000;  // it may be about to end of what it has just said; a driver has much to tidy up
   std::string how = status.message();
   if (status.code() == StatusCode::kIoError && process_.wait(kDyingMs)) how = process_.end();
   return failure(who + ": " + how);
@@ -475,6 +479,7 @@ Status ProcessWorker::follow(const WorkerChannel::Frame& frame, WorkerChannel* c
     case WireType::kHeartbeat: {
       OTR_ASSIGN_OR_RETURN(const Heartbeat heartbeat, decode_heartbeat(frame.payload));
       was_at_rest_ = heartbeat.at_rest;
+      options_.host->process_rested();  // or not: what lacked memory is tried again
       if (std::exchange(turns_, heartbeat.turns) != heartbeat.turns) turned_ = heard_;
       return {};
     }

@@ -41,7 +41,7 @@ class ProcessHost {
   virtual Status process_trace(int32_t worker, WireView payload) = 0;
   virtual Status process_net(int32_t worker, WireView payload) = 0;
   virtual void process_rested() = 0;
-  // A sample that is on trial (suspects.h) runs alone from now on; whether one does.
+  // What the worker says of trials (suspects.h): see Suspects::tries. Whether one runs there.
   virtual void process_tries(int32_t worker, const SampleName& name) = 0;
   virtual bool process_is_trying(int32_t worker) = 0;
   // The process is gone, with what it had. `broke`: of nothing from outside, as far as can be seen. `comes_back`: another one
@@ -53,7 +53,7 @@ struct ProcessOptions {
   std::string executable;
   int32_t timeout_ms = 0;
   int32_t start_timeout_ms = 0;  // to be ready
-  // In a row, none of which has finished a sample, lived for a minute, or brought tokens before it broke of a sample on trial.
+  // In a row, none of which has finished a sample, lived for a minute, or broken on a sample on trial.
   // Those that the system does not let begin, being short
   // of memory or files, are tried again for start_timeout_ms, and none of these.
   int32_t max_restarts = 0;

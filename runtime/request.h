@@ -118,7 +118,7 @@ struct Sequence {
   NoiseStream noise = {};
   std::vector<PenaltyEntry> penalties;  // tokens seen so far, if penalties are on
 
-  bool is_on_trial = false;  // it runs alone, and what it finds is not reported, until that is over (Suspects)
+  bool is_on_trial = false;  // it is to run alone for a while (Suspects)
 
   SampleSpec spec;
   int32_t num_reported = 0;  // of `raw_logprobs`: what the ledger has been told

@@ -1,6 +1,8 @@
 #include "runtime/suspects.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 
 #include "sched/placement.h"
 
@@ -21,46 +23,83 @@ const LedgerSample* Suspects::unfinished(const Name& name, const Ledger& ledger)
 
 bool Suspects::is_on_trial_at(int32_t worker, const Ledger& ledger) const {
   const LedgerSample* s = trial_ ? unfinished(trial_->name, ledger) : nullptr;
-  return s != nullptr && s->worker == worker && s->num_accepted() == trial_->accepted;
+  return s != nullptr && s->worker == worker;
 }
 
-void Suspects::begun(int32_t worker, const SampleName& name, const Ledger& ledger) {
-  if (is_on_trial_at(worker, ledger) && trial_->name == Name(name.group, name.sample)) trial_->has_begun = true;
+void Suspects::tries(int32_t worker, const SampleName& name, const Ledger& ledger) {
+  if (!is_on_trial_at(worker, ledger)) return;
+  const bool was_trying = std::exchange(trial_->has_begun, trial_->name == Name(name.group, name.sample));
+  if (was_trying && !trial_->has_begun && came_further(ledger)) end_trial(ledger);
 }
 
-// Whoever was there beside one on trial ran nothing.
-void Suspects::broke(int32_t worker, const Ledger& ledger) {
+bool Suspects::came_further(const Ledger& ledger) const {
+  return unfinished(trial_->name, ledger)->num_accepted() != trial_->accepted;
+}
+
+// Whoever was there beside one on trial ran nothing. A worker has its oldest samples in its batch, but for those that came
+// later than younger ones: twice as many as it runs are looked at.
+void Suspects::broke(int32_t worker, int32_t most_running, const Ledger& ledger) {
   if (has_begun_at(worker, ledger)) return convict(worker, ledger);
-  std::map<Name, Record> now;
+  struct There {
+    uint64_t age;
+    Name name;
+    int32_t accepted;
+  };
+  std::vector<There> there;
   for (const auto& [id, group] : ledger.groups()) {
     for (const LedgerSample& s : group.samples) {
-      if (!is_at_alone(s, worker)) continue;
-      const auto before = records_.find({id, s.sample});
-      const bool came_further = before == records_.end() || before->second.accepted != s.num_accepted();
-      now[{id, s.sample}] = {.losses = came_further ? 1 : before->second.losses + 1, .accepted = s.num_accepted()};
+      if (is_at_alone(s, worker)) there.push_back({s.age, {id, s.sample}, s.num_accepted()});
     }
+  }
+  const size_t most = std::min(there.size(), 2 * static_cast<size_t>(most_running));
+  std::nth_element(there.begin(), there.begin() + static_cast<std::ptrdiff_t>(most), there.end(),
+                   [](const There& a, const There& b) { return a.age < b.age; });
+  there.resize(most);
+  std::map<Name, Record> now;
+  for (const There& t : there) {
+    const auto before = records_.find(t.name);
+    const bool is_where_it_was = before != records_.end() && before->second.accepted == t.accepted;
+    now[t.name] = {.losses = 1 + (is_where_it_was ? before->second.losses : 0), .accepted = t.accepted};
   }
   std::erase_if(records_, [&](const auto& r) { return now.contains(r.first) || unfinished(r.first, ledger) == nullptr; });
   records_.merge(now);
 }
 
 void Suspects::convict(int32_t worker, const Ledger& ledger) {
-  const auto convicts = [&](const Name& name, const Record& record) {
+  const bool of_prompt = unfinished(trial_->name, ledger)->num_accepted() == 0;
+  const auto convicts = [&](const Name& name) {
     if (name == trial_->name) return true;
-    if (name.first != trial_->name.first || trial_->accepted > 0 || record.accepted > 0) return false;
-    const LedgerSample* s = unfinished(name, ledger);
-    return s != nullptr && s->num_accepted() == 0 && (s->worker == worker || s->worker == kNobody);
+    const LedgerSample* s = name.first == trial_->name.first ? unfinished(name, ledger) : nullptr;
+    return of_prompt && s != nullptr && s->num_accepted() == 0 && (s->worker == worker || s->worker == kNobody);
   };
-  for (auto& [name, record] : records_) record.is_guilty |= convicts(name, record);
+  for (auto& [name, record] : records_) record.is_guilty |= convicts(name);
 }
 
+// Samples that wait for one another's prompt wait here together.
 void Suspects::hold(int32_t worker, Ledger* ledger) {
-  waiting_.reserve(waiting_.size() + records_.size());
-  if (is_on_trial_at(worker, *ledger)) trial_.reset();
-  for (const auto& [name, record] : records_) {
-    if (record.losses < kSuspicious) continue;
+  const auto is_here = [&](const Name& name) {
     const LedgerSample* s = unfinished(name, *ledger);
-    if (s == nullptr || !is_at_alone(*s, worker) || s->num_accepted() != record.accepted) continue;
+    return s != nullptr && is_at_alone(*s, worker) ? s : nullptr;
+  };
+  std::vector<Name> held;
+  std::map<Name, Record> siblings;
+  for (const auto& [name, record] : records_) {
+    const LedgerSample* s = is_here(name);
+    if (s == nullptr || (!record.is_guilty && (record.losses < kSuspicious || s->num_accepted() != record.accepted))) continue;
+    held.push_back(name);
+    if (s->num_accepted() > 0) continue;
+    for (const LedgerSample& other : ledger->find(name.first)->samples) {
+      const Name sibling(name.first, other.sample);
+      if (is_here(sibling) != nullptr && other.num_accepted() == 0) siblings[sibling] = {.losses = kSuspicious, .accepted = 0};
+    }
+  }
+  for (const auto& [name, record] : siblings) held.push_back(name);
+  std::sort(held.begin(), held.end());
+  held.erase(std::unique(held.begin(), held.end()), held.end());
+  waiting_.reserve(waiting_.size() + held.size());
+  records_.merge(siblings);
+  if (is_on_trial_at(worker, *ledger)) trial_.reset();
+  for (const Name& name : held) {
     waiting_.push_back(name);
     ledger->move(name.first, name.second, worker, kNobody);
   }
@@ -78,7 +117,7 @@ void Suspects::end_trial(const Ledger& ledger) {
 std::optional<Suspects::Next> Suspects::next(const Ledger& ledger) {
   if (trial_) {
     const LedgerSample* s = unfinished(trial_->name, ledger);
-    if (s == nullptr || s->num_accepted() != trial_->accepted) end_trial(ledger);
+    if (s == nullptr || (!trial_->has_begun && came_further(ledger))) end_trial(ledger);  // it ran among others
   }
   std::erase_if(waiting_, [&](const Name& name) { return unfinished(name, ledger) == nullptr; });
   const auto verdict = [&](const Name& name) {
@@ -93,11 +132,12 @@ std::optional<Suspects::Next> Suspects::next(const Ledger& ledger) {
   return Next{{waiting_.front().first, waiting_.front().second}, Verdict::kTrial};
 }
 
-void Suspects::leaves(const Next& next) {
+void Suspects::left(const Next& next, const Ledger& ledger) {
   const Name name(next.name.group, next.name.sample);
   std::erase(waiting_, name);
-  if (next.verdict == Verdict::kTrial) trial_ = {.name = name, .accepted = records_.at(name).accepted};
-  else records_.erase(name);
+  const LedgerSample* s = unfinished(name, ledger);
+  if (next.verdict != Verdict::kTrial || s == nullptr) records_.erase(name);
+  else trial_ = {.name = name, .accepted = s->num_accepted()};
 }
 
 }  // namespace otr

@@ -1,9 +1,10 @@
 // Suspects: samples on which worker processes break, so that one of them cannot take all others down with it.
 //
 // Who was at two processes that broke, one after the other, and has accepted nothing in between is suspected. Suspects wait at
-// no worker (Ledger: kNobody), and one at a time is on trial: it goes to a worker that runs nothing beside it for a while,
-// until it has accepted something, and that says so before it begins. Whoever comes through goes on like all others. Whoever
-// breaks that process too is guilty. So a sample that no process survives costs three of them, and those beside it some time.
+// no worker (Ledger: kNobody), and one at a time is on trial: it goes to a worker that runs nothing beside it for a while. The
+// worker says when the trial begins, which is when a row of the sample has run there: a process that breaks on that is at fault
+// itself. It says when the trial is over: the sample has come through, and goes on like all others. If the process breaks
+// before that, the sample is guilty. So a sample that no process survives costs three of them, and those beside it some time.
 // Samples of a group that have accepted nothing have come to the same point: what one's trial shows holds for all.
 //
 // Single-threaded; the engine guards it. Where it says so it throws bad_alloc; nothing has changed then.
@@ -28,21 +29,21 @@ class Suspects {
     Verdict verdict;
   };
 
-  // The process of `worker` has broken, not of anything outside. bad_alloc.
-  void broke(int32_t worker, const Ledger& ledger);
+  // The process of `worker` has broken, not of anything outside. It ran some of its `most_running` oldest samples. bad_alloc.
+  void broke(int32_t worker, int32_t most_running, const Ledger& ledger);
   // A worker is lost, of whatever: the suspects that it had wait from now on. bad_alloc, after which some do.
   void hold(int32_t worker, Ledger* ledger);
   // The one on trial begins anew, among others.
   void drop_trial() { trial_.reset(); }
-  // The worker says that the one on trial is alone from now on.
-  void begun(int32_t worker, const SampleName& name, const Ledger& ledger);
+  // The worker says that this one's trial begins; any other name (no group is 0): that the one before is over.
+  void tries(int32_t worker, const SampleName& name, const Ledger& ledger);
   bool has_begun_at(int32_t worker, const Ledger& ledger) const { return is_on_trial_at(worker, ledger) && trial_->has_begun; }
 
   // The next of those that wait to leave here, and what for: nobody does while one is on trial, but for the free, the guilty
   // and the cancelled.
   std::optional<Next> next(const Ledger& ledger);
-  // It leaves, on trial if it is to be.
-  void leaves(const Next& next);
+  // It has left, on trial if it was to be.
+  void left(const Next& next, const Ledger& ledger);
 
  private:
   using Name = std::pair<uint64_t, uint32_t>;  // group, sample
@@ -60,6 +61,7 @@ class Suspects {
 
   const LedgerSample* unfinished(const Name& name, const Ledger& ledger) const;
   bool is_on_trial_at(int32_t worker, const Ledger& ledger) const;
+  bool came_further(const Ledger& ledger) const;
   void convict(int32_t worker, const Ledger& ledger);
   void end_trial(const Ledger& ledger);
 

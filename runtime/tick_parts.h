@@ -3,6 +3,8 @@
 // Thread safety: values of the worker's thread.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/outrider.h"
@@ -30,6 +32,15 @@ struct Ending {
   bool ended = false;
   otr_finish_reason reason = OTR_FINISH_STOP;
   const char* error = "";
+};
+
+// The sample that is on trial (suspects.h), once it runs.
+struct Alone {
+  int32_t slot = -1;  // -1: there is none
+  std::chrono::steady_clock::time_point since = {};
+  size_t accepted = 0;   // when it began
+  bool has_run = false;  // a row of it has
+  bool is_said = false;
 };
 
 }  // namespace otr

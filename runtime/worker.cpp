@@ -100,9 +100,9 @@ void Worker::loop() {
       speculator_->exchange();
       served_ = server_ != nullptr && server_->tick();
       ticks = !batcher_.empty();
-      if (ticks && !step()) fail_all("the scheduler found nothing to run among live requests");
+      if (ticks && !step()) fail_all(Status(StatusCode::kInternal, "the scheduler found nothing to run among live requests"));
     } catch (const std::exception& e) {
-      fail_all(e.what());
+      fail_all(status_of(e));
     }
     if (ticks || report_.pending() || (has_served && !served_)) report();
     if (served_) blind_.reset();
@@ -174,7 +174,7 @@ void Worker::start_arrived() {
       if (options_.reports_progress) report_.progress.reserve(most_draws, most_draws);
       start(&s);
     } catch (const std::exception& e) {
-      options_.host->broke(e.what());
+      options_.host->broke(status_of(e));
       if (s == nullptr) throw;  // it is live, and fails with the others
       const Failure failure{.text = std::string("internal error: ") + e.what(), .is_engines = true};
       conclude_blocked(s->group.get(), OTR_FINISH_ERROR, failure);
@@ -313,11 +313,11 @@ void Worker::conclude_blocked(Group* group, otr_finish_reason reason, const Fail
   for (auto& b : std::exchange(group->blocked, {})) conclude(std::move(b), reason, failure);
 }
 
-void Worker::fail_all(const std::string& why) {
+void Worker::fail_all(const Status& why) {
   options_.host->broke(why);
   Failure failure{.is_engines = true};
   try {
-    failure.text = "internal error: " + why;
+    failure.text = "internal error: " + why.message();
   } catch (const std::bad_alloc&) {  // the text is lost, the samples are not
   }
   paths_.clear(&target().page_pool());

@@ -99,15 +99,15 @@ class Worker final : private BatchHost {
   bool waits_for_sibling(const Sequence& s) const;
   bool wait_for_pages(), await_drafts();
   Sequence* cheapest_running() const;
-  void fail_all(const std::string& why);
+  void fail_all(const Status& why);
   void report();
 
   // ---- A tick ----
   static const Ending kFaulted;
   bool step();
   const std::vector<RowRun>& schedule();
-  int32_t find_alone() const;
-  void end_trial();
+  int32_t slot_on_trial() const;
+  void try_alone(), end_trial();
   void break_on(const std::vector<RowRun>& runs) const;
   void hold_pass(size_t batch);
   void draft(const std::vector<RowRun>& runs);
@@ -156,8 +156,7 @@ class Worker final : private BatchHost {
   KvRebuild rebuild_;
   std::unique_ptr<DraftServer> server_;  // likewise; may be null
   bool served_ = false;                  // in this round it has drafted for others
-  int32_t alone_ = -1;                   // the slot of the sample that is on trial, and runs; -1: there is none
-  std::chrono::steady_clock::time_point alone_since_;
+  Alone alone_;
   GrowingWait blind_;    // while nothing runs, since the last order, tick or draft
   std::mt19937 random_;  // for proofs
   std::thread thread_;

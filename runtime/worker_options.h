@@ -49,6 +49,7 @@ struct WorkerProofs {
   std::vector<WorkerFault> faults = {};  // of processes
   // A process breaks in a tick that runs position breaks_at, or a later one, of a sample of this group; 0: none does.
   uint64_t breaks_of_group = 0;
+  int64_t breaks_of_sample = -1;  // of this one alone; -1: of any
   int32_t breaks_at = 0;
   uint32_t delay_seed = 0;       // not 0: messages between workers are seen late, at random
   bool alternate_roles = false;  // who drafts for others in one step, does not in the next, whatever is planned

@@ -40,7 +40,7 @@ void Worker::lend(Lend* order) {
   std::vector<RaceRequest> requests;
   for (int32_t i = 0; i < batcher_.num_running(); ++i) {
     const Sequence& s = live(batcher_.running_slot(i));
-    if (s.group->is_score || s.num_tokens() == s.num_prompt() || s.group->cancelled || is_decided(s)) continue;
+    if (s.group->is_score || s.num_tokens() == s.num_prompt() || s.group->cancelled || s.is_on_trial || is_decided(s)) continue;
     requests.push_back({.request = static_cast<uint64_t>(s.slot),
                         .p = keep_rate(s),
                         .drafters = own | (s.race == nullptr ? 1 : s.race->rungs())});

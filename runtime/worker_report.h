@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <optional>
 
 #include "runtime/ledger.h"
@@ -24,19 +26,24 @@ struct WorkerReport {
   bool pending() const { return !finished.empty() || !given.empty() || answered || pages_returned || lent || !dropped.empty(); }
 };
 
+inline Status status_of(const std::exception& e) {
+  return dynamic_cast<const std::bad_alloc*>(&e) != nullptr ? Status(StatusCode::kOutOfMemory, "out of memory")
+                                                            : Status(StatusCode::kInternal, e.what());
+}
+
 // Whom workers report to. Called by their threads.
 class WorkerHost {
  public:
   virtual ~WorkerHost() = default;
   // After a tick. Takes what is in the report.
   virtual void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) = 0;
-  // From now on the sample runs alone, until it is on trial no more.
-  virtual void tries(const Sequence&) {}
+  // From now on this sample's trial runs; null: none does any more.
+  virtual void tries(const Sequence*) {}
   // The worker begins to wait for orders.
   virtual void rested() = 0;
   // Something went wrong that is no sample's fault. Where samples can go elsewhere, does not return; else the samples that the
   // worker has fail.
-  virtual void broke(const std::string&) {}
+  virtual void broke(const Status&) {}
 };
 
 }  // namespace otr

@@ -60,9 +60,9 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
 
   // ---- The worker's thread ----
   void report(int32_t worker, const WorkerStats& stats, const WorkerLoad& load, WorkerReport* report) override;
-  void tries(const Sequence& s) override;
+  void tries(const Sequence* s) override;
   void rested() override;
-  void broke(const std::string& why) override;
+  void broke(const Status& why) override;
   void tick(const TraceTick& tick) override;
   void sample(const TraceSample&) override {}  // its end goes with a report
   void flush() override {}                     // so do ticks
@@ -75,7 +75,6 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
 
   // ---- Under mutex_ ----
   void take(WorkerReport* report);
-  bool has_come_through();
   void send_report();
   void send_ticks();
   void give_pages(Sequence* s, SampleGiven* given);
@@ -106,7 +105,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   WorkerStats stats_;
   WireBytes bytes_, ticks_, net_bytes_;
   std::vector<OwnedFd> files_;                 // that go with pending_
-  std::optional<SampleName> tries_;            // what was on trial last, and had not come through
+  bool tries_ = false;                         // a sample is on trial: every tick is told
   bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
   Clock::time_point reported_ = Clock::now(), counted_ = reported_;
   uint64_t followed_ = 0, announced_ = 0;

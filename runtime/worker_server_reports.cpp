@@ -18,21 +18,13 @@ void WorkerServer::report(int32_t, const WorkerStats& stats, const WorkerLoad& l
   has_news_ = true;
   take(report);
   const Clock::time_point now = Clock::now();
-  // What one replica has found saves the others its computing; who has come through a trial is not to be blamed for others.
-  const bool is_urgent = !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent ||
-                         !races_.empty() || has_come_through();
+  // What one replica has found saves the others its computing; what one on trial has found is not to be blamed on it.
+  const bool is_urgent =
+      !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent || !races_.empty() || tries_;
   stats_due_ = stats_due_ || !pending_.finished.empty() || now - counted_ >= kStatsPeriod;
   if (is_urgent || now - reported_ >= kReportPeriod) send_report();
 } catch (const std::exception& e) {
-  broke(e.what());
-}
-
-bool WorkerServer::has_come_through() {
-  const auto is_it = [this](const ProgressSegment& p) { return p.group == tries_->group && p.sample == tries_->sample; };
-  const auto& segments = pending_.progress.segments;
-  if (!tries_ || std::none_of(segments.begin(), segments.end(), is_it)) return false;
-  tries_.reset();
-  return true;
+  broke(status_of(e));
 }
 
 void WorkerServer::take(WorkerReport* report) {
@@ -97,7 +89,7 @@ void WorkerServer::tell(const NetNews& news) try {
   encode_net_news(news, &net_bytes_);
   if (!send(WireType::kNetNews, net_bytes_).ok()) worker_->mailbox().stop();
 } catch (const std::exception& e) {  // what the engine does not hear others would wait for
-  broke(e.what());
+  broke(status_of(e));
 }
 
 // Not by return: the worker's thread waits for pages that something may write to, and would go on with them.
@@ -144,15 +136,15 @@ void WorkerServer::send_report() {
   pass(ProtocolStep::kReported);
 }
 
-void WorkerServer::tries(const Sequence& s) try {
+void WorkerServer::tries(const Sequence* s) try {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   if (!pending_.progress.empty()) send_report();  // what the others have is safe
-  tries_ = {.group = s.group->id, .sample = s.sample};
+  tries_ = s != nullptr;
   bytes_.clear();
-  encode_name(*tries_, &bytes_);
+  encode_name(tries_ ? SampleName{.group = s->group->id, .sample = s->sample} : SampleName(), &bytes_);
   if (!send(WireType::kTries, bytes_).ok()) worker_->mailbox().stop();
 } catch (const std::exception& e) {
-  broke(e.what());
+  broke(status_of(e));
 }
 
 void WorkerServer::rested() try {
@@ -160,7 +152,7 @@ void WorkerServer::rested() try {
   announce_rest();
   if (links_ != nullptr) links_->ring();  // else what it has counted may wait for a heartbeat: see tell_counts()
 } catch (const std::exception& e) {
-  broke(e.what());
+  broke(status_of(e));
 }
 
 void WorkerServer::announce_rest() {
@@ -193,11 +185,11 @@ bool WorkerServer::tell_counts() {
 }
 
 // Its samples are better off elsewhere.
-void WorkerServer::broke(const std::string& why) {
+void WorkerServer::broke(const Status& why) {
   {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     bytes_.clear();
-    encode_failed(Status(StatusCode::kInternal, why), &bytes_);
+    encode_failed(why, &bytes_);
     (void)send(WireType::kFailed, bytes_);
   }
   _exit(1);

@@ -163,6 +163,7 @@ void put_proofs(const WorkerProofs& p, WireWriter* w) {
   w->put(p.migration_seed);
   w->put(p.migrate_at_tick);
   w->put(p.breaks_of_group);
+  w->put(p.breaks_of_sample);
   w->put(p.breaks_at);
   w->put(p.delay_seed);
   w->put(p.link_capacity);
@@ -189,6 +190,7 @@ WorkerProofs read_proofs(WireReader* r) {
   p.migration_seed = r->integer<uint32_t>("migration_seed", 0, UINT32_MAX);
   p.migrate_at_tick = r->integer<int64_t>("migrate_at_tick", -1, std::numeric_limits<int64_t>::max());
   p.breaks_of_group = r->integer<uint64_t>("breaks_of_group", 0, UINT64_MAX);
+  p.breaks_of_sample = r->integer<int64_t>("breaks_of_sample", -1, UINT32_MAX);
   p.breaks_at = r->integer("breaks_at", 0, kMaxInt);
   p.delay_seed = r->integer<uint32_t>("delay_seed", 0, UINT32_MAX);
   p.link_capacity = r->integer("link_capacity", 0, 1 << 20);

@@ -62,51 +62,61 @@ bool Worker::step() {
   stats_.kernel_seconds += verifying;
   stats_.busy_seconds += seconds;
 #ifndef NDEBUG
-  if (const Status status = check_pages(); !status.ok()) fail_all(status.message());
+  if (const Status status = check_pages(); !status.ok()) fail_all(status);
 #endif
   return true;
 }
 
+// What is on trial runs alone from the tick after the one in which it has joined.
 const std::vector<RowRun>& Worker::schedule() {
   for (bool again = true;; again = false) {
-    end_trial();
-    const int32_t alone = find_alone();
-    if (std::exchange(alone_, alone) != alone && alone >= 0) {
-      alone_since_ = std::chrono::steady_clock::now();
-      options_.host->tries(live(alone));
-    }
+    try_alone();
     const std::vector<RowRun>& runs = batcher_.schedule(this);
     if (options_.proofs.breaks_of_group != 0) break_on(runs);
-    if (!runs.empty() || !again || find_alone() == alone_) return runs;  // else it has joined an empty batch
+    alone_.has_run |= alone_.slot >= 0 && !runs.empty();
+    if (!runs.empty() || !again || slot_on_trial() == alone_.slot)
+      return runs;  // else it has joined an empty batch, or gives way
   }
 }
 
-// What is on trial runs alone from the tick after the one in which it has joined; where others run too, not before this worker
-// has brought something: so that a sample that breaks it shows, and not a machine on which nothing runs.
-int32_t Worker::find_alone() const {
-  const bool others_run = batcher_.num_running() > 1 && stats_.generated_tokens + stats_.scored_tokens == 0;
-  for (int32_t i = 0; i < batcher_.num_running() && !others_run; ++i) {
-    if (const int32_t slot = batcher_.running_slot(i); live(slot).is_on_trial) return slot;
+// Its first tick has one row, and no word is said of it: what breaks on that is the machine.
+void Worker::try_alone() {
+  end_trial();
+  const auto now = std::chrono::steady_clock::now();
+  if (const int32_t slot = slot_on_trial(); slot != alone_.slot) {
+    if (alone_.is_said) options_.host->tries(nullptr);
+    alone_ = {.slot = slot, .since = now};
+    if (slot >= 0) alone_.accepted = live(slot).raw_logprobs.size();
   }
-  return -1;
+  if (alone_.slot < 0 || !alone_.has_run || alone_.is_said) return;
+  alone_.is_said = true;
+  options_.host->tries(&live(alone_.slot));
+}
+
+int32_t Worker::slot_on_trial() const {
+  int32_t found = -1;
+  for (int32_t i = 0; i < batcher_.num_running(); ++i) {
+    const int32_t slot = batcher_.running_slot(i);
+    if (live(slot).is_on_trial && (found < 0 || slot == alone_.slot)) found = slot;
+  }
+  return found;
 }
 
 // A worker's last reports are lost with it: a sample that breaks it may have to run for as long as these are apart until it
 // does so again.
 void Worker::end_trial() {
   constexpr std::chrono::milliseconds kTrialTime{10};
-  Sequence* s = alone_ < 0 ? nullptr : live_[static_cast<size_t>(alone_)].get();
-  const bool came_further = s != nullptr && static_cast<int32_t>(s->raw_logprobs.size()) > s->num_reported;
-  if (!came_further || !s->is_on_trial || std::chrono::steady_clock::now() - alone_since_ < kTrialTime) return;
-  s->is_on_trial = false;
-  if (options_.reports_progress) report_.progress.add(s);
-  report();  // before others run, which may break it too
+  Sequence* s = alone_.is_said ? live_[static_cast<size_t>(alone_.slot)].get() : nullptr;
+  if (s == nullptr || s->raw_logprobs.size() <= alone_.accepted) return;
+  if (std::chrono::steady_clock::now() - alone_.since >= kTrialTime) s->is_on_trial = false;
 }
 
 void Worker::break_on(const std::vector<RowRun>& runs) const {
   const WorkerProofs& p = options_.proofs;
   for (const RowRun& run : runs) {
-    if (live(run.slot).group->id == p.breaks_of_group && run.end > p.breaks_at) std::abort();
+    const Sequence& s = live(run.slot);
+    const bool breaks = s.group->id == p.breaks_of_group && (p.breaks_of_sample < 0 || s.sample == p.breaks_of_sample);
+    if (breaks && run.end > p.breaks_at) std::abort();
   }
 }
 
@@ -352,7 +362,7 @@ void Worker::commit_decode(Sequence* s, const Forest& forest, const RunPlace& at
   }
   if (ending.ended) return finish(s, ending.reason, {.text = ending.error});
   s->pages.truncate(&target().page_pool(), s->num_tokens());
-  if (options_.reports_progress && !s->is_on_trial) report_.progress.add(s);
+  if (options_.reports_progress) report_.progress.add(s);
 }
 
 // Appends what the target drew after the sequence's newest token.
@@ -393,19 +403,20 @@ void Worker::commit_score(Sequence* s, const RowRun& run, const RunPlace& at) {
     s->num_reported = static_cast<int32_t>(s->raw_logprobs.size());  // nobody is to take it for complete
     finish(s, OTR_FINISH_ERROR, {.text = s->error});
   } else if (run.end == s->num_target()) finish(s, OTR_FINISH_SCORE);
-  else if (options_.reports_progress && !s->is_on_trial) report_.progress.add(s);
+  else if (options_.reports_progress) report_.progress.add(s);
 }
 
 // ---- What the batcher may ask and do -------------------------------------------------------------------------------------
 
 SequenceView Worker::view(int32_t slot) const {
   const Sequence& s = live(slot);
-  const bool yields = slot != alone_ && (alone_ >= 0 || s.is_on_trial);
+  const bool yields = slot != alone_.slot && (alone_.slot >= 0 || s.is_on_trial);
+  const bool runs_one = slot == alone_.slot && !alone_.has_run;
   return {.num_target = s.num_target(),
           .num_computed = s.num_computed,
           .remaining = s.max_tokens - s.num_tokens(),
           .logits_from = s.logits_from(),
-          .runs_to = s.runs_to,
+          .runs_to = runs_one ? std::min(s.runs_to, s.num_computed + 1) : s.runs_to,
           .waits = yields || (s.num_target() - s.num_computed == 1 && speculator_->waits(slot))};
 }
 

@@ -53,7 +53,7 @@ enum class WireType : uint16_t {
   kLinks,    // to the other end of a link
   kTrace,    // ticks that have ended
   kNetNews,  // as kNetOrder
-  kTries,    // u64 group, u64 sample: what is on trial runs alone from now on (suspects.h)
+  kTries,    // a name: this sample's trial (suspects.h) runs from now on; of group 0: none does
 };
 bool is_wire_type(uint16_t type);
 

@@ -35,6 +35,7 @@ struct ProcessVariant {
   int32_t max_batch = 12;
   std::vector<WorkerFault> faults = {};
   uint64_t breaks_of_group = 0;
+  int64_t breaks_of_sample = -1;
   int32_t breaks_at = 0;
   int32_t timeout_ms = kLongTimeoutMs;
   int32_t start_timeout_ms = 60'000;

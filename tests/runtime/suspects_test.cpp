@@ -13,7 +13,7 @@
 namespace otr {
 namespace {
 
-constexpr int32_t kVocab = 100, kNobody = Placement::kNobody;
+constexpr int32_t kMostRunning = 4, kVocab = 100, kNobody = Placement::kNobody;
 using Verdict = Suspects::Verdict;
 
 class SuspectsTest : public testing::Test {
@@ -28,7 +28,7 @@ class SuspectsTest : public testing::Test {
     r.n = n;
     auto made = make_group(r, {.vocab_size = kVocab, .context_limit = 64, .num_pages = 8, .eos_ids = {}});
     ASSERT_TRUE(made.ok()) << made.status().message();
-    for (auto& s : made.value()) s->group->id = id;
+    for (auto& s : made.value()) s->group->id = id, s->age = next_age_++;
     ledger_.open(made.value(), worker);
     for (auto& s : made.value()) s->group->disband();
   }
@@ -43,7 +43,7 @@ class SuspectsTest : public testing::Test {
   const LedgerSample& find(uint64_t id, uint32_t sample) const { return *ledger_.find(id)->find(sample); }
   // A worker's process breaks, or is killed, and what was there goes to worker `to`.
   void lose(int32_t worker, bool broke, int32_t to) {
-    if (broke) suspects_.broke(worker, ledger_);
+    if (broke) suspects_.broke(worker, kMostRunning, ledger_);
     suspects_.hold(worker, &ledger_);
     for (const auto& [id, group] : ledger_.groups()) {
       for (const LedgerSample& s : group.samples) {
@@ -62,18 +62,19 @@ class SuspectsTest : public testing::Test {
     std::vector<Left> left;
     while (const auto next = suspects_.next(ledger_)) {
       left.push_back({next->name.group, next->name.sample, next->verdict});
-      suspects_.leaves(*next);
       if (next->verdict == Verdict::kGuilty) {
         EXPECT_TRUE(ledger_.fail(kNobody, next->name.group, next->name.sample).ok());
       } else {
         ledger_.move(next->name.group, next->name.sample, kNobody, to);
       }
+      suspects_.left(*next, ledger_);
     }
     return left;
   }
 
   Ledger ledger_;
   Suspects suspects_;
+  uint64_t next_age_ = 0;
 };
 
 TEST_F(SuspectsTest, WhoComesNoFurtherStandsTrialAlone) {
@@ -88,12 +89,15 @@ TEST_F(SuspectsTest, WhoComesNoFurtherStandsTrialAlone) {
   EXPECT_EQ(find(2, 0).worker, kNobody);
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
   EXPECT_EQ(send(0), std::vector<Left>());
-  suspects_.begun(0, {1, 0}, ledger_);
+  suspects_.tries(0, {1, 0}, ledger_);
   EXPECT_TRUE(suspects_.has_begun_at(0, ledger_));
   accept(1, 0);
+  EXPECT_EQ(send(0), std::vector<Left>()) << "it may break yet";
+  EXPECT_TRUE(suspects_.has_begun_at(0, ledger_));
+  suspects_.tries(0, {}, ledger_);
   EXPECT_FALSE(suspects_.has_begun_at(0, ledger_));
   EXPECT_EQ(send(0), (std::vector<Left>{{2, 0, Verdict::kTrial}}));
-  suspects_.begun(0, {2, 0}, ledger_);
+  suspects_.tries(0, {2, 0}, ledger_);
   lose(0, true, 1);
   EXPECT_EQ(find(1, 0).worker, 1) << "it had come through, and was beside the guilty one";
   EXPECT_EQ(send(1), (std::vector<Left>{{2, 0, Verdict::kGuilty}}));
@@ -120,10 +124,10 @@ TEST_F(SuspectsTest, WhatIsKilledFromOutsideIsNobodysFault) {
   lose(0, true, 0);
   lose(0, true, 0);
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
-  suspects_.begun(0, {1, 0}, ledger_);
+  suspects_.tries(0, {1, 0}, ledger_);
   lose(0, false, 0);  // in the trial: it comes again, after the others
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 1, Verdict::kTrial}}));
-  suspects_.begun(0, {1, 0}, ledger_);
+  suspects_.tries(0, {1, 0}, ledger_);
   EXPECT_FALSE(suspects_.has_begun_at(0, ledger_));
 }
 
@@ -134,8 +138,8 @@ TEST_F(SuspectsTest, WhoHasNotBegunIsNotGuilty) {
   lose(0, true, 0);
   for (int32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
-    suspects_.begun(1, {1, 0}, ledger_);  // another worker's word
-    suspects_.begun(0, {2, 0}, ledger_);  // another sample
+    suspects_.tries(1, {1, 0}, ledger_);  // another worker's word
+    suspects_.tries(0, {2, 0}, ledger_);  // another sample
     lose(0, true, 0);
   }
 }
@@ -146,11 +150,57 @@ TEST_F(SuspectsTest, APromptIsGuiltyForAllItsSamples) {
   lose(0, true, 0);
   lose(0, true, 0);
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
-  suspects_.begun(0, {1, 0}, ledger_);
+  suspects_.tries(0, {1, 0}, ledger_);
   lose(0, true, 0);
   EXPECT_EQ(send(0),
             (std::vector<Left>{
                 {1, 1, Verdict::kGuilty}, {1, 2, Verdict::kGuilty}, {1, 0, Verdict::kGuilty}, {2, 0, Verdict::kTrial}}));
+}
+
+// A sample that has drawn since its trial began does not break on its prompt.
+TEST_F(SuspectsTest, ASampleIsGuiltyForItselfAlone) {
+  open(1, 3, 0);
+  lose(0, true, 0);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+  suspects_.tries(0, {1, 0}, ledger_);
+  accept(1, 0);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kGuilty}, {1, 1, Verdict::kTrial}}));
+}
+
+// It gives way to others, which break the process: so it is not to blame.
+TEST_F(SuspectsTest, ATrialThatIsInterruptedProvesNothing) {
+  open(1, 1, 0);
+  lose(0, true, 0);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+  suspects_.tries(0, {1, 0}, ledger_);
+  suspects_.tries(0, {}, ledger_);
+  EXPECT_FALSE(suspects_.has_begun_at(0, ledger_));
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
+}
+
+// Of those that a worker had, the ones that can have run.
+TEST_F(SuspectsTest, WhoWaitedIsNotSuspected) {
+  for (uint64_t id = 1; id <= 20; ++id) open(id, 1, 0);
+  lose(0, true, 0);
+  lose(0, true, 0);
+  int32_t held = 0;
+  for (uint64_t id = 1; id <= 20; ++id) held += find(id, 0).worker == kNobody;
+  EXPECT_EQ(held, 2 * kMostRunning);
+  EXPECT_EQ(find(2 * kMostRunning, 0).worker, kNobody);
+  EXPECT_EQ(find(2 * kMostRunning + 1, 0).worker, 0);
+}
+
+TEST_F(SuspectsTest, SamplesOfOnePromptWaitTogether) {
+  open(1, 3, 0);
+  ledger_.move(1, 1, 0, 1);
+  lose(0, true, 0);
+  ledger_.move(1, 1, 1, 0);
+  lose(0, true, 0);  // the first time for one of them
+  for (const uint32_t sample : {0, 1, 2}) EXPECT_EQ(find(1, sample).worker, kNobody);
 }
 
 TEST_F(SuspectsTest, APromptThatComesThroughFreesAllItsSamples) {
@@ -159,8 +209,9 @@ TEST_F(SuspectsTest, APromptThatComesThroughFreesAllItsSamples) {
   lose(0, true, 0);
   lose(0, true, 0);
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
-  suspects_.begun(0, {1, 0}, ledger_);
+  suspects_.tries(0, {1, 0}, ledger_);
   accept(1, 0);
+  suspects_.tries(0, {}, ledger_);
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 1, Verdict::kFree}, {1, 2, Verdict::kTrial}}));
 }
 
@@ -186,8 +237,8 @@ TEST_F(SuspectsTest, WhoRacesElsewhereIsNotSuspected) {
   accept(1, 0);
   ASSERT_TRUE(ledger_.lend(1, 0, 1, false));
   for (int32_t i = 0; i < 3; ++i) {
-    suspects_.broke(0, ledger_);
-    suspects_.broke(1, ledger_);
+    suspects_.broke(0, kMostRunning, ledger_);
+    suspects_.broke(1, kMostRunning, ledger_);
   }
   suspects_.hold(0, &ledger_);
   EXPECT_EQ(send(0), std::vector<Left>());

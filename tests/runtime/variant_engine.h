@@ -35,6 +35,7 @@ inline EngineOptions variant_options(const ProcessVariant& v, const std::string&
               .rebuild = v.rebuild,
               .faults = v.faults,
               .breaks_of_group = v.breaks_of_group,
+              .breaks_of_sample = v.breaks_of_sample,
               .breaks_at = v.breaks_at,
               .delay_seed = v.delay_seed,
               .link_capacity = v.link_capacity,
