@@ -2,18 +2,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bench/suite.h"
+#include "runtime/profile_file.h"
 
 namespace otr::bench {
 namespace {
 
-constexpr char kNameSuffix[] = "/manual_time";
+constexpr std::string_view kNameSuffix = "/manual_time";
 
 struct Flags {
   std::string isa = "auto", model;
   int threads = 0;
+  bool about = false;
 };
 
 void print_help() {
@@ -21,11 +25,12 @@ void print_help() {
       "Usage: outrider_bench [--isa=PATH] [--threads=N] [--model=FOLDER] [--benchmark_…]\n\n"
       "  --isa=PATH      auto, cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (auto)\n"
       "  --threads=N     0: one per CPU (0)\n"
-      "  --model=FOLDER  a model for the end-to-end cases; without it they are left out\n\n"
+      "  --model=FOLDER  a model for the end-to-end cases; without it they are left out\n"
+      "  --about         print path, threads, commit, compiler and flags, and run nothing\n\n"
       "Google Benchmark's own, among them:\n\n"
       "  --benchmark_list_tests  --benchmark_filter=REGEX  --benchmark_repetitions=N  --benchmark_min_time=SECONDS\n"
       "  --benchmark_out=FILE --benchmark_out_format=json  --benchmark_enable_random_interleaving=true\n\n"
-      "Exit codes: 0, 1 a case is wrong or cannot run, 2 usage.\n",
+      "Exit codes: 0, 1 a case is wrong or cannot run, 2 usage, also a filter that no case matches.\n",
       stdout);
 }
 
@@ -46,11 +51,23 @@ bool parse(int argc, char** argv, Flags* flags) {
       const long n = std::strtol(threads, &end, 10);
       if (end == threads || *end != '\0' || n < 0 || n > 4096) return false;
       flags->threads = static_cast<int>(n);
+    } else if (std::strcmp(argv[i], "--about") == 0) {
+      flags->about = true;
     } else {
       return false;
     }
   }
   return true;
+}
+
+// Names end in a suffix of the library's own, which nobody wants to write at the end of an expression.
+std::string with_suffix(std::string filter) {
+  for (size_t at = 0; (at = filter.find('$', at)) != std::string::npos; ++at) {
+    if (std::string_view(filter).substr(0, at).ends_with(kNameSuffix)) continue;
+    filter.insert(at, kNameSuffix);
+    at += kNameSuffix.size();
+  }
+  return filter;
 }
 
 }  // namespace
@@ -62,11 +79,7 @@ int bench_main(int argc, char** argv, void (*change)(KernelTable& table)) {
   argc = static_cast<int>(arguments.size());
   argv = arguments.data();
   benchmark::Initialize(&argc, argv, print_help);
-  // Names end in a suffix of the library's own, which nobody wants to write at the end of an expression.
-  std::string filter = benchmark::GetBenchmarkFilter();
-  for (size_t at = 0; (at = filter.find('$', at)) != std::string::npos; at += sizeof kNameSuffix)
-    filter.insert(at, kNameSuffix);
-  benchmark::SetBenchmarkFilter(filter);
+  benchmark::SetBenchmarkFilter(with_suffix(benchmark::GetBenchmarkFilter()));
   Flags flags;
   if (!parse(argc, argv, &flags)) {
     std::fputs("outrider_bench: a flag is unknown or wrong; see --help\n", stderr);
@@ -81,16 +94,28 @@ int bench_main(int argc, char** argv, void (*change)(KernelTable& table)) {
   if (change != nullptr) change(kernels);
 
   Suite suite(kernels, flags.threads);
-  benchmark::AddCustomContext("path", kernels.path);
-  benchmark::AddCustomContext("threads", std::to_string(suite.pool().num_threads()));
+  const std::pair<const char*, std::string> about[] = {{"path", kernels.path},
+                                                       {"threads", std::to_string(suite.pool().num_threads())},
+                                                       {"commit", build_commit()},
+                                                       {"compiler", OUTRIDER_COMPILER},
+                                                       {"flags", OUTRIDER_COMPILE_FLAGS}};
+  for (const auto& [key, value] : about) {
+    benchmark::AddCustomContext(key, value);
+    if (flags.about) std::printf("%s: %s\n", key, value.c_str());
+  }
+  if (flags.about) return 0;
   add_linear_cases(suite);
   add_linear_w4_cases(suite);
   add_attention_cases(suite);
   add_row_cases(suite);
   add_sample_cases(suite);
   if (!flags.model.empty()) add_engine_cases(suite, flags.model);
-  benchmark::RunSpecifiedBenchmarks();
+  const size_t num_matched = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
+  if (num_matched == 0) {
+    std::fputs("outrider_bench: no case has a name that --benchmark_filter matches\n", stderr);
+    return 2;
+  }
   if (suite.num_wrong() > 0) std::fprintf(stderr, "outrider_bench: %d cases are wrong or cannot run\n", suite.num_wrong());
   return suite.num_wrong() > 0 ? 1 : 0;
 }
