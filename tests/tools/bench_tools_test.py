@@ -1,4 +1,4 @@
-"""tools/bench-compare on files made for it: every verdict and every error, without a clock."""
+"""tools/bench-compare on files made for it, and tools/bench on a program that is none: every verdict and every error, without a clock."""
 
 import copy
 import importlib.machinery
@@ -6,15 +6,18 @@ import importlib.util
 import itertools
 import json
 import math
+import os
 import random
 import re
+import shutil
 import subprocess
+import sys
 import unittest
 from collections import Counter
 
 from harness import SOURCE, ProgramTest
 
-COMPARE = SOURCE / "tools/bench-compare"
+COMPARE, BENCH = SOURCE / "tools/bench-compare", SOURCE / "tools/bench"
 
 
 def tool(program, *args):
@@ -321,6 +324,177 @@ class Files(ComparerTest):
         for args in ((), ("one",), ("a", "b", "c"), ("a", "b", "--threshold", "x"), ("a", "b", "--threshold", "0"), ("a", "b", "--unknown")):
             code, text, err = tool(COMPARE, *args)
             self.assertEqual((code, text), (2, ""), err)
+
+
+# A program like outrider_bench, whose times drift by 4 % from run to run; {} is its factor, and what it does besides.
+STAND_IN = '''#!{python} -IS
+import json, re, sys
+from pathlib import Path
+FACTOR, MODE, LOG = {factor}, {mode!r}, Path({log!r})
+flags = dict(a.lstrip("-").partition("=")[::2] for a in sys.argv[1:])
+if MODE == "crashes": sys.exit(139)
+if "about" in flags:
+    if MODE == "old": sys.exit(2)
+    print("path: " + (MODE if MODE.startswith("cpu-") else "cpu-test") + "\\nthreads: 2\\ncommit: {name}\\ncompiler: none\\nflags: ")
+    sys.exit(0)
+names = [f"linear/x{{i}}.5/rows:{{i}}" for i in range(12)] + (["engine/decode/batch:1"] if "model" in flags else [])
+chosen = [n for n in names if re.search(flags.get("benchmark_filter", "").replace("$", "/manual_time$"), n + "/manual_time")]
+if not chosen:
+    print("nothing matches", file=sys.stderr)
+    sys.exit(0 if MODE == "old" else 2)
+if "benchmark_list_tests" in flags:
+    print(*(n + "/manual_time" for n in chosen), sep="\\n")
+    sys.exit(0)
+with LOG.open("a") as log: log.write("{name}:" + ",".join(chosen) + "\\n")
+at = len(LOG.read_text().splitlines())
+if MODE == "stops": sys.exit(7)
+runs = []
+for family, name in enumerate(chosen):
+    for r in range(int(flags["benchmark_repetitions"])):
+        time = 100 * FACTOR * (1 + 0.04 * at) * (1 + 0.002 * ((at + r) % 3))
+        runs.append({{"family_index": family, "run_name": name + "/manual_time", "run_type": "iteration", "real_time": time, "ceiling": 50 / time,
+                     "label": "hash=" + (str(at) if MODE == "random" else "12") + " bound=read"}})
+        if MODE == "wrong": runs[-1] = runs[-1] | {{"error_occurred": True, "error_message": "wrong"}}
+runs.reverse()
+Path(flags["benchmark_out"]).write_text(json.dumps({{"context": {{"path": "cpu-test", "threads": "2", "commit": "{name}", "compiler": "none",
+  "flags": ""}}, "benchmarks": runs}}))
+sys.exit(1 if MODE == "wrong" else 0)
+'''
+
+
+class Tool(ProgramTest):
+    """tools/bench on a stand-in for outrider_bench."""
+
+    def program(self, name="new", factor=1.0, mode=""):
+        path = self.folder / name
+        path.write_text(STAND_IN.format(factor=factor, mode=mode, name=name, python=os.path.realpath(sys.executable), log=str(self.folder / "log")), encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
+    def bench(self, *args, program=None):
+        return tool(BENCH, "--program", program or self.program(), *args)
+
+    def log(self):
+        path = self.folder / "log"
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def refused(self, code, pattern, *args, program=None):
+        """One line besides what the program said, no traceback, and nothing ran."""
+        got, text, err = self.bench(*args, program=program)
+        self.assertEqual((got, text), (code, ""), err)
+        self.assertRegex(err, f"tools/bench: .*{pattern}.*\n$")
+        self.assertNotIn("Traceback", err)
+        self.assertEqual(self.log(), [])
+
+    def test_a_result_says_where_it_is_from(self):
+        out = self.folder / "out.json"
+        out.write_text("what was there", encoding="utf-8")
+        program = self.program()
+        code, text, err = self.bench("--filter", "rows:1$", "--out", out, "--repetitions", 3, "--min-time", 0.25)
+        self.assertEqual(code, 0, err)
+        data = json.loads(out.read_text(encoding="utf-8"))
+        wanted = {"path": "cpu-test", "threads": 2, "commit": "new", "compiler": "none", "flags": "", "program": str(program), "filter": "rows:1$",
+                  "repetitions": 3, "min_time": 0.25}
+        self.assertEqual({key: data["context"].get(key) for key in wanted}, wanted)
+        self.assertRegex(data["context"]["sha256"], "^[0-9a-f]{64}$")
+        self.assertEqual([(case["name"], len(case["time_us"]), case["hash"]) for case in data["cases"]], [("linear/x1.5/rows:1", 3, "12")])
+        self.assertEqual(list(self.folder.glob("tmp*")), [])
+
+    def test_list(self):
+        code, text, _ = self.bench("--list", "--filter", "rows:1")
+        self.assertEqual((code, text.splitlines()), (0, [f"linear/x{i}.5/rows:{i}" for i in (1, 10, 11)]))
+        self.assertIn("engine/decode/batch:1\n", self.bench("--list", "--end-to-end")[1])
+        self.assertEqual(self.log(), [])
+
+    def test_no_case_has_such_a_name(self):
+        for mode in ("", "old"):
+            program = self.program(mode=mode)
+            self.refused(2, "no case", "--filter", "nothing", "--out", self.folder / "out.json", program=program)
+            self.refused(2, "no case", "--filter", "nothing", "--list", program=program)
+
+    def test_a_model_that_no_case_needs(self):
+        self.refused(2, "leaves out", "--end-to-end", "--filter", "^linear", "--out", self.folder / "out.json")
+        self.refused(3, "nonexistent", "--model", "/nonexistent", "--out", self.folder / "out.json")
+        quick = self.bench("--quick", "--list", "--end-to-end")[1]
+        self.assertIn("engine/decode/batch:1", quick)
+
+    def test_results_are_not_replaced(self):
+        copied = self.folder / "tools/bench"  # its results are beside it
+        copied.parent.mkdir()
+        shutil.copy(BENCH, copied)
+        flags, path = ("--program", self.program(), "--filter", "rows:1$"), self.folder / "bench/results/cpu-test-new.json"
+        code, text, err = tool(copied, *flags)
+        self.assertEqual((code, text.count("1 cases: ")), (0, 1), err)
+        path.write_text("kept", encoding="utf-8")
+        code, text, err = tool(copied, *flags)
+        self.assertEqual((code, text), (2, ""), err)
+        self.assertRegex(err, "cpu-test-new.json is there already: .*--out")
+        self.assertEqual((path.read_text(encoding="utf-8"), len(self.log())), ("kept", 1))
+        self.assertEqual(tool(copied, *flags, "--out", path)[0], 0)
+        self.assertEqual(len(json.loads(path.read_text(encoding="utf-8"))["cases"]), 1)
+
+    def test_programs_and_places_that_cannot_be_used(self):
+        out = self.folder / "out.json"
+        file = self.folder / "file"
+        file.write_text("no program", encoding="utf-8")
+        for program in ("/nonexistent", self.folder, file):
+            self.refused(3, "is not a program", "--out", out, program=program)
+            self.refused(3, "is not a program", "--out", out, "--against", program)
+        file.chmod(0o755)
+        self.refused(3, "Exec format error", "--out", out, program=file)
+        for place in (file / "below.json", "/proc/none/out.json", "/proc/out.json", self.folder):
+            self.refused(3, str(place), "--out", place)
+        self.refused(2, "--out", program=self.program(mode="old"))
+        self.refused(4, "ended with 139", "--out", out, program=self.program(mode="crashes"))
+        code, _, err = self.bench("--out", out, program=self.program(mode="stops"))
+        self.assertEqual((code, out.exists()), (4, False), err)
+        self.assertIn("ended with 7", err)
+
+    def test_no_cmake(self):
+        done = subprocess.run(["/usr/bin/env", f"PATH={self.folder}", os.path.realpath(sys.executable), BENCH, "--list"], capture_output=True,
+                              text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (4, "", "tools/bench: cmake: No such file or directory\n"))
+
+    def test_usage(self):
+        for args in (("--repetitions", 0), ("--min-time", 0), ("--quick", "--filter", "x"), ("--against", self.program("old"), "--repetitions", 7),
+                     ("--model", "x", "--end-to-end"), ("--unknown",)):
+            code, text, err = self.bench(*args)
+            self.assertEqual((code, text), (2, ""), err)
+
+    def test_a_wrong_case(self):
+        out = self.folder / "out.json"
+        self.assertEqual(self.bench("--filter", "rows:1$", "--out", out, program=self.program(mode="wrong"))[0], 1)
+        self.assertEqual(json.loads(out.read_text(encoding="utf-8"))["cases"], [{"name": "linear/x1.5/rows:1", "error": "wrong"}])
+
+    def against(self, old, new, *flags):
+        code, text, err = self.bench("--against", old, "--out", self.folder / "pair", *flags, program=new)
+        self.assertEqual(err, "")
+        return code, text
+
+    def test_against(self):
+        """The machine of the stand-in slows down by 4 % from run to run: only pairs show what the program does."""
+        for factor, code, verdict in ((1.0, 0, "equal"), (1.12, 1, "SLOWER"), (0.88, 0, "faster")):
+            got, text = self.against(self.program("old"), self.program("new", factor))
+            self.assertEqual(got, code, text)
+            self.assertEqual(len(re.findall(f" {verdict}\n", text)), 12, text)
+            self.assertIn("old against new, in pairs: 12 cases", text)
+        self.assertEqual(sorted(p.name for p in (self.folder / "pair").iterdir()), ["new.json", "old.json"])
+        got, text, _ = tool(COMPARE, self.folder / "pair/old.json", self.folder / "pair/new.json", "--threshold", 3, "--all")
+        self.assertEqual(len(re.findall(" faster\n", text)), 12, text)  # the files can be compared again
+        runs = [line.split(":")[0] for line in self.log()]
+        self.assertEqual("".join(name[0] for name in runs[:22]), "onnoonnoonnoonnoonnoon")  # 11 repetitions of the first group
+        self.assertEqual([len(line.split(",")) for line in self.log()[::22][:2]], [8, 4])
+
+    def test_against_finds_other_bits_and_wrong_ones(self):
+        got, text = self.against(self.program("old"), self.program("new", mode="wrong"), "--filter", "rows:1$", "--repetitions", 8)
+        self.assertEqual(got, 1, text)
+        self.assertIn("WRONG: wrong\n", text)
+        got, text = self.against(self.program("old"), self.program("new", mode="random"), "--filter", "rows:1$", "--repetitions", 8)
+        self.assertEqual(got, 1, text)
+        self.assertIn("WRONG: two runs of one program computed ", text)
+
+    def test_against_another_path(self):
+        self.refused(3, "cpu-other and cpu-test", "--out", self.folder / "pair", "--against", self.program("old", mode="cpu-other"))
 
 
 if __name__ == "__main__":
