@@ -1,12 +1,13 @@
 #include "bench/ceiling.h"
 
 #include <immintrin.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <string_view>
+#include <utility>
 
 #if !defined(OUTRIDER_SOFT_TILES)
 #include "kernels/amx/tile.h"
@@ -175,25 +176,7 @@ double matrix_scalar(const Element* data, int rounds) {
   return rounds * kChains * 8.0;
 }
 
-double seconds_of(clockid_t clock) {
-  timespec t;
-  clock_gettime(clock, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
 }  // namespace
-
-void SliceClock::start() {
-  cpu_ = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-  wall_ = seconds_of(CLOCK_MONOTONIC);
-}
-
-bool SliceClock::stop(double* seconds) {
-  *seconds = seconds_of(CLOCK_MONOTONIC) - wall_;
-  const double share = (seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu_) / *seconds;
-  best_share_ = std::max(best_share_, share);
-  return share >= 0.93 * best_share_;
-}
 
 Ceiling::Ceiling(const KernelTable& kernels, ThreadPool& pool, RandomArena& arena) : pool_(pool), arena_(arena) {
   const std::string_view path = kernels.path;
@@ -217,38 +200,51 @@ Ceiling::Ceiling(const KernelTable& kernels, ThreadPool& pool, RandomArena& aren
 #endif
 }
 
+const char* Ceiling::memory() {
+  if (memory_.size() == 0) {
+    Result<Buffer<char>> memory = Buffer<char>::create(kRotationBytes, "memory of the ceilings");
+    if (!memory.ok()) throw std::bad_alloc();
+    memory_ = std::move(memory.value());
+    const char* random = reinterpret_cast<const char*>(arena_.elements(kPieceBytes));
+    pool_.parallel_for(static_cast<int>(kPieces), [&](int piece, int) {  // no two pieces are equal
+      std::memcpy(memory_.data() + piece * kPieceBytes, random + piece * 64, kPieceBytes);
+    });
+  }
+  return memory_.data();
+}
+
 void Ceiling::run(Bound bound, int tasks) {
-  const char* from = reinterpret_cast<const char*>(arena_.elements(kRotationBytes / static_cast<int64_t>(sizeof(Element))));
-  char* to = bound == Bound::kCopy || bound == Bound::kWrite ? static_cast<char*>(arena_.scratch(kRotationBytes)) : nullptr;
-  const int64_t first = next_piece_;
-  next_piece_ = (first + tasks) % kPieces;
+  const bool multiplies = bound == Bound::kMatrix || bound == Bound::kByteMatrix;
+  const Element* operands = multiplies ? arena_.elements(4096) : nullptr;
+  char* from = memory_.data();
+  const int64_t pieces = bound == Bound::kCopy ? kPieces / 2 : kPieces, first = next_piece_ % pieces;
+  next_piece_ = (first + tasks) % pieces;
   pool_.parallel_for(tasks, [&](int task, int) {
-    const int64_t at = (first + task) % kPieces * kPieceBytes;
+    const int64_t at = (first + task) % pieces * kPieceBytes;
     switch (bound) {
       case Bound::kRead: sink_.fetch_xor(read_(from + at), std::memory_order_relaxed); break;
-      case Bound::kCopy: std::memcpy(to + at, from + at, kPieceBytes); break;
-      case Bound::kWrite: std::memset(to + at, task & 1, kPieceBytes); break;
+      case Bound::kCopy: std::memcpy(from + pieces * kPieceBytes + at, from + at, kPieceBytes); break;
+      case Bound::kWrite: std::memset(from + at, task & 1, kPieceBytes); break;
       case Bound::kMatrix:
-      case Bound::kByteMatrix: products(bound)(reinterpret_cast<const Element*>(from), kRounds);
+      case Bound::kByteMatrix: products(bound)(operands, kRounds);
     }
   });
 }
 
-bool Ceiling::measure(Bound bound, double seconds, double* rate) {
+Ceiling::Rate Ceiling::measure(Bound bound, double seconds, const ThreadClocks& threads) {
   const bool multiplies = bound == Bound::kMatrix || bound == Bound::kByteMatrix;
   const double task = multiplies              ? products(bound)(arena_.elements(4096), 1) * kRounds
                       : bound == Bound::kCopy ? 2.0 * kPieceBytes
                                               : 1.0 * kPieceBytes;
   double& last = rate_[static_cast<int>(bound)];
   const int tasks = static_cast<int>(std::clamp(std::ceil(last * seconds / task), 1.0, 1e6));
-  arena_.elements(kRotationBytes / static_cast<int64_t>(sizeof(Element)));
-  if (bound == Bound::kCopy || bound == Bound::kWrite) arena_.scratch(kRotationBytes);
-  SliceClock& clock = clocks_[static_cast<int>(bound)];
+  if (!multiplies) memory();
+  SliceClock clock(threads);
   clock.start();
   run(bound, tasks);
-  const bool undisturbed = clock.stop(&seconds);
-  *rate = last = tasks * task / seconds;
-  return undisturbed;
+  const SliceClock::Slice slice = clock.stop();
+  last = tasks * task / slice.seconds;
+  return {last, slice.share};
 }
 
 }  // namespace otr::bench

@@ -1,9 +1,13 @@
 // What this machine can do at the moment: bytes and operations per second of all threads of the pool, measured in slices of
-// milliseconds that alternate with a case's own. On a shared machine both swing by half within minutes; their ratio does not.
+// half a millisecond that alternate with a case's own. On a shared machine both swing by half within minutes; their ratio does
+// not.
 //
-//   read         vector loads over the arena, in pieces of 256 KB
-//   copy         memcpy from the arena to scratch memory, read and written bytes counted
-//   write        memset of scratch memory
+// Bytes are those of 512 MB of its own, in pieces of 256 KB that threads take in turn: what a case reads was not fetched by its
+// ceiling just before, nor the other way round.
+//
+//   read         vector loads over all of it
+//   copy         memcpy from its lower to its upper half, read and written bytes counted
+//   write        memset of all of it
 //   matrix       the path's product instruction on registers: TDPBF16PS, VDPBF16PS, FMA of 256 bits, or SSE2's multiply and add
 //   byte_matrix  its instruction for bytes: TDPBSSD, VPDPBUSD, or VPMADDUBSW and VPADDW of 256 bits; cpu-scalar: as matrix
 //
@@ -13,21 +17,10 @@
 #include <atomic>
 
 #include "bench/random_arena.h"
+#include "bench/slices.h"
+#include "memory/buffer.h"
 
 namespace otr::bench {
-
-// Times a slice and tells whether it was undisturbed: whether the process got as much processor time for its wall time as in
-// the best slice so far. If not, another program had a core for a while; with two threads the slice then takes up to twice its
-// time.
-class SliceClock {
- public:
-  void start();
-  bool stop(double* seconds);  // true: undisturbed
-
- private:
-  double wall_ = 0, cpu_ = 0;
-  double best_share_ = 0;
-};
 
 enum class Bound { kRead, kCopy, kWrite, kMatrix, kByteMatrix };
 inline constexpr int kNumBounds = 5;
@@ -41,8 +34,14 @@ class Ceiling {
  public:
   Ceiling(const KernelTable& kernels, ThreadPool& pool, RandomArena& arena);
 
-  // Bytes or operations per second, from a slice of about `seconds`. Returns whether it was undisturbed.
-  bool measure(Bound bound, double seconds, double* rate);
+  // Bytes or operations per second, from a slice of about `seconds`; and its share of processor time (slices.h).
+  struct Rate {
+    double per_second, share;
+  };
+  Rate measure(Bound bound, double seconds, const ThreadClocks& threads);
+
+  // Where the bytes are, made and touched when first asked for: kRotationBytes.
+  const char* memory();
 
  private:
   using Products = double (*)(const Element* data, int rounds);  // returns its operations
@@ -51,10 +50,10 @@ class Ceiling {
 
   ThreadPool& pool_;
   RandomArena& arena_;
+  Buffer<char> memory_;
   Products matrix_ = nullptr, byte_matrix_ = nullptr;
   uint64_t (*read_)(const void* data) = nullptr;              // one piece
   double rate_[kNumBounds] = {1e10, 1e10, 1e10, 1e11, 1e11};  // as last measured
-  SliceClock clocks_[kNumBounds];
   int64_t next_piece_ = 0;
   std::atomic<uint64_t> sink_{0};  // keeps the loops from being optimised away
 };

@@ -28,6 +28,7 @@ class RandomArena {
   // The first `count` elements; 64-byte aligned.
   const Element* elements(int64_t count);
   const float* floats(int64_t count) { return reinterpret_cast<const float*>(elements(2 * count)); }
+  int64_t num_elements() const { return num_elements_; }  // so far
   // The first `bytes` of a stream of quantised groups: any weight of linear_w4 whose in_features are a multiple of 128.
   const uint8_t* quantized(int64_t bytes);
   // Memory to write to, `bytes` of it touched: pages are there before anything is timed.

@@ -4,44 +4,29 @@
 #include <cinttypes>
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <utility>
-#include <vector>
 
+#include "bench/repetition.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/fp_env.h"
 
 namespace otr::bench {
 namespace {
 
-// Other programs only ever add time. Slices are short against a scheduler's turn, so that even on a busy machine some are
-// undisturbed on all threads; of these the fastest tenth counts. On 2 cores under a load of 5, repetitions with medians of all
-// slices of 2 ms differ by 5 to 40 %.
-constexpr double kSliceSeconds = 0.0005;
-constexpr double kCeilingShare = 0.25;    // a long slice is followed by slices of ceilings of a quarter of its time,
-constexpr double kMaxCeilingSlices = 20;  // and at most this many
-constexpr double kNegligible = 0.3;       // a bound this much lower than the other is not measured again
-constexpr size_t kEnough = 5;             // undisturbed slices: a repetition without them goes on, at most
-constexpr size_t kMaxSlices = 400;        // to this many slices
-constexpr double kMaxSeconds = 0.25;      // or this long
+constexpr int64_t kMaxSlices = 400;      // a repetition without enough undisturbed ones goes on to this many,
+constexpr double kMaxSeconds = 0.25;     // or for this long
+constexpr int kTries = 3;                // of how many calls make a slice: a preemption would make them too few
+constexpr double kLongSeconds = 0.01;    // a call this long is hardly tried again, nor made once more to fill the caches
+constexpr double kAgainSeconds = 0.002;  // of first calls made again, at least one
 
-// Seconds of slices, apart by whether they were undisturbed.
-struct Slices {
-  std::vector<double> all, undisturbed;
+std::string hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016" PRIx64, value);
+  return text;
+}
 
-  void add(double seconds, bool good) {
-    all.push_back(seconds);
-    if (good) undisturbed.push_back(seconds);
-  }
-  bool enough() const { return undisturbed.size() >= kEnough || all.size() >= kMaxSlices; }
-  // What a tenth is below; 0 if there are none.
-  double fast_tenth() {
-    std::vector<double>& values = undisturbed.empty() ? all : undisturbed;
-    if (values.empty()) return 0;
-    const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 10);
-    std::nth_element(values.begin(), at, values.end());
-    return *at;
-  }
-};
+bool enough(const Slices& slices) { return slices.undisturbed() >= Slices::kEnough || slices.count() >= kMaxSlices; }
 
 }  // namespace
 
@@ -52,95 +37,115 @@ Suite::Suite(const KernelTable& kernels, int num_threads)
 
 void Suite::add(const std::string& name, std::function<Work()> make) {
   auto c = std::make_shared<Case>();
+  c->name = name;
   c->make = std::move(make);
-  benchmark::RegisterBenchmark(name.c_str(), [this, c](benchmark::State& state) { time(*c, state); })
+  cases_.push_back(c);
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [this, c](benchmark::State& state) {
+                                 try {
+                                   if (c->fault.empty()) measure(*c, state);
+                                 } catch (const std::exception& error) {
+                                   c->fault = error.what();
+                                   ++num_wrong_;
+                                 }
+                                 if (!c->fault.empty()) state.SkipWithError(c->fault.c_str());
+                               })
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond);
 }
 
+std::function<Work()> Suite::work_of(const std::string& name) const {
+  for (const auto& c : cases_) {
+    if (c->name == name) return c->make;
+  }
+  return nullptr;
+}
+
 void Suite::activate(Case& c) {
   if (active_ == &c) return;
-  if (!c.fault.empty()) return;
-  active_ = &c;
+  active_ = nullptr;
   work_ = Work();  // frees the last one's operands before the next one's are made
-  try {
-    work_ = c.make();
-    if (!c.verified) work_.run(0);
-  } catch (const std::exception& error) {
-    c.fault = error.what();
-    ++num_wrong_;
-    return;
-  }
+  work_ = c.make();
   if (!c.verified) {
-    c.fault = work_.verify();
-    c.hash = work_.hash();
+    c.hash = first_call();
+    const std::string fault = work_.verify();
+    if (!fault.empty()) throw std::runtime_error(fault);
     c.verified = true;
-    if (!c.fault.empty()) ++num_wrong_;
   }
+  active_ = &c;
   next_call_ = 1;
-  if (c.calls == 0) {
-    c.calls = calls_of_a_slice();
-  } else {
-    work_.run(next_call_++);  // warms up
+}
+
+uint64_t Suite::first_call() {
+  if (work_.spoil) work_.spoil();
+  work_.run(0);
+  return work_.hash();
+}
+
+void Suite::first_call_again(uint64_t hash) {
+  for (const Stopwatch watch;; work_.run(next_call_++)) {
+    const uint64_t again = first_call();
+    if (again != hash) throw std::runtime_error("wrong: hash differs between calls: " + hex(hash) + ", then " + hex(again));
+    if (watch.seconds() >= kAgainSeconds) return;
   }
 }
 
-int64_t Suite::calls_of_a_slice() {
-  for (int64_t calls = 1;; calls *= 2) {
-    const Stopwatch watch;
-    for (int64_t i = 0; i < calls; ++i) work_.run(next_call_++);
-    const double seconds = watch.seconds();
+// `before`: what it was so far, or 0. Then a call that takes long is made twice: it may have been preempted.
+int64_t Suite::calls_of_a_slice(int64_t before) {
+  for (int64_t calls = 1;;) {
+    double seconds = 1e9;
+    for (int i = 0; i < kTries; ++i) {
+      const Stopwatch watch;
+      for (int64_t j = 0; j < calls; ++j) work_.run(next_call_++);
+      seconds = std::min(seconds, watch.seconds());
+      if (watch.seconds() >= kLongSeconds && (before > 0 || i > 0)) break;
+    }
     if (seconds >= kSliceSeconds) return calls;
     if (seconds * 4 >= kSliceSeconds) return static_cast<int64_t>(static_cast<double>(calls) * kSliceSeconds / seconds) + 1;
+    calls *= 2;
   }
 }
 
-void Suite::time(Case& c, benchmark::State& state) {
+void Suite::measure(Case& c, benchmark::State& state) {
   activate(c);
-  if (!c.fault.empty()) {
-    state.SkipWithError(c.fault.c_str());
-    return;
-  }
-  Slices times, memory, matrix;  // seconds of a call: its own, and those its bytes and flops would take
-  const auto measure = [&](Bound bound, double work, int count, Slices* slices) {
-    for (int i = 0; i < count; ++i) {
-      double rate;
-      const bool undisturbed = ceiling_.measure(bound, kSliceSeconds, &rate);
-      slices->add(work / rate, undisturbed);
-    }
-  };
+  c.calls = std::max(c.calls, calls_of_a_slice(c.calls));
+  const ThreadClocks threads;  // an engine's too
+  const auto best_share = [&](Bound bound) { return &best_shares_[static_cast<int>(bound)]; };
+  Repetition r{.work = work_,
+               .ceiling = [&](Bound bound) { return ceiling_.measure(bound, kSliceSeconds, threads); },
+               .times = Slices(&c.best_share),
+               .bytes = Slices(best_share(work_.memory)),
+               .flops = Slices(best_share(work_.products))};
   const auto slice = [&] {
-    double seconds;
-    c.clock.start();
+    const bool is_long = r.times.fast_tenth() >= kLongSeconds;
+    if (r.times.count() > 0 && !is_long) work_.run(next_call_++);  // activations are in cache again, after the ceilings
+    SliceClock clock(threads);
+    clock.start();
     for (int64_t i = 0; i < c.calls; ++i) work_.run(next_call_++);
-    const bool undisturbed = c.clock.stop(&seconds);
-    times.add(seconds / static_cast<double>(c.calls), undisturbed);
-    const int count = static_cast<int>(std::clamp(seconds * kCeilingShare / kSliceSeconds, 1.0, kMaxCeilingSlices));
-    const double other = matrix.all.empty() ? 0 : matrix.all[0];
-    if (memory.all.empty() || memory.all[0] > kNegligible * other) measure(work_.memory, work_.bytes, count, &memory);
-    if (work_.flops > 0 && (matrix.all.empty() || matrix.all[0] > kNegligible * memory.all[0])) {
-      measure(work_.products, work_.flops, count, &matrix);
-    }
+    r.add(clock.stop(), c.calls);
   };
   while (state.KeepRunningBatch(c.calls)) slice();
-  if (times.all.size() >= kEnough) {
-    for (const Stopwatch watch;
-         watch.seconds() < kMaxSeconds && !(times.enough() && (memory.all.size() < kEnough || memory.enough()) &&
-                                            (matrix.all.size() < kEnough || matrix.enough()));) {
-      slice();
-    }
+  if (r.times.count() >= Slices::kEnough) {
+    for (const Stopwatch watch; watch.seconds() < kMaxSeconds && !(enough(r.times) && enough(r.bound()));) slice();
   }
-  const double iterations = static_cast<double>(state.iterations()), seconds = times.fast_tenth();
-  const double memory_bound = memory.fast_tenth(), matrix_bound = matrix.fast_tenth();
+  first_call_again(c.hash);
+  report(r, c, state);
+}
+
+void Suite::report(const Repetition& r, const Case& c, benchmark::State& state) const {
+  const double iterations = static_cast<double>(state.iterations()), seconds = r.times.fast_tenth();
   state.SetIterationTime(seconds * iterations);
   state.SetBytesProcessed(static_cast<int64_t>(work_.bytes * iterations));
   if (work_.items > 0) state.SetItemsProcessed(static_cast<int64_t>(work_.items * iterations));
   if (work_.flops > 0) state.counters["flops"] = benchmark::Counter(work_.flops * iterations, benchmark::Counter::kIsRate);
-  state.counters["ceiling"] = std::max(memory_bound, matrix_bound) / seconds;
-  char label[64];
-  std::snprintf(label, sizeof label, "hash=%016" PRIx64 " bound=%s", c.hash,
-                bound_name(matrix_bound > memory_bound ? work_.products : work_.memory));
-  state.SetLabel(label);
+  state.counters["ceiling"] = r.bound().fast_tenth() / seconds;
+  state.counters["median_us"] = 1e6 * r.times.median();
+  state.counters["calls"] = static_cast<double>(c.calls);
+  state.counters["slices"] = static_cast<double>(r.times.count());
+  state.counters["undisturbed"] = static_cast<double>(r.times.undisturbed());
+  state.counters["ceiling_slices"] = static_cast<double>(r.bound().count());
+  state.counters["ceiling_undisturbed"] = static_cast<double>(r.bound().undisturbed());
+  state.SetLabel("hash=" + hex(c.hash) + " bound=" + bound_name(r.flops_bind() ? work_.products : work_.memory));
 }
 
 }  // namespace otr::bench

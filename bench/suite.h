@@ -1,14 +1,21 @@
 // The suite: cases under Google Benchmark, each verified before it is timed.
 //
 // A case makes its operands when its turn comes (Work). Its first call is compared with the definition and its whole output
-// hashed; a wrong one is an error and is not timed. Then slices of the case alternate with slices of its ceilings. Reported:
+// hashed; a wrong one is an error and is not timed. Then slices of the case alternate with slices of its ceilings, and at the
+// end of every repetition the first call is made again, for two milliseconds with others between: another hash is an error,
+// too. What is thrown ends the case it is thrown in. Reported:
 //
-//   time              of a call, in the fastest tenth of a repetition's slices (suite.cpp says why)
+//   time              of a call, in the fastest tenth of a repetition's undisturbed slices (slices.h)
 //   bytes_per_second  what a call must read and write at least, each byte once
 //   flops             its multiplications and additions, per second
 //   ceiling           the time that its bytes or its flops take at the rate measured next to it, whichever is longer, divided
-//                     by its own; both in the fastest tenth of their slices. Flops of bytes (linear_w4's) against products of
-//                     bytes, of which an instruction does twice as many
+//                     by its own; both in the fastest tenth of their slices. Of its bytes, those that come from memory. Flops of
+//                     bytes (linear_w4's) against products of bytes, of which an instruction does twice as many
+//   median_us         of a call, in half of the undisturbed slices
+//   calls             of a slice
+//   slices, undisturbed, ceiling_slices, ceiling_undisturbed
+//                     of the repetition, and of the ceiling that counts. With fewer than Slices::kEnough undisturbed ones the
+//                     fastest tenth is the fastest one; with none, that of all slices
 //   label             "hash=…" of the output; "bound=…" which ceiling that was
 //
 // Single-threaded, but for the pool.
@@ -19,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bench/ceiling.h"
 #include "bench/random_arena.h"
@@ -29,18 +37,22 @@ namespace otr::bench {
 // A case's operands, alive in the closures.
 struct Work {
   double bytes = 0;                       // of one call
+  double cached_bytes = 0;                // of these, what lies in caches and not in memory: the ceiling leaves it out
   double flops = 0;                       // of the path's matrix instructions in one call; 0: not bound by them
   double items = 0;                       // of one call, reported as items_per_second; 0: none
   Bound memory = Bound::kRead;            // what its bytes are compared with
   Bound products = Bound::kMatrix;        // and what its flops are
-  std::function<void(int64_t call)> run;  // call i uses copy i % copies of the operands
-  std::function<std::string()> verify;    // after run(0): "", or what is wrong
+  std::function<void(int64_t call)> run;  // calls take copies of the operands in turn; call 0 always the first
+  std::function<void()> spoil;            // before run(0): its outputs, so that it shows if one is not written. May be null
   std::function<uint64_t()> hash;         // after run(0): of its whole output
+  std::function<std::string()> verify;    // after run(0): "", or what is wrong. May make calls of its own
 };
+
+struct Repetition;
 
 class Suite {
  public:
-  // `isa` as in select_kernels, `num_threads` as in ThreadPool.
+  // `kernels` lives longer; `num_threads` as in ThreadPool.
   Suite(const KernelTable& kernels, int num_threads);
 
   const KernelTable& kernels() const { return kernels_; }
@@ -52,24 +64,33 @@ class Suite {
 
   int num_wrong() const { return num_wrong_; }
 
+  // The case's operands, for tests; null if there is no such case.
+  std::function<Work()> work_of(const std::string& name) const;
+
  private:
   struct Case {
+    std::string name;
     std::function<Work()> make;
     bool verified = false;
     std::string fault;
     uint64_t hash = 0;
-    SliceClock clock;
-    int64_t calls = 0;  // of a slice: the same in every repetition
+    double best_share = 0;
+    int64_t calls = 0;  // of a slice
   };
 
   void activate(Case& c);
-  int64_t calls_of_a_slice();
-  void time(Case& c, benchmark::State& state);
+  uint64_t first_call();
+  void first_call_again(uint64_t hash);
+  int64_t calls_of_a_slice(int64_t before);
+  void measure(Case& c, benchmark::State& state);
+  void report(const Repetition& r, const Case& c, benchmark::State& state) const;
 
   const KernelTable& kernels_;
   ThreadPool pool_;
   RandomArena arena_;
   Ceiling ceiling_;
+  std::vector<std::shared_ptr<Case>> cases_;
+  double best_shares_[kNumBounds] = {};
   const Case* active_ = nullptr;
   Work work_;  // of active_
   int64_t next_call_ = 0;
@@ -80,7 +101,8 @@ class Suite {
 void add_linear_cases(Suite& suite);
 void add_linear_w4_cases(Suite& suite);  // and quantize_w4
 void add_attention_cases(Suite& suite);
-void add_row_cases(Suite& suite);  // embed, rmsnorm, rope_table, rope_append, page_copy, page_zero
+void add_row_cases(Suite& suite);   // embed, rmsnorm, rope_table, rope_append, route, and those of pages
+void add_page_cases(Suite& suite);  // page_copy, page_zero, page_gather, page_scatter
 void add_sample_cases(Suite& suite);
 void add_engine_cases(Suite& suite, const std::string& model);
 

@@ -1,0 +1,190 @@
+// The suite on cases made for it: what stops a case, what is reported.
+#include "bench/suite.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <stdexcept>
+#include <thread>
+
+#include "bench/slices.h"
+#include "kernels/base/clock.h"
+
+namespace otr::bench {
+namespace {
+
+struct Result {
+  std::string error, label;
+  double seconds = 0;
+  std::map<std::string, double> counters;
+};
+
+class Results : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) {
+      Result& result = by_name[run.run_name.function_name];
+      if (run.error_occurred) {
+        result.error = run.error_message;
+        continue;
+      }
+      result.label = run.report_label;
+      result.seconds = run.real_accumulated_time / static_cast<double>(run.iterations);
+      for (const auto& [name, counter] : run.counters) result.counters[name] = counter.value;
+    }
+  }
+  std::map<std::string, Result> by_name;
+};
+
+class SuiteTest : public ::testing::Test {
+ protected:
+  SuiteTest() {
+    std::string program = "bench_test", time = "--benchmark_min_time=0.002";
+    char* arguments[] = {program.data(), time.data(), nullptr};
+    int count = 2;
+    benchmark::Initialize(&count, arguments);
+  }
+  ~SuiteTest() override { benchmark::ClearRegisteredBenchmarks(); }
+
+  // A call takes `seconds` and writes the number 42.
+  Work work(double seconds = 2e-5) {
+    Work made;
+    made.bytes = 1e5;
+    made.run = [this, seconds](int64_t) {
+      ++calls;
+      for (const Stopwatch watch; watch.seconds() < seconds;) {
+      }
+      output = 42;
+    };
+    made.spoil = [this] { output = 0; };
+    made.hash = [this] { return output; };
+    made.verify = [] { return std::string(); };
+    return made;
+  }
+  // Registers it with a sound case behind it, runs both, and returns what came of the first one.
+  Result run(const Work& first) {
+    suite.add("first", [first] { return first; });
+    suite.add("sound", [this] { return work(); });
+    Results results;
+    benchmark::RunSpecifiedBenchmarks(&results, ".");
+    EXPECT_EQ(results.by_name["sound"].error, "");
+    EXPECT_GT(results.by_name["sound"].seconds, 1.9e-5);
+    return results.by_name["first"];
+  }
+
+  Suite suite{*select_kernels("cpu-scalar").value(), 1};
+  int64_t calls = 0;
+  uint64_t output = 0;
+};
+
+TEST_F(SuiteTest, ReportsTimesSlicesAndTheHash) {
+  const Result result = run(work());
+  EXPECT_EQ(result.error, "");
+  EXPECT_EQ(result.label, "hash=000000000000002a bound=read");
+  const std::map<std::string, double>& counters = result.counters;
+  EXPECT_GE(result.seconds, 2e-5);
+  EXPECT_GE(counters.at("median_us"), 1e6 * result.seconds * 0.999);
+  EXPECT_GT(counters.at("ceiling"), 0);
+  EXPECT_GE(counters.at("slices"), counters.at("undisturbed"));
+  EXPECT_GE(counters.at("undisturbed"), 1);
+  EXPECT_GE(counters.at("ceiling_slices"), counters.at("ceiling_undisturbed"));
+  EXPECT_EQ(suite.num_wrong(), 0);
+}
+
+TEST_F(SuiteTest, AHashThatChangesIsAnError) {
+  Work racing = work();
+  racing.run = [this, sound = racing.run](int64_t call) {
+    sound(call);
+    if (calls > 60) output = 43;
+  };
+  EXPECT_EQ(run(racing).error, "wrong: hash differs between calls: 000000000000002a, then 000000000000002b");
+  EXPECT_EQ(suite.num_wrong(), 1);
+}
+
+TEST_F(SuiteTest, AnOutputThatLaterCallsLeaveOutIsAnError) {
+  Work lazy = work();
+  lazy.run = [this, sound = lazy.run](int64_t call) {
+    const uint64_t before = output;
+    sound(call);
+    if (calls > 60) output = before;  // the first call's, where nothing spoilt it
+  };
+  EXPECT_EQ(run(lazy).error, "wrong: hash differs between calls: 000000000000002a, then 0000000000000000");
+}
+
+TEST_F(SuiteTest, AWrongResultIsNotTimed) {
+  Work wrong = work();
+  wrong.verify = [] { return std::string("wrong: all of it"); };
+  EXPECT_EQ(run(wrong).error, "wrong: all of it");
+  EXPECT_EQ(suite.num_wrong(), 1);
+}
+
+TEST_F(SuiteTest, WhatIsThrownEndsOneCaseWhereverItIsThrown) {
+  const auto fail = [] { throw std::runtime_error("no engine"); };
+  Work verifies = work(), hashes = work(), runs = work();
+  verifies.verify = [=] { return fail(), std::string(); };
+  hashes.hash = [=] { return fail(), uint64_t{0}; };
+  runs.run = [this, fail, sound = runs.run](int64_t call) {
+    sound(call);
+    if (calls > 60) fail();
+  };
+  int wrong = 0;
+  for (const Work& work : {verifies, hashes, runs}) {
+    calls = 0;
+    EXPECT_EQ(run(work).error, "no engine");
+    EXPECT_EQ(suite.num_wrong(), ++wrong);
+    benchmark::ClearRegisteredBenchmarks();
+  }
+  suite.add("first", [fail]() -> Work { return fail(), Work(); });
+  Results results;
+  benchmark::RunSpecifiedBenchmarks(&results, ".");
+  EXPECT_EQ(results.by_name["first"].error, "no engine");
+}
+
+// The first calls are put aside for longer than a slice.
+TEST_F(SuiteTest, APreemptedCallDoesNotMakeSlicesShort) {
+  Work preempted = work();
+  preempted.run = [this, sound = preempted.run](int64_t call) {
+    sound(call);
+    if (calls == 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  EXPECT_GE(run(preempted).counters["calls"], 8);  // of 20 us in 500
+}
+
+// After the ceilings, which take the caches, a call is made that is not timed.
+TEST_F(SuiteTest, TheFirstCallBehindTheCeilingsIsNotTimed) {
+  Work cold = work();
+  double last = -1;
+  const Stopwatch clock;
+  cold.run = [&, sound = cold.run](int64_t call) {
+    if (clock.seconds() - last > 1e-4) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // operands from memory
+    sound(call);
+    last = clock.seconds();
+  };
+  const Result result = run(cold);
+  EXPECT_EQ(result.error, "");
+  EXPECT_LT(result.seconds, 3e-5);
+}
+
+TEST(CeilingTest, ReadsAndWritesMemoryOfItsOwn) {
+  const KernelTable& kernels = *select_kernels("cpu-scalar").value();
+  ThreadPool pool(2);
+  RandomArena arena(kernels, pool);
+  const Element first = arena.elements(1)[0];
+  Ceiling ceiling(kernels, pool, arena);
+  const ThreadClocks threads;
+  const char* const memory = ceiling.memory();
+  const char copied = memory[100];
+  EXPECT_GT(ceiling.measure(Bound::kRead, 0.001, threads).per_second, 0);
+  EXPECT_LT(arena.num_elements() * 2, kRotationBytes / 8);  // cases' memory is not what it reads
+  for (int i = 0; i < 2; ++i) ceiling.measure(Bound::kCopy, 0.5, threads);
+  EXPECT_EQ(memory[kRotationBytes / 2 + 100], copied);
+  EXPECT_EQ(memory[100], copied);
+  for (int i = 0; i < 2; ++i) ceiling.measure(Bound::kWrite, 0.5, threads);
+  EXPECT_LE(static_cast<unsigned char>(memory[kRotationBytes - 1]), 1);
+  EXPECT_EQ(arena.elements(1)[0].bits, first.bits);
+}
+
+}  // namespace
+}  // namespace otr::bench
