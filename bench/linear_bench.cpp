@@ -1,5 +1,5 @@
 // linear: the projections of every model.
-#include "bench/projection_operands.h"
+#include "bench/projection_work.h"
 #include "bench/suite.h"
 
 namespace otr::bench {
@@ -11,8 +11,12 @@ Work make_linear(Suite& suite, const Projection& p, int rows) {
   const Element* weights = suite.arena().elements(elements * copies);
   return projection_work<&KernelTable::linear, LinearParams>(
       suite, p, rows, weights, elements, copies,
-      [weights, k = p.in_features](int64_t n, int64_t i) -> double { return to_float(weights[linear_packed_index(n, i, k)]); },
-      [](const Element* row, int64_t i) -> double { return to_float(row[i]); });
+      [weights, num = p.in_features](int64_t n, double* to) {
+        for (int64_t k = 0; k < num; ++k) to[k] = double{to_float(weights[linear_packed_index(n, k, num)])};
+      },
+      [](const Element* row, int64_t num, double* to) {
+        for (int64_t k = 0; k < num; ++k) to[k] = double{to_float(row[k])};
+      });
 }
 
 }  // namespace

@@ -4,19 +4,34 @@
 #include <cstring>
 #include <string>
 
-#include "bench/projection_operands.h"
+#include "bench/comparison.h"
+#include "bench/projection_work.h"
 #include "bench/suite.h"
 
 namespace otr::bench {
 namespace {
 
-// x[i] of a row as the op takes it: a multiple of its group's unit, in 8 bits.
-double rounded_input(const Element* x, int64_t i) {
-  const Element* group = x + i / kW4GroupK * kW4GroupK;
-  float greatest = 0x1p-94f;
-  for (int j = 0; j < kW4GroupK; ++j) greatest = std::max(greatest, std::fabs(to_float(group[j])));
-  const double unit = std::ldexp(1.0, std::ilogb(greatest) - 6);
-  return std::clamp(std::nearbyint(double{to_float(x[i])} / unit), -128.0, 127.0) * unit;
+// A row as the op takes it: multiples of its groups' units, in 8 bits.
+void round_inputs(const Element* x, int64_t num, double* to) {
+  for (int64_t group = 0; group < num; group += kW4GroupK) {
+    float greatest = 0x1p-94f;
+    for (int64_t i = group; i < group + kW4GroupK; ++i) greatest = std::max(greatest, std::fabs(to_float(x[i])));
+    const double unit = std::ldexp(1.0, std::ilogb(greatest) - 6);
+    for (int64_t i = group; i < group + kW4GroupK; ++i)
+      to[i] = std::clamp(std::nearbyint(double{to_float(x[i])} / unit), -128.0, 127.0) * unit;
+  }
+}
+
+struct W4Value {
+  double weight, scale;
+};
+W4Value w4_value(const uint8_t* packed, int64_t n, int64_t k, int64_t in_features) {
+  uint32_t word;
+  std::memcpy(&word, packed + w4_cpu_word_offset(n, k / kW4GroupK, in_features), sizeof word);
+  const int64_t at = w4_cpu_nibble_index(n, k, in_features);
+  const int q = packed[at / 2] >> (at % 2 * 4) & 15, zero = static_cast<int>(word & kW4ZeroPointMask);
+  const double scale = double{float_from_bits(word)};
+  return {scale * (q - zero), scale};
 }
 
 Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
@@ -24,14 +39,10 @@ Work make_linear_w4(Suite& suite, const Projection& p, int rows) {
   const uint8_t* weights = suite.arena().quantized(bytes * copies);
   Work work = projection_work<&KernelTable::linear_w4, LinearW4Params>(
       suite, p, rows, weights, bytes, copies,
-      [weights, k = p.in_features](int64_t n, int64_t i) {
-        uint32_t word;
-        std::memcpy(&word, weights + w4_cpu_word_offset(n, i / kW4GroupK, k), sizeof word);
-        const int64_t at = w4_cpu_nibble_index(n, i, k);
-        const int q = weights[at / 2] >> (at % 2 * 4) & 15, zero = static_cast<int>(word & kW4ZeroPointMask);
-        return double{float_from_bits(word)} * (q - zero);
+      [weights, num = p.in_features](int64_t n, double* to) {
+        for (int64_t k = 0; k < num; ++k) to[k] = w4_value(weights, n, k, num).weight;
       },
-      rounded_input);
+      round_inputs);
   work.products = Bound::kByteMatrix;
   return work;
 }
@@ -52,7 +63,7 @@ Work make_quantize_w4(Suite& suite, const Projection& p) {
     suite.kernels().quantize_w4({{p.in_features, p.out_features, weights + i * elements, nullptr}, packed + i * out_bytes},
                                 suite.pool());
   };
-  work.verify = [=, &suite] {  // whole blocks by the scalar path: every path writes its bits
+  work.verify = [=, &suite] {  // whole blocks by the scalar path, whose bits every path writes; and against the weights
     Places places;
     Comparison comparison;
     const int64_t block_elements = linear_packed_elements(kLinearBlockN, p.in_features);
@@ -65,9 +76,17 @@ Work make_quantize_w4(Suite& suite, const Projection& p) {
       for (int64_t at = block * block_bytes, j = 0; j < block_bytes; ++j) {
         comparison.expect_equal(at + j, packed[at + j], expected.data()[j]);
       }
+      for (int64_t n = block * kLinearBlockN; n < (block + 1) * kLinearBlockN; ++n) {
+        for (int64_t k = 0; k < p.in_features; ++k) {
+          const double w = double{to_float(weights[linear_packed_index(n, k, p.in_features)])};
+          const W4Value value = w4_value(packed, n, k, p.in_features);
+          comparison.expect(n * p.in_features + k, value.weight, w, value.scale * (0.5 + 0x1p-14));
+        }
+      }
     }
     return comparison.verdict();
   };
+  work.spoil = [=] { std::memset(packed, 0xff, static_cast<size_t>(out_bytes)); };
   work.hash = [=] { return xxh64(packed, static_cast<size_t>(out_bytes)); };
   return work;
 }

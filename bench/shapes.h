@@ -39,8 +39,9 @@ constexpr Projection projection(const ModelShape& m, int i) {
   }
 }
 
-inline constexpr int kLinearRows[] = {1, 4, 8, 16, 32, 64, 256, 1024};
+// 17: one row more than tiles of 16 hold.
+inline constexpr int kLinearRows[] = {1, 4, 8, 16, 17, 32, 64, 256, 1024};
 inline constexpr int kMaxLmHeadRows = 64;  // logits of more rows at once are rare, and large
-inline constexpr int kElementwiseRows[] = {1, 16, 256, 1024};
+inline constexpr int kElementwiseRows[] = {1, 16, 17, 256, 1024};
 
 }  // namespace otr::bench

@@ -1,15 +1,18 @@
-// outrider_bench with a fault planted into linear, to see whether tools/bench-compare finds it. No product code knows of it:
-// the suite runs on a changed copy of the kernel table.
+// outrider_bench with a fault planted, to see whether tools/bench-compare finds it. No product code knows of it: the suite runs
+// on a changed copy of the kernel table.
 //
-//     planted_bench slow [FLAGS of outrider_bench]     10 % more time in each call
-//     planted_bench bit …                              the lowest bit of one output flipped: far within the tolerance
-//     planted_bench wrong …                            one output off by half: the suite must refuse to time it
+//     planted_bench slow [FLAGS of outrider_bench]     10 % more time in each call of linear
+//     planted_bench bit …                              the lowest bit of one of its outputs flipped: far within the tolerance
+//     planted_bench wrong[:SEED] …                     one output wrong, at a place that the seed draws, in each call of linear,
+//                                                      linear_w4, attention, sample, candidates: not to be timed
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 #include "bench/suite.h"
 #include "kernels/base/clock.h"
+#include "tests/bench/planted_faults.h"
 
 namespace {
 
@@ -29,12 +32,6 @@ void bit_linear(const otr::LinearParams& params, const otr::LaunchContext& on) {
   std::memcpy(&params.out[3], &bits, sizeof bits);
 }
 
-// The last output, which is always looked at.
-void wrong_linear(const otr::LinearParams& params, const otr::LaunchContext& on) {
-  original(params, on);
-  params.out[(params.num_rows - 1) * params.out_stride + params.weight.out_features - 1] += 0.5f;
-}
-
 template <void (*kPlanted)(const otr::LinearParams&, const otr::LaunchContext&)>
 void plant(otr::KernelTable& table) {
   original = table.linear;
@@ -44,10 +41,14 @@ void plant(otr::KernelTable& table) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view fault = argc > 1 ? argv[1] : "";
+  std::string_view fault = argc > 1 ? argv[1] : "";
+  if (fault.starts_with("wrong:")) {
+    otr::bench::plant_seed = static_cast<uint32_t>(std::atoi(fault.data() + 6));
+    fault = "wrong";
+  }
   void (*change)(otr::KernelTable&) = fault == "slow"    ? plant<slow_linear>
                                       : fault == "bit"   ? plant<bit_linear>
-                                      : fault == "wrong" ? plant<wrong_linear>
+                                      : fault == "wrong" ? otr::bench::plant_wrong
                                                          : nullptr;
   if (change == nullptr) {
     std::fputs("planted_bench: the first argument is slow, bit or wrong\n", stderr);

@@ -1,0 +1,72 @@
+// Wrong values planted into the kernels of a table, for tests of the suite: one output, at a place that a seed draws, the same
+// in every call. No product code knows of it. One table at a time.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/base/philox.h"
+#include "kernels/dispatch.h"
+
+namespace otr::bench {
+
+inline KernelTable unplanted;  // the kernels themselves
+inline uint32_t plant_seed = 0;
+
+inline int64_t planted_place(int64_t n) {
+  const PhiloxBlock b = philox4x32(PhiloxKey{plant_seed, 0}, PhiloxBlock{{0, 0, 0, 0}});
+  return static_cast<int64_t>((uint64_t{b.w[0]} << 31 ^ b.w[1]) % static_cast<uint64_t>(n));
+}
+
+inline void spoil(float* value, float by) { *value += by; }
+inline void spoil(Element* value, float by) { *value = to_element(to_float(*value) + by); }
+
+// Off by half; a gated output by half of itself at least, being rounded to bf16.
+template <typename Params>
+void plant_in_product(const Params& p) {
+  if (p.gated != nullptr) {
+    const int64_t width = p.weight.out_features / 2, at = planted_place(p.num_rows * width);
+    Element* const value = p.gated + at / width * p.gated_stride + at % width;
+    spoil(value, 0.5f + 0.5f * std::fabs(to_float(*value)));
+  } else {
+    const int64_t width = p.weight.out_features, at = planted_place(p.num_rows * width);
+    spoil(p.out + at / width * p.out_stride + at % width, 0.5f);
+  }
+}
+
+inline void wrong_linear(const LinearParams& p, const LaunchContext& on) {
+  unplanted.linear(p, on);
+  plant_in_product(p);
+}
+
+inline void wrong_linear_w4(const LinearW4Params& p, const LaunchContext& on) {
+  unplanted.linear_w4(p, on);
+  plant_in_product(p);
+}
+
+inline void wrong_attention(const AttentionParams& p, const LaunchContext& on) {
+  unplanted.attention(p, on);
+  const int64_t width = int64_t{p.num_heads} * p.layout.head_dim, at = planted_place(p.rows->num_rows * width);
+  spoil(p.out + at / width * p.out_stride + at % width, 0.1f);
+}
+
+inline void wrong_sample(const SampleParams& p, const LaunchContext& on) {
+  unplanted.sample(p, on);
+  ++p.results[planted_place(p.num_draws)].token;
+}
+
+inline void wrong_candidates(const CandidateParams& p, const LaunchContext& on) {
+  unplanted.candidates(p, on);
+  Candidates& found = p.results[planted_place(p.num_draws)];
+  for (float* value : {found.score, found.gap, &found.mean_score}) *value += 0.01f;
+}
+
+inline void plant_wrong(KernelTable& table) {
+  unplanted = table;
+  table.linear = wrong_linear;
+  table.linear_w4 = wrong_linear_w4;
+  table.attention = wrong_attention;
+  table.sample = wrong_sample;
+  table.candidates = wrong_candidates;
+}
+
+}  // namespace otr::bench
