@@ -1,8 +1,11 @@
-// The ops between the products: embed, rmsnorm, rope_table, rope_append, and the pages' copy and zero. Bound by
-// memory or, for few rows, by the launch. Inputs and outputs are rotated.
+// The ops between the products: embed, rmsnorm, rope_table, rope_append, and route of a mixture of experts. Bound by memory or,
+// for few rows, by the launch. Inputs and outputs are rotated.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "bench/comparison.h"
@@ -49,6 +52,7 @@ Work make_embed(Suite& suite, const ModelShape& m, int rows) {
     }
     return comparison.verdict();
   };
+  work.spoil = [=] { std::memset(out, 0xff, static_cast<size_t>(out_size) * 4); };
   work.hash = [=] { return xxh64(out, static_cast<size_t>(out_size) * 4); };
   return work;
 }
@@ -85,6 +89,7 @@ Work make_rmsnorm(Suite& suite, const ModelShape& m, int rows) {
     }
     return comparison.verdict();
   };
+  work.spoil = [=] { std::memset(static_cast<void*>(out), 0xff, static_cast<size_t>(size) * 2); };
   work.hash = [=] { return xxh64(out, static_cast<size_t>(size) * 2); };
   return work;
 }
@@ -97,39 +102,41 @@ std::vector<float> inverse_frequencies(int head_dim) {
 
 Work make_rope_table(Suite& suite, const ModelShape& m, int rows) {
   const int half = m.head_dim / 2;
-  const int64_t size = int64_t{rows} * half;
+  const int64_t size = int64_t{rows} * half, copies = copies_in_rotation(size * 2 * static_cast<int64_t>(sizeof(float)));
   struct Operands {
-    std::vector<float> inv_freq, cos, sin;
+    std::vector<float> inv_freq;
     std::vector<int32_t> positions;
   };
   auto o = std::make_shared<Operands>();
   o->inv_freq = inverse_frequencies(m.head_dim);
   for (int r = 0; r < rows; ++r) o->positions.push_back(977 + r * 29);
-  o->cos.resize(static_cast<size_t>(size));
-  o->sin.resize(static_cast<size_t>(size));
+  float* const cos = static_cast<float*>(suite.arena().scratch(copies * size * 2 * 4));  // [copies]{ cos, sin }
+  float* const sin = cos + size;
 
   Work work;
   work.memory = Bound::kWrite;
   work.bytes = static_cast<double>(size) * 2 * sizeof(float);
-  work.run = [=, &suite](int64_t) {
-    suite.kernels().rope_table({rows, half, o->positions.data(), o->inv_freq.data(), 1.0f, o->cos.data(), o->sin.data()},
-                               suite.pool());
+  work.run = [=, &suite](int64_t call) {
+    const int64_t at = call % copies * 2 * size;
+    suite.kernels().rope_table({rows, half, o->positions.data(), o->inv_freq.data(), 1.0f, cos + at, sin + at}, suite.pool());
   };
   work.verify = [=] {
     Comparison comparison;
-    for (size_t i = 0; i < o->cos.size(); ++i) {
+    for (int64_t i = 0; i < size; ++i) {
       const float angle =
-          o->inv_freq[i % static_cast<size_t>(half)] * static_cast<float>(o->positions[i / static_cast<size_t>(half)]);
-      comparison.expect(static_cast<int64_t>(i), o->cos[i], std::cos(static_cast<double>(angle)), 1.3e-7);
-      comparison.expect(static_cast<int64_t>(i), o->sin[i], std::sin(static_cast<double>(angle)), 1.3e-7);
+          o->inv_freq[static_cast<size_t>(i % half)] * static_cast<float>(o->positions[static_cast<size_t>(i / half)]);
+      comparison.expect(i, double{cos[i]}, std::cos(double{angle}), 1.3e-7);
+      comparison.expect(i, double{sin[i]}, std::sin(double{angle}), 1.3e-7);
     }
     return comparison.verdict();
   };
-  work.hash = [=] { return xxh64(o->cos.data(), o->cos.size() * 4) ^ xxh64(o->sin.data(), o->sin.size() * 4) << 1; };
+  work.spoil = [=] { std::memset(cos, 0xff, static_cast<size_t>(size) * 2 * 4); };
+  work.hash = [=] { return xxh64(cos, static_cast<size_t>(size) * 4) ^ xxh64(sin, static_cast<size_t>(size) * 4) << 1; };
   return work;
 }
 
-// Consecutive rows of one sequence from position 37 on; its pages hold all layers, which are rotated with qkv.
+// Consecutive rows of one sequence from position 37 on; its pages hold all layers. Layers and sequences are rotated, and so are
+// qkv and q.
 class RopeAppendOperands {
  public:
   RopeAppendOperands(Suite& suite, const ModelShape& m, int rows)
@@ -139,29 +146,30 @@ class RopeAppendOperands {
         row_features_(m.qkv_features()),
         q_features_(int64_t{m.num_heads} * m.head_dim),
         copies_(copies_in_rotation(rows * (row_features_ * 4 + row_features_ * 2))),
-        builder_({rows, 1, 1, (kFirst + rows + kPageTokens - 1) / kPageTokens},
-                 attention_tile_rows(m.num_heads, m.num_kv_heads)),
         inv_freq_(inverse_frequencies(m.head_dim)),
         fault_(static_cast<size_t>(rows)) {
     const int num_pages = (kFirst + rows + kPageTokens - 1) / kPageTokens;
-    std::vector<PageId> ids;
-    for (int i = 0; i < num_pages; ++i) ids.push_back(num_pages - 1 - i);
-    builder_.add(std::vector<int32_t>(static_cast<size_t>(rows), 0), kFirst, ids, kFirst + rows);
+    const int64_t sets = copies_in_rotation(num_pages * layout_.page_bytes());
+    for (int64_t set = 0; set < sets; ++set) {
+      std::vector<PageId> ids;
+      for (int i = 0; i < num_pages; ++i) ids.push_back(static_cast<PageId>((set + 1) * num_pages - 1 - i));
+      builders_.emplace_back(RowLimits{rows, 1, 1, num_pages}, attention_tile_rows(m.num_heads, m.num_kv_heads));
+      builders_.back().add(std::vector<int32_t>(static_cast<size_t>(rows), 0), kFirst, ids, kFirst + rows);
+    }
     qkv_ = suite.arena().floats(copies_ * rows * row_features_);
     if (m.qk_norm) norm_.assign(qkv_ + 55, qkv_ + 55 + m.head_dim);
     const int64_t page_elements = num_pages * layout_.page_elements();
-    pages_ = static_cast<Element*>(suite.arena().scratch((page_elements + copies_ * rows * q_features_) * 2));
-    std::memset(static_cast<void*>(pages_), 0, static_cast<size_t>(page_elements) * 2);
+    pages_ = static_cast<Element*>(suite.arena().scratch((sets * page_elements + copies_ * rows * q_features_) * 2));
     page_bytes_ = static_cast<size_t>(page_elements) * 2;
-    q_ = pages_ + page_elements;
+    q_ = pages_ + sets * page_elements;
     cos_.resize(static_cast<size_t>(rows) * static_cast<size_t>(m.head_dim / 2));
     sin_.resize(cos_.size());
-    rope_table({rows, m.head_dim / 2, builder_.batch().positions, inv_freq_.data(), 1.0f, cos_.data(), sin_.data()},
+    rope_table({rows, m.head_dim / 2, builders_[0].batch().positions, inv_freq_.data(), 1.0f, cos_.data(), sin_.data()},
                suite.pool());
   }
 
   void run(Suite& suite, int64_t call) {
-    const RowBatch batch = builder_.batch();
+    const RowBatch batch = builders_[static_cast<size_t>(call / layout_.num_layers) % builders_.size()].batch();
     const int64_t i = call % copies_;
     const float* norm = norm_.empty() ? nullptr : norm_.data();
     suite.kernels().rope_append({.rows = &batch,
@@ -180,18 +188,29 @@ class RopeAppendOperands {
                                 suite.pool());
   }
   double bytes() const { return static_cast<double>(rows_ * row_features_) * (sizeof(float) + sizeof(Element)); }
-  uint64_t hash() const { return xxh64(q_, static_cast<size_t>(rows_ * q_features_) * 2) ^ xxh64(pages_, page_bytes_) << 1; }
+  void spoil() {
+    std::memset(static_cast<void*>(q_), 0xff, static_cast<size_t>(rows_ * q_features_) * 2);
+    std::memset(static_cast<void*>(pages_), 0, page_bytes_);  // what is not to be written stays zero
+    fault_.assign(fault_.size(), 0);
+  }
+  uint64_t hash() const {
+    const bool faults = std::any_of(fault_.begin(), fault_.end(), [](uint8_t fault) { return fault != 0; });
+    return xxh64(q_, static_cast<size_t>(rows_ * q_features_) * 2) ^ xxh64(pages_, page_bytes_) << 1 ^
+           (faults ? xxh64(fault_.data(), fault_.size()) : 0);
+  }
 
-  // Heads of rows of call 0, in layer 0. Half a bf16 ulp; where a rotation cancels, float32 roundings of its terms.
+  // All heads of the last row and of others of call 0, in layer 0, and every row's fault. Half a bf16 ulp; where a rotation
+  // cancels, float32 roundings of its terms.
   std::string verify() const {
     Places places;
     Comparison comparison;
     const int d = model_.head_dim, heads = model_.num_heads, kv_heads = model_.num_kv_heads;
+    for (int r = 0; r < rows_; ++r) comparison.expect_equal(r, fault_[static_cast<size_t>(r)], 0);
     for (int pick = 0; pick < kPicks; ++pick) {
       const int64_t r = pick == 0 ? rows_ - 1 : places.below(rows_), head = places.below(heads + 2 * kv_heads);
       const float* x = qkv_ + r * row_features_ + head * d;
       const int64_t position = kFirst + r;
-      const RowBatch batch = builder_.batch();
+      const RowBatch batch = builders_[0].batch();
       const Element* page = pages_ + batch.page_tables[position / kPageTokens] * layout_.page_elements();
       double squares = 0;
       for (int i = 0; i < d; ++i) squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
@@ -226,7 +245,7 @@ class RopeAppendOperands {
   const int rows_;
   const KvLayout layout_;
   const int64_t row_features_, q_features_, copies_;
-  RowBatchBuilder builder_;
+  std::vector<RowBatchBuilder> builders_;  // one a set of pages
   std::vector<float> inv_freq_, cos_, sin_, norm_;
   std::vector<uint8_t> fault_;
   const float* qkv_ = nullptr;
@@ -241,39 +260,58 @@ Work make_rope_append(Suite& suite, const ModelShape& m, int rows) {
   work.bytes = operands->bytes();
   work.run = [&suite, operands](int64_t call) { operands->run(suite, call); };
   work.verify = [operands] { return operands->verify(); };
+  work.spoil = [operands] { operands->spoil(); };
   work.hash = [operands] { return operands->hash(); };
   return work;
 }
 
-// `count` pages at a time: from the lower half of the pool to the upper one, or the upper half to zero.
-Work make_page(Suite& suite, const ModelShape& m, int count, bool copy) {
-  const KvLayout layout = {m.num_layers, m.num_kv_heads, m.head_dim};
-  const int64_t copies = copies_in_rotation(2 * count * layout.page_bytes());
-  const int64_t half = copies * count, half_elements = half * layout.page_elements();
-  Element* pages = static_cast<Element*>(suite.arena().scratch(2 * half * layout.page_bytes()));
-  std::memcpy(static_cast<void*>(pages), suite.arena().elements(2 * half_elements), static_cast<size_t>(half_elements) * 4);
-  auto ids = std::make_shared<std::vector<PageId>>();
-  for (int64_t i = 0; i < 2 * half; ++i) ids->push_back(static_cast<PageId>(i));
+// route of Qwen3-30B-A3B: 8 of 128 experts. It spoils its logits, so a call begins with a copy of them.
+Work make_route(Suite& suite, int rows) {
+  constexpr int kExperts = 128, kTaken = 8;
+  const int64_t size = int64_t{rows} * kExperts, copies = copies_in_rotation(size * static_cast<int64_t>(sizeof(float)));
+  const float* random = suite.arena().floats(copies * size);
+  struct Operands {
+    std::vector<float> logits, weights;
+    std::vector<int32_t> experts;
+  };
+  auto o = std::make_shared<Operands>();
+  o->logits.resize(static_cast<size_t>(size));
+  o->weights.resize(static_cast<size_t>(rows * kTaken));
+  o->experts.resize(o->weights.size());
 
   Work work;
-  work.memory = copy ? Bound::kCopy : Bound::kWrite;
-  work.bytes = static_cast<double>(count * layout.page_bytes()) * (copy ? 2 : 1);
+  work.cached_bytes = static_cast<double>(o->logits.size() + o->weights.size() * 2) * 4;
+  work.bytes = work.cached_bytes + static_cast<double>(size) * sizeof(float);
   work.run = [=, &suite](int64_t call) {
-    const PageId *from = ids->data() + call % copies * count, *to = from + half;
-    if (copy) {
-      suite.kernels().page_copy({layout, pages, from, to, count}, suite.pool());
-    } else {
-      suite.kernels().page_zero({layout, pages, to, count}, suite.pool());
-    }
+    std::copy_n(random + call % copies * size, size, o->logits.begin());
+    route({rows, kExperts, kTaken, true, o->logits.data(), o->experts.data(), o->weights.data()}, suite.pool());
   };
   work.verify = [=] {
     Comparison comparison;
-    for (int64_t i = 0; i < count * layout.page_elements(); ++i) {
-      comparison.expect_equal(i, pages[half_elements + i].bits, copy ? pages[i].bits : 0);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* x = random + r * kExperts;
+      std::vector<int32_t> best(kExperts);
+      std::iota(best.begin(), best.end(), 0);
+      std::stable_sort(best.begin(), best.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
+      std::sort(best.begin(), best.begin() + kTaken);
+      double sum = 0;
+      for (int i = 0; i < kTaken; ++i) sum += std::exp(double{x[best[static_cast<size_t>(i)]]});
+      for (int i = 0; i < kTaken; ++i) {
+        const size_t at = static_cast<size_t>(r * kTaken + i);
+        const int32_t e = best[static_cast<size_t>(i)];
+        comparison.expect_equal(static_cast<int64_t>(at), static_cast<uint64_t>(o->experts[at]), static_cast<uint64_t>(e));
+        comparison.expect(static_cast<int64_t>(at), double{o->weights[at]}, std::exp(double{x[e]}) / sum, 1e-6);
+      }
     }
     return comparison.verdict();
   };
-  work.hash = [=] { return xxh64(pages + half_elements, static_cast<size_t>(count * layout.page_bytes())); };
+  work.spoil = [=] {
+    o->experts.assign(o->experts.size(), -1);
+    o->weights.assign(o->weights.size(), -1);
+  };
+  work.hash = [=] {
+    return xxh64(o->experts.data(), o->experts.size() * 4) ^ xxh64(o->weights.data(), o->weights.size() * 4) << 1;
+  };
   return work;
 }
 
@@ -294,13 +332,9 @@ void add_row_cases(Suite& suite) {
       }
     }
   }
-  for (const ModelShape& m : kModels) {
-    for (const int count : {1, 16}) {
-      const std::string name = std::string(m.name) + "/pages:" + std::to_string(count);
-      suite.add("page_copy/" + name, [&suite, m, count] { return make_page(suite, m, count, true); });
-      suite.add("page_zero/" + name, [&suite, m, count] { return make_page(suite, m, count, false); });
-    }
-  }
+  for (const int rows : kElementwiseRows)
+    suite.add("route/qwen3-30b-a3b/rows:" + std::to_string(rows), [&suite, rows] { return make_route(suite, rows); });
+  add_page_cases(suite);
 }
 
 }  // namespace otr::bench
