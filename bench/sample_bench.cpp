@@ -1,7 +1,10 @@
-// sample and candidates over Qwen's vocabulary, with the parameters that rollouts use. The logits' deviation is 5: a few dozen
-// tokens have most of the probability. `flat`: deviation 0.5, all tokens alike; `peaked`: 2.5, but for one token at 25, which
-// has almost all of it, as at most places of a trained model.
+// sample and candidates over Qwen's vocabulary, with the parameters that rollouts use; `penalties`: for 1,024 tokens. The
+// logits' deviation is 5: a few dozen tokens have most of the probability. `flat`: deviation 0.5, all tokens alike;
+// `peaked`: 2.5, but for one token at 25, which has almost all of it, as at most places of a trained model.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "bench/comparison.h"
@@ -18,6 +21,7 @@ struct SampleKind {
   int32_t top_k, forced_token, candidates;  // candidates: how many, 0: sample
   float deviation = 5.0f, peak = 0.0f;      // peak: the logit of one token, 0: of none
   float min_p = 0.0f;
+  int32_t penalties = 0;  // tokens that occurred
 };
 constexpr SampleKind kKinds[] = {{"plain", 1, 1, 0, -1, 0},
                                  {"greedy", 0, 1, 0, -1, 0},
@@ -29,8 +33,9 @@ constexpr SampleKind kKinds[] = {{"plain", 1, 1, 0, -1, 0},
                                  {"plain/flat", 1, 1, 0, -1, 0, 0.5f},
                                  {"plain/peaked", 1, 1, 0, -1, 0, 2.5f, 25.0f},
                                  {"min_p:0.05", 1, 1, 0, -1, 0, 5.0f, 0.0f, 0.05f},
-                                 {"top_p:0.95/flat", 1, 0.95f, 0, -1, 0, 0.5f}};
-constexpr int kRows[] = {1, 16, 64};
+                                 {"top_p:0.95/flat", 1, 0.95f, 0, -1, 0, 0.5f},
+                                 {"penalties:1024", 1, 1, 0, -1, 0, 5.0f, 0.0f, 0.0f, 1024}};
+constexpr int kRows[] = {1, 16, 17, 64};
 
 class SampleOperands {
  public:
@@ -49,6 +54,7 @@ class SampleOperands {
       for (int64_t i = int64_t{row} * kVocab, end = i + kVocab; i < end; ++i) logits_.data()[i] = kind.deviation * random[i];
       if (kind.peak != 0.0f) logits_.data()[int64_t{row} * kVocab + row * 7919 % kVocab] = kind.peak;
     });
+    for (int32_t i = 0; i < kind.penalties; ++i) penalties_.push_back({i * 593 % kVocab, i % 3});  // 593 and kVocab: coprime
     for (int i = 0; i < rows; ++i) {
       SampleDraw d = {};
       d.logits_row = i;
@@ -59,7 +65,11 @@ class SampleOperands {
       d.top_k = kind.top_k;
       d.top_p = kind.top_p;
       d.min_p = kind.min_p;
-      d.repetition_penalty = 1;
+      d.repetition_penalty = kind.penalties > 0 ? 1.1f : 1.0f;
+      d.presence_penalty = kind.penalties > 0 ? 0.2f : 0.0f;
+      d.frequency_penalty = kind.penalties > 0 ? 0.1f : 0.0f;
+      d.num_penalties = kind.penalties;
+      d.penalties = kind.penalties > 0 ? penalties_.data() : nullptr;
       draws_[static_cast<size_t>(i)] = d;
       candidate_draws_[static_cast<size_t>(i)] = {d, 1.0f};
     }
@@ -79,8 +89,14 @@ class SampleOperands {
     }
   }
 
-  // Every draw by the scalar path: sample has its bits on every path, candidates its tokens, with their
-  // probabilities within 1e-4.
+  void spoil() {
+    results_.assign(results_.size(), SampleResult{-1, 0, 0, -1});
+    candidates_.assign(candidates_.size(), Candidates{});
+  }
+
+  // Every draw by the scalar path: sample has its bits on every path, candidates its tokens, with their numbers as near as both
+  // are to the definition. On that path this says nothing; against float64 are the raw log-probs, and the tokens where only the
+  // noise decides.
   std::string verify(Suite& suite) {
     const std::vector<SampleResult> results = results_;
     const std::vector<Candidates> candidates = candidates_;
@@ -88,16 +104,15 @@ class SampleOperands {
     Comparison comparison;
     for (size_t i = 0; i < draws_.size(); ++i) {
       const int64_t at = static_cast<int64_t>(i);
+      if (kind_.candidates > 0) {
+        expect_candidates(at, candidates[i], candidates_[i], &comparison);
+        continue;
+      }
       comparison.expect_equal(at, static_cast<uint64_t>(results[i].token), static_cast<uint64_t>(results_[i].token));
       comparison.expect_equal(at, bits_from_float(results[i].logprob), bits_from_float(results_[i].logprob));
       comparison.expect_equal(at, bits_from_float(results[i].raw_logprob), bits_from_float(results_[i].raw_logprob));
-      comparison.expect_equal(at, static_cast<uint64_t>(results[i].fault), static_cast<uint64_t>(results_[i].fault));
-      comparison.expect_equal(at, static_cast<uint64_t>(candidates[i].count), static_cast<uint64_t>(candidates_[i].count));
-      for (int c = 0; c < candidates[i].count; ++c) {
-        comparison.expect_equal(at, static_cast<uint64_t>(candidates[i].tokens[c]),
-                                static_cast<uint64_t>(candidates_[i].tokens[c]));
-        comparison.expect(at, candidates[i].pi[c], candidates_[i].pi[c], 2e-4);  // each is within 1e-4
-      }
+      comparison.expect_equal(at, static_cast<uint64_t>(results[i].fault), 0);
+      verify_draw(at, results[i], &comparison);
     }
     results_ = results;
     candidates_ = candidates;
@@ -110,9 +125,40 @@ class SampleOperands {
   }
 
  private:
+  static void expect_candidates(int64_t at, const Candidates& found, const Candidates& expected, Comparison* comparison) {
+    comparison->expect_equal(at, static_cast<uint64_t>(found.count), static_cast<uint64_t>(expected.count));
+    for (int c = 0; c < expected.count; ++c) {
+      comparison->expect_equal(at, static_cast<uint64_t>(found.tokens[c]), static_cast<uint64_t>(expected.tokens[c]));
+      comparison->expect(at, double{found.pi[c]}, double{expected.pi[c]}, 2e-4);  // each is within 1e-4
+      comparison->expect(at, double{found.score[c]}, double{expected.score[c]}, 2e-4);
+      comparison->expect(at, double{found.gap[c]}, double{expected.gap[c]}, 2e-4);
+    }
+    const double mean = double{expected.mean_score};
+    comparison->expect(at, double{found.mean_score}, mean, 2e-3 * (1 + std::fabs(mean)));
+  }
+
+  void verify_draw(int64_t at, const SampleResult& found, Comparison* comparison) const {
+    const SampleDraw& d = draws_[static_cast<size_t>(at)];
+    const float* x = logits_.data() + at * kVocab;
+    if (found.token < 0 || found.token >= kVocab) return comparison->expect(at, found.token, 0, 0.5);
+    const bool noise_alone =
+        d.forced_token < 0 && d.temperature == 1 && d.top_k == 0 && d.top_p == 1 && d.min_p == 0 && d.num_penalties == 0;
+    const auto score = [&](int32_t v) {
+      return double{x[v]} + double{gumbel(d.noise, static_cast<uint32_t>(v), static_cast<uint32_t>(d.position))};
+    };
+    double sum = 0, best = -1e300;
+    for (int32_t v = 0; v < kVocab; ++v) {
+      sum += std::exp(double{x[v]});
+      if (noise_alone) best = std::max(best, score(v));
+    }
+    comparison->expect(at, double{found.raw_logprob}, double{x[found.token]} - std::log(sum), 1e-4);
+    if (noise_alone) comparison->expect(at, score(found.token), best, 1e-5);
+  }
+
   const SampleKind kind_;
   const int rows_;
   const int64_t copies_;
+  std::vector<PenaltyEntry> penalties_;  // of every row
   std::vector<SampleDraw> draws_;
   std::vector<CandidateDraw> candidate_draws_;
   std::vector<SampleResult> results_;
@@ -128,6 +174,7 @@ Work make_sample(Suite& suite, const SampleKind& kind, int rows) {
   work.bytes = static_cast<double>(rows) * kVocab * sizeof(float);
   work.run = [&suite, operands](int64_t call) { operands->run(suite.kernels(), suite.pool(), call); };
   work.verify = [&suite, operands] { return operands->verify(suite); };
+  work.spoil = [operands] { operands->spoil(); };
   work.hash = [operands] { return operands->hash(); };
   return work;
 }
