@@ -3,8 +3,9 @@
 //
 // A call is a whole rollout, from submit to the last result. Prompts are random and new in every call, so that no prefix is
 // reused but that of a turn by the next. Verified: samples have the asked length, and scoring call 0's tokens gives the raw
-// log-probs of its rollout, to the bit. The ceiling: every run of the model reads all weights (and the keys, which are few
-// here), or does two operations a weight and row, at the rates measured between calls.
+// log-probs of its rollout, to the bit. Made again at the end of a repetition, call 0 may find its prompts in the cache, and
+// has to draw the same. The ceiling: every run of the model reads all weights (and the keys, which are few here), or does two
+// operations a weight and row, at the rates measured between calls.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -198,6 +199,7 @@ Work make_rollout(std::shared_ptr<BenchEngine> engine, const EngineShape& s) {
                       (s.groups * s.turns + sample_rows * (s.new_tokens - 1)) * engine->head_weights());
   work.run = [=](int64_t call) { *samples = engine->rollout(s, call); };
   work.verify = [=] { return verify_samples(*engine, s, *samples); };
+  work.spoil = [=] { samples->clear(); };
   work.hash = [=] {
     uint64_t hash = 0;
     for (const Sample& sample : *samples) {
