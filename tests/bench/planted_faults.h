@@ -43,6 +43,20 @@ inline void wrong_linear_w4(const LinearW4Params& p, const LaunchContext& on) {
   plant_in_product(p);
 }
 
+// All of a block of 32 outputs, in every row, off by little more than each may be.
+inline void wrong_block(const LinearParams& p, const LaunchContext& on) {
+  unplanted.linear(p, on);
+  const int64_t first = planted_place(p.weight.out_features / kLinearBlockN) * kLinearBlockN;
+  for (int64_t r = 0; r < p.num_rows; ++r) {
+    for (int64_t n = first; n < first + kLinearBlockN; ++n) spoil(p.out + r * p.out_stride + n, 0.0005f);
+  }
+}
+
+inline void wrong_rope_append(const RopeAppendParams& p, const LaunchContext& on) {
+  unplanted.rope_append(p, on);
+  p.fault[planted_place(p.rows->num_rows)] = 1;
+}
+
 inline void wrong_attention(const AttentionParams& p, const LaunchContext& on) {
   unplanted.attention(p, on);
   const int64_t width = int64_t{p.num_heads} * p.layout.head_dim, at = planted_place(p.rows->num_rows * width);
@@ -65,6 +79,7 @@ inline void plant_wrong(KernelTable& table) {
   table.linear = wrong_linear;
   table.linear_w4 = wrong_linear_w4;
   table.attention = wrong_attention;
+  table.rope_append = wrong_rope_append;
   table.sample = wrong_sample;
   table.candidates = wrong_candidates;
 }

@@ -90,6 +90,7 @@ constexpr const char* kPlanted[] = {"linear/qwen2.5-0.5b/o/rows:64",
                                     "attention/qwen2.5-0.5b/decode/rows:16/context:128",
                                     "attention/qwen2.5-0.5b/verify/rows:8/context:1024",
                                     "sample/plain/rows:16",
+                                    "rope_append/qwen3-8b/rows:256",
                                     "sample/candidates:8/rows:1"};
 
 TEST_P(Verification, FindsAWrongOutputWhereverItIs) {
@@ -99,13 +100,22 @@ TEST_P(Verification, FindsAWrongOutputWhereverItIs) {
   }
 }
 
-// Attention over other rows than it was asked for: positions moved by a key, or pages of a table exchanged.
+TEST_P(Verification, FindsABlockThatIsSlightlyWrong) {
+  unplanted = kernels;
+  kernels.linear = wrong_block;
+  for (const char* name : {"linear/qwen2.5-0.5b/o/rows:1", "linear/qwen2.5-0.5b/o/rows:64"}) {
+    for (plant_seed = 0; plant_seed < 5; ++plant_seed) EXPECT_NE(verdict(name), "") << name << ", seed " << plant_seed;
+  }
+}
+
+// Attention over other keys than it was asked for.
 struct Moved {
-  int keys;  // that a row sees more or less; 0: one page is taken for its neighbour
-};
-Moved moved;
+  int keys;   // that a row sees more or less; 0: instead of one page its neighbour is taken
+  int calls;  // the next ones, others are sound
+} moved;
 
 void moved_attention(const AttentionParams& p, const LaunchContext& on) {
+  if (moved.calls-- <= 0) return unplanted.attention(p, on);
   RowBatch batch = *p.rows;
   int32_t pages = 0;
   for (int32_t i = 0; i < batch.num_segments; ++i) {
@@ -123,22 +133,43 @@ void moved_attention(const AttentionParams& p, const LaunchContext& on) {
   unplanted.attention(changed, on);
 }
 
-TEST_P(Verification, FindsAKeyTooFewOrTooManyAndAPageThatIsNotRead) {
-  unplanted = kernels;
-  kernels.attention = moved_attention;
-  const auto finds = [&](int keys, const char* name) {
-    moved.keys = keys;
-    EXPECT_NE(verdict(name), "") << name << ", " << keys;
-  };
-  for (const char* name :
-       {"attention/qwen2.5-0.5b/decode/rows:1/context:4160", "attention/qwen2.5-7b/decode/rows:1/context:8192",
-        "attention/qwen2.5-7b-quarter/decode/rows:1/context:8192", "attention/qwen2.5-7b/decode/rows:1/context:32768"}) {
-    if (GetParam() == "cpu-scalar" && std::string(name).find("32768") != std::string::npos) continue;  // seconds
-    finds(-1, name);
-    finds(0, name);
+class MovedKeys : public Verification {
+ protected:
+  MovedKeys() {
+    unplanted = kernels;
+    kernels.attention = moved_attention;
   }
-  finds(1, "attention/qwen2.5-0.5b/paths/rows:20/context:1030");
-  finds(1, "attention/qwen2.5-7b/verify/rows:17/context:1041");
+  void expect_found(int keys, int calls, const std::string& name) {
+    if (GetParam() == "cpu-scalar" && name.find("32768") != std::string::npos) return;  // seconds
+    moved = {keys, calls};
+    EXPECT_NE(verdict(name), "") << name << ", " << keys;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Paths, MovedKeys, ::testing::ValuesIn(available_paths()), name_of);
+
+constexpr int kEveryCall = 1 << 20;
+constexpr const char* kLong[] = {
+    "attention/qwen2.5-0.5b/decode/rows:1/context:4160", "attention/qwen2.5-7b/decode/rows:1/context:8192",
+    "attention/qwen2.5-7b-quarter/decode/rows:1/context:8192", "attention/qwen2.5-7b/decode/rows:1/context:32768"};
+
+TEST_P(MovedKeys, AreFoundByQueriesAimedAtThem) {
+  for (const char* name : kLong) expect_found(-1, kEveryCall, name);
+  for (const char* name :
+       {"attention/qwen2.5-0.5b/paths/rows:20/context:1030", "attention/qwen2.5-7b/verify/rows:17/context:1041"})
+    expect_found(1, kEveryCall, name);
+}
+
+// Call 0 alone is at fault.
+TEST_P(MovedKeys, AreMoreThanTheToleranceWhereAPageIsTaken) {
+  for (const char* name : kLong) expect_found(0, 1, name);
+}
+
+TEST_P(Verification, CeilingsLeaveOutWhatIsInCache) {
+  const Work product = suite.work_of("linear_w4/qwen2.5-0.5b/o/rows:64")();
+  EXPECT_EQ(product.bytes - product.cached_bytes, w4_cpu_packed_bytes(896, 896));
+  EXPECT_EQ(product.cached_bytes, 64 * 896 * (2.0 + 4 + 4));
+  const Work group = suite.work_of("attention/qwen2.5-0.5b/group/rows:8/context:4160")();
+  EXPECT_EQ(group.bytes - group.cached_bytes, (4096 + 8 * 64) * 2.0 * 2 * 64 * 2);
 }
 
 }  // namespace
