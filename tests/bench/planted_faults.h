@@ -11,6 +11,7 @@ namespace otr::bench {
 
 inline KernelTable unplanted;  // the kernels themselves
 inline uint32_t plant_seed = 0;
+inline bool plant_gated_alone = false;  // of products: in calls with gated outputs, no others
 
 inline int64_t planted_place(int64_t n) {
   const PhiloxBlock b = philox4x32(PhiloxKey{plant_seed, 0}, PhiloxBlock{{0, 0, 0, 0}});
@@ -27,7 +28,7 @@ void plant_in_product(const Params& p) {
     const int64_t width = p.weight.out_features / 2, at = planted_place(p.num_rows * width);
     Element* const value = p.gated + at / width * p.gated_stride + at % width;
     spoil(value, 0.5f + 0.5f * std::fabs(to_float(*value)));
-  } else {
+  } else if (!plant_gated_alone) {
     const int64_t width = p.weight.out_features, at = planted_place(p.num_rows * width);
     spoil(p.out + at / width * p.out_stride + at % width, 0.5f);
   }
