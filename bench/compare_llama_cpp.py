@@ -13,6 +13,9 @@ compared by the seconds of the whole workload. W4 decode: a draft of `self` (a p
 choice of a candidate; the drafts of a rollout of 128 new tokens) against a step of decoding in Q4_0. `self` fills no cache of its own, so
 W4 prefill is that of a drafter which is the same model in 4 bits with a cache of its own (`--drafter NAME=w4:DIR`): its first draft after
 the prompt, for which it computes all of the prompt, against llama.cpp's prompt and one token in Q4_0.
+
+llama.cpp's times have its sampler in them, which one thread runs for one sequence after the other, as ours have theirs. The last column is llama.cpp
+without it.
 """
 import argparse
 import json
@@ -28,6 +31,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 896, 4864, 24, 14, 2, 64, 151936
 DECODE, PREFILL = (1, 8, 16, 32), (512, 2048)
 PROMPT, NEW, DEPTH = 4, 64, 7  # as engine_bench.cpp has them
+
+
+# GCC 12 takes _tile_loadconfig to read 8 bytes of its operand and drops the stores to the others: ldtilecfg faults.
+FLAGS = "-fno-dse -fno-tree-dse"
+
+
+def gcc():
+    return "Free Software Foundation" in run("c++", "--version")
 
 
 def run(*command, **kwargs):
@@ -99,9 +110,8 @@ def prepare(scratch):
     if not os.path.exists(os.path.join(library, "libllama.so")):
         parts = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("TESTS", "EXAMPLES", "TOOLS", "SERVER", "COMMON")]
         flags = ["-DLLAMA_CURL=OFF"]
-        if "Free Software Foundation" in run("c++", "--version"):
-            # GCC 12 takes _tile_loadconfig to read 8 bytes of its operand and drops the stores to the others: ldtilecfg faults.
-            flags.append("-DCMAKE_CXX_FLAGS=-fno-dse -fno-tree-dse")
+        if gcc():
+            flags.append("-DCMAKE_CXX_FLAGS=" + FLAGS)
         run("cmake", "-G", "Ninja", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", *flags, *parts)
         run("ninja", "-C", build, "llama")
     driver = os.path.join(scratch, "llama_cpp_driver")
@@ -132,12 +142,12 @@ class LlamaCpp:
         return line.strip()
 
     def measure(self, batch, prompt, new):
-        """(seconds of the workload, seconds of a step)"""
+        """(seconds of the workload, of a step of decoding, and what remains of each without sampling)"""
         self.process.stdin.write(f"{batch} {prompt} {new}\n")
         self.process.stdin.flush()
-        total, step = map(float, self.answer().split())
+        total, step, sampling = map(float, self.answer().split())
         time.sleep(0.3)  # its threads stop spinning
-        return total, step
+        return total, step, total - sampling, step - sampling / new  # every step draws as much
 
     def close(self):
         self.process.stdin.close()
@@ -191,29 +201,47 @@ def ours_w4_prefill(model, threads, tokens):
 def measure(args, driver, model):
     bf16 = LlamaCpp(driver, os.path.join(args.scratch, "bf16.gguf"), args.threads)
     q4 = LlamaCpp(driver, os.path.join(args.scratch, "q4_0.gguf"), args.threads)
-    found = {}  # (weights, workload) -> [(ours, theirs)] in tokens a second
+    found = {}  # (weights, workload) -> [(ours, theirs, theirs without sampling)] in tokens a second
     cases = []  # (weights, workload, ours(), theirs())
+
+    def workload(driver, tokens, *sizes):
+        times = driver.measure(*sizes)
+        return tokens / times[0], tokens / times[2]
+
+    def step(driver, batch):
+        times = driver.measure(batch, PROMPT, NEW)
+        return batch / times[1], batch / times[3]
+
     for batch in DECODE:
         tokens = batch * NEW
         cases.append(("bf16", f"decode, batch {batch}",
                       lambda b=batch, t=tokens: ours_bf16(model, args.threads, f"engine/decode/batch:{b}", t),
-                      lambda b=batch, t=tokens: t / bf16.measure(b, PROMPT, NEW)[0]))
+                      lambda b=batch, t=tokens: workload(bf16, t, b, PROMPT, NEW)))
         cases.append(("W4", f"decode, batch {batch}", lambda b=batch: ours_w4_decode(model, args.threads, b),
-                      lambda b=batch: b / q4.measure(b, PROMPT, NEW)[1]))
+                      lambda b=batch: step(q4, b)))
     for tokens in PREFILL:
         cases.append(("bf16", f"prefill, {tokens} tokens", lambda t=tokens: ours_bf16(model, args.threads, f"engine/prefill/tokens:{t}", t),
-                      lambda t=tokens: t / bf16.measure(1, t, 1)[0]))
+                      lambda t=tokens: workload(bf16, t, 1, t, 1)))
         cases.append(("W4", f"prefill, {tokens} tokens", lambda t=tokens: ours_w4_prefill(model, args.threads, t),
-                      lambda t=tokens: t / q4.measure(1, t, 1)[0]))
+                      lambda t=tokens: workload(q4, t, 1, t, 1)))
     for _ in range(args.rounds):
-        for weights, workload, ours, theirs in cases:
-            if re.search(args.filter, f"{weights} {workload}"):
-                found.setdefault((weights, workload), []).append((ours(), theirs()))
-                print(f"{weights} {workload}: {found[weights, workload][-1]}", file=sys.stderr)
+        for weights, name, ours, theirs in cases:
+            if re.search(args.filter, f"{weights} {name}"):
+                found.setdefault((weights, name), []).append((ours(), *theirs()))
+                print(f"{weights} {name}: {found[weights, name][-1]}", file=sys.stderr)
     features = bf16.features
     bf16.close()
     q4.close()
     return found, features
+
+
+def print_table(found):
+    print("| weights | workload | ours, tokens/s | llama.cpp, tokens/s | ratio (smallest … largest) | llama.cpp without its sampler |\n|---|---|---|---|---|---|")
+    for (weights, workload), rounds in sorted(found.items(), key=lambda item: item[0][0] != "bf16"):
+        ratios = [ours / theirs for ours, theirs, _ in rounds]
+        ours, theirs, without = (statistics.median(side) for side in zip(*rounds))
+        print(f"| {weights} | {workload} | {ours:,.1f} | {theirs:,.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f}) "
+              f"| {without:,.1f} |")
 
 
 def main():
@@ -236,12 +264,9 @@ def main():
         found, features = measure(args, driver, model)
     except subprocess.CalledProcessError as error:
         sys.exit(f"{error}\n{error.stderr}")
-    print(f"llama.cpp of {version}; {args.threads} threads; {args.rounds} rounds; its features: {features.removeprefix('ready ')}\n")
-    print("| weights | workload | ours, tokens/s | llama.cpp, tokens/s | ratio (smallest … largest) |\n|---|---|---|---|---|")
-    for (weights, workload), pairs in sorted(found.items(), key=lambda item: item[0][0] != "bf16"):
-        ratios = [ours / theirs for ours, theirs in pairs]
-        ours, theirs = (statistics.median(side) for side in zip(*pairs))
-        print(f"| {weights} | {workload} | {ours:,.1f} | {theirs:,.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f}) |")
+    built = ", built with " + FLAGS if gcc() else ""
+    print(f"llama.cpp of {version}{built}; {args.threads} threads; {args.rounds} rounds; its features: {features.removeprefix('ready ')}\n")
+    print_table(found)
     return 0
 
 

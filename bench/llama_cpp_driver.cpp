@@ -4,8 +4,8 @@
 //
 // A command is a line "BATCH PROMPT_TOKENS NEW_TOKENS": the prompts of BATCH sequences go in together, in chunks of 512; then
 // every sequence gets NEW_TOKENS tokens, all sequences in one batch, each drawn at temperature 1 from the whole vocabulary. The
-// answer is a line "SECONDS STEP_SECONDS": of all of it, and of one step of decoding (0 where there is none), of the second of
-// two runs.
+// answer is a line "SECONDS STEP_SECONDS SAMPLING_SECONDS": of all of it, of one step of decoding (0 where there is none), and of all
+// draws, which one thread makes; of the second of two runs.
 #include <llama.h>
 
 #include <chrono>
@@ -28,6 +28,7 @@ struct Driver {
   std::vector<llama_sampler*> samplers;  // one a sequence
   llama_batch batch = llama_batch_init(kChunk, 0, 1);
   uint32_t random = 1;
+  double sampling = 0;  // seconds of this run
 
   void add(llama_token token, int position, int sequence, bool logits) {
     const int i = batch.n_tokens++;
@@ -39,6 +40,13 @@ struct Driver {
   }
   void decode() {
     if (llama_decode(context, batch) != 0) std::exit(1);
+    llama_synchronize(context);  // what is left to do is no part of sampling
+  }
+  llama_token sample(int sequence, int place) {
+    const double start = now();
+    const llama_token token = llama_sampler_sample(samplers[static_cast<size_t>(sequence)], context, place);
+    sampling += now() - start;
+    return token;
   }
 
   // A context of its own for every command: one cache a sequence is quickest where sequences share no prefix, and it has to be
@@ -58,12 +66,13 @@ struct Driver {
     llama_memory_clear(llama_get_memory(context), true);
     std::vector<llama_token> last(static_cast<size_t>(sequences));
     const double start = now();
+    sampling = 0;
     batch.n_tokens = 0;
     std::vector<int> place(last.size(), -1);  // of a sequence's last prompt token in the batch
     const auto flush = [&] {
       decode();
       for (int s = 0; s < sequences; ++s) {
-        if (place[s] >= 0) last[s] = llama_sampler_sample(samplers[s], context, place[s]);
+        if (place[s] >= 0) last[s] = sample(s, place[s]);
         place[s] = -1;
       }
       batch.n_tokens = 0;
@@ -82,11 +91,11 @@ struct Driver {
       batch.n_tokens = 0;
       for (int s = 0; s < sequences; ++s) add(last[s], prompt_tokens + step - 1, s, true);
       decode();
-      for (int s = 0; s < sequences; ++s) last[s] = llama_sampler_sample(samplers[s], context, s);
+      for (int s = 0; s < sequences; ++s) last[s] = sample(s, s);
     }
     const double end = now();
     if (!report) return;
-    std::printf("%.9f %.9f\n", end - start, new_tokens > 1 ? (end - prefilled) / (new_tokens - 1) : 0.0);
+    std::printf("%.9f %.9f %.9f\n", end - start, new_tokens > 1 ? (end - prefilled) / (new_tokens - 1) : 0.0, sampling);
     std::fflush(stdout);
   }
 };
