@@ -40,18 +40,24 @@ void Suite::add(const std::string& name, std::function<Work()> make) {
   c->name = name;
   c->make = std::move(make);
   cases_.push_back(c);
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [this, c](benchmark::State& state) {
-                                 try {
-                                   if (c->fault.empty()) measure(*c, state);
-                                 } catch (const std::exception& error) {
-                                   c->fault = error.what();
-                                   ++num_wrong_;
-                                 }
-                                 if (!c->fault.empty()) state.SkipWithError(c->fault.c_str());
-                               })
+  benchmark::RegisterBenchmark(name.c_str(), [this, c](benchmark::State& state) { run(*c, state); })
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond);
+}
+
+// The library ends the program where repetitions have different numbers of iterations, those that fail included. So each counts
+// to its end.
+void Suite::run(Case& c, benchmark::State& state) {
+  counting_ = true;
+  try {
+    if (c.fault.empty()) measure(c, state);
+  } catch (const std::exception& error) {
+    c.fault = error.what();
+    ++num_wrong_;
+  }
+  if (c.fault.empty()) return;
+  while (counting_) counting_ = state.KeepRunningBatch(std::max<int64_t>(c.batch, 1));
+  state.SkipWithError(c.fault.c_str());
 }
 
 std::function<Work()> Suite::work_of(const std::string& name) const {
@@ -109,6 +115,7 @@ int64_t Suite::calls_of_a_slice(int64_t before) {
 void Suite::measure(Case& c, benchmark::State& state) {
   activate(c);
   c.calls = std::max(c.calls, calls_of_a_slice(c.calls));
+  if (c.batch == 0) c.batch = c.calls;
   const ThreadClocks threads;  // an engine's too
   const auto best_share = [&](Bound bound) { return &best_shares_[static_cast<int>(bound)]; };
   Repetition r{.work = work_,
@@ -124,7 +131,7 @@ void Suite::measure(Case& c, benchmark::State& state) {
     for (int64_t i = 0; i < c.calls; ++i) work_.run(next_call_++);
     r.add(clock.stop(), c.calls);
   };
-  while (state.KeepRunningBatch(c.calls)) slice();
+  while ((counting_ = state.KeepRunningBatch(c.batch))) slice();
   if (r.times.count() >= Slices::kEnough) {
     for (const Stopwatch watch; watch.seconds() < kMaxSeconds && !(enough(r.times) && enough(r.bound()));) slice();
   }

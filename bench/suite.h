@@ -75,9 +75,11 @@ class Suite {
     std::string fault;
     uint64_t hash = 0;
     double best_share = 0;
-    int64_t calls = 0;  // of a slice
+    int64_t calls = 0;  // of a slice: may grow
+    int64_t batch = 0;  // what a slice counts for at the library: always the same
   };
 
+  void run(Case& c, benchmark::State& state);
   void activate(Case& c);
   uint64_t first_call();
   void first_call_again(uint64_t hash);
@@ -94,6 +96,7 @@ class Suite {
   const Case* active_ = nullptr;
   Work work_;  // of active_
   int64_t next_call_ = 0;
+  bool counting_ = false;  // the library's loop is not over
   int num_wrong_ = 0;
 };
 

@@ -25,6 +25,7 @@ class Results : public benchmark::BenchmarkReporter {
   bool ReportContext(const Context&) override { return true; }
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& run : runs) {
+      if (run.run_type == Run::RT_Aggregate) continue;
       Result& result = by_name[run.run_name.function_name];
       if (run.error_occurred) {
         result.error = run.error_message;
@@ -40,10 +41,12 @@ class Results : public benchmark::BenchmarkReporter {
 
 class SuiteTest : public ::testing::Test {
  protected:
-  SuiteTest() {
-    std::string program = "bench_test", time = "--benchmark_min_time=0.002";
-    char* arguments[] = {program.data(), time.data(), nullptr};
-    int count = 2;
+  SuiteTest() { repeat(1); }
+  static void repeat(int times) {
+    std::string program = "bench_test", time = "--benchmark_min_time=0.02";
+    std::string repetitions = "--benchmark_repetitions=" + std::to_string(times);
+    char* arguments[] = {program.data(), time.data(), repetitions.data(), nullptr};
+    int count = 3;
     benchmark::Initialize(&count, arguments);
   }
   ~SuiteTest() override { benchmark::ClearRegisteredBenchmarks(); }
@@ -140,6 +143,46 @@ TEST_F(SuiteTest, WhatIsThrownEndsOneCaseWhereverItIsThrown) {
   Results results;
   benchmark::RunSpecifiedBenchmarks(&results, ".");
   EXPECT_EQ(results.by_name["first"].error, "no engine");
+}
+
+// Counts the runs of a case: a hash that follows many calls is the first one at the end of a run.
+struct Runs {
+  int64_t count = 0, last_calls = 0;
+  void note_hash(int64_t calls) {
+    if (calls - last_calls > 4) ++count;
+    last_calls = calls;
+  }
+};
+
+// Some repetitions before it are sound, those behind it never begin.
+TEST_F(SuiteTest, AnErrorOfALaterRepetitionEndsOneCaseAndNotTheProgram) {
+  repeat(12);
+  for (const bool in_a_slice : {false, true}) {
+    Runs runs;
+    Work racing = work();
+    racing.hash = [this, &runs] { return runs.note_hash(calls), output; };
+    racing.run = [this, &runs, in_a_slice, sound = racing.run](int64_t call) {
+      sound(call);
+      if (runs.count < 8) return;
+      if (in_a_slice) throw std::runtime_error("no engine");
+      output = 43;
+    };
+    const std::string error = run(racing).error;
+    EXPECT_EQ(error, in_a_slice ? "no engine" : "wrong: hash differs between calls: 000000000000002a, then 000000000000002b");
+    benchmark::ClearRegisteredBenchmarks();
+  }
+  EXPECT_EQ(suite.num_wrong(), 2);
+}
+
+TEST_F(SuiteTest, CallsMayGetQuickerBetweenRepetitions) {
+  repeat(12);
+  Runs runs;
+  Work quicker = work();
+  quicker.hash = [this, &runs] { return runs.note_hash(calls), output; };
+  quicker.run = [&runs, quick = work(2e-5).run, slow = work(1e-4).run](int64_t call) { (runs.count < 8 ? slow : quick)(call); };
+  const Result result = run(quicker);
+  EXPECT_EQ(result.error, "");
+  EXPECT_GE(result.counters.at("calls"), 8);
 }
 
 // The call behind every hash is put aside for longer than a slice: the first one of every ramp, too.
