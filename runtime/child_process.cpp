@@ -49,13 +49,6 @@ class SpawnSettings {
   posix_spawn_file_actions_t files;
 };
 
-// With a signal that somebody sends, or the system when memory ends, and not what a process does.
-bool is_from_outside(int status) {
-  if (!WIFSIGNALED(status)) return false;
-  const int signals[] = {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  return std::find(std::begin(signals), std::end(signals), WTERMSIG(status)) != std::end(signals);
-}
-
 std::string end_text(int status) {
   if (WIFSIGNALED(status)) return "killed by signal " + std::to_string(WTERMSIG(status));
   return "exited with status " + std::to_string(WEXITSTATUS(status));
@@ -93,7 +86,7 @@ Result<ChildProcess> ChildProcess::spawn(const std::string& executable, OwnedFd*
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   std::swap(pid_, other.pid_);
   std::swap(end_, other.end_);
-  std::swap(was_killed_, other.was_killed_);
+  std::swap(signal_, other.signal_);
   return *this;
 }
 
@@ -104,13 +97,18 @@ bool ChildProcess::wait(int64_t timeout_ms) {
   for (int64_t pause_us = 100; pid_ > 0; pause_us = std::min<int64_t>(2 * pause_us, 5000)) {
     int status = 0;
     const pid_t ended = waitpid(pid_, &status, WNOHANG);
-    if (ended == pid_) end_ = end_text(status), was_killed_ = is_from_outside(status);
+    if (ended == pid_) end_ = end_text(status), signal_ = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (ended < 0 && errno != EINTR) end_ = "ended";  // the program has told the system not to keep ends, or has taken this one
     if (!end_.empty()) pid_ = -1;
     else if (Clock::now() >= limit) return false;
     else std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
   }
   return true;
+}
+
+bool ChildProcess::was_ended() const {
+  const int signals[] = {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  return std::find(std::begin(signals), std::end(signals), signal_) != std::end(signals);
 }
 
 void ChildProcess::kill() {

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <csignal>
 #include <string>
 #include <utility>
 
@@ -24,7 +25,7 @@ class ChildProcess {
   static Result<ChildProcess> spawn(const std::string& executable, OwnedFd* socket);
   ChildProcess() = default;
   ChildProcess(ChildProcess&& other) noexcept
-      : pid_(std::exchange(other.pid_, -1)), end_(std::exchange(other.end_, {})), was_killed_(other.was_killed_) {}
+      : pid_(std::exchange(other.pid_, -1)), end_(std::exchange(other.end_, {})), signal_(other.signal_) {}
   ChildProcess& operator=(ChildProcess&& other) noexcept;
   ~ChildProcess() { kill(); }
 
@@ -35,12 +36,14 @@ class ChildProcess {
   void kill();
   // "killed by signal 9", "exited with status 1"; "" while it runs.
   const std::string& end() const { return end_; }
-  bool was_killed() const { return was_killed_; }  // by somebody: with a signal that no fault of its own gives
+  bool was_killed() const { return signal_ == SIGKILL; }
+  // By a signal that somebody sends, or the system when memory ends, and that no fault of its own gives.
+  bool was_ended() const;
 
  private:
   pid_t pid_ = -1;  // -1: none, or it has ended
   std::string end_;
-  bool was_killed_ = false;
+  int signal_ = 0;  // that ended it; 0: none
 };
 
 }  // namespace otr

@@ -235,7 +235,8 @@ void ProcessWorker::run() {
     }
     // The system kills where it has granted too much.
     const bool was_short = end.code() == StatusCode::kOutOfMemory || process_.was_killed();
-    const bool broke = !was_short && !is_ours, tried = broke && options_.host->process_is_trying(options_.setup.index);
+    const bool broke = !was_short && !is_ours && !process_.was_ended(),
+               tried = broke && options_.host->process_is_trying(options_.setup.index);
     process_.kill();
     if (stopping()) break;
     std::unique_lock<std::mutex> lock(mutex_);

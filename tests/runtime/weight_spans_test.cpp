@@ -217,6 +217,7 @@ TEST_P(WeightSpansAnywhere, AreTheSameElsewhere) {
       {.num_workers = 3, .policy = "specactor", .migrate_every = 7},
       {.num_workers = 3, .policy = "fixed:small:4:decoupled", .num_draft_workers = 1}};
   for (const ProcessVariant& v : variants) {
+    if (kSanitized && v.processes == (v.policy == "specactor")) continue;  // some of both
     const auto e = engine(v);
     expect_spans(roll_out(e.get(), v.keeps_checkpoints), v.policy + (v.processes ? ", processes" : ""));
     const nlohmann::json stats = settled_stats(*e);
