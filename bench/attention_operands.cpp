@@ -221,10 +221,10 @@ void AttentionOperands::aim_somewhere(const Row& row, int index, int head, int64
   }
 }
 
-// One head of a row is aimed at the last key that it sees, the others take the pages in turns. In the first call, some heads
-// are aimed at the key behind it.
+// One head of a row is aimed at the last key that it sees, the others take the pages in turns. In the first call, a head of
+// some rows, from the last to the first, is aimed at the key behind it.
 void AttentionOperands::verify_aimed_call(Suite& suite, int64_t first_turn, Comparison* comparison) {
-  constexpr size_t kMaxSearched = 4;
+  constexpr int kMaxSearched = 8;
   const int heads = model_.num_heads;
   Places places;
   std::vector<std::pair<int, int>> searched;  // rows and heads whose outputs are no single value
@@ -232,15 +232,16 @@ void AttentionOperands::verify_aimed_call(Suite& suite, int64_t first_turn, Comp
   for (int index = num_rows_ - 1; index >= 0; --index) {
     const Row row = row_of(index);
     int of_last = index % heads, tries = 0;
+    const bool searches = num_rows_ - 1 - index >= static_cast<int>(searched.size()) * num_rows_ / kMaxSearched;
     while (!aim(row, {index, of_last, row.position}) && ++tries < model_.num_kv_heads) of_last = (of_last + group_) % heads;
     if (tries < model_.num_kv_heads) {
       aims_.push_back({index, of_last, row.position});
-    } else if (searched.size() < kMaxSearched) {
+    } else if (searches) {
       searched.emplace_back(index, of_last);
     }
     for (int i = 1; i < heads; ++i) {
       const int head = (of_last + i) % heads;
-      if (i == 1 && first_turn == 0 && (row.position + 1) % kPageTokens != 0 && searched.size() < kMaxSearched) {
+      if (i == 1 && first_turn == 0 && (row.position + 1) % kPageTokens != 0 && searches) {
         aim(row, {index, head, row.position + 1});
         searched.emplace_back(index, head);
       } else {

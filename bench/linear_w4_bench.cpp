@@ -68,7 +68,7 @@ Work make_quantize_w4(Suite& suite, const Projection& p) {
     Comparison comparison;
     const int64_t block_elements = linear_packed_elements(kLinearBlockN, p.in_features);
     const int64_t block_bytes = w4_cpu_block_bytes(p.in_features);
-    Buffer<uint8_t> expected = std::move(Buffer<uint8_t>::create(block_bytes, "a block").value());
+    Buffer<uint8_t> expected = make_buffer<uint8_t>(block_bytes, "a block");
     for (int i = 0; i < 8; ++i) {
       const int64_t block = places.below(p.out_features / kLinearBlockN);
       const LinearWeight weight = {p.in_features, kLinearBlockN, weights + block * block_elements, nullptr};

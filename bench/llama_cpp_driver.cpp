@@ -4,8 +4,8 @@
 //
 // A command is a line "BATCH PROMPT_TOKENS NEW_TOKENS": the prompts of BATCH sequences go in together, in chunks of 512; then
 // every sequence gets NEW_TOKENS tokens, all sequences in one batch, each drawn at temperature 1 from the whole vocabulary. The
-// answer is a line "SECONDS STEP_SECONDS SAMPLING_SECONDS": of all of it, of one step of decoding (0 where there is none), and of all
-// draws, which one thread makes; of the second of two runs.
+// answer is a line "SECONDS STEP_SECONDS SAMPLING_SECONDS": of all of it, of one step of decoding (0 where there is none), and
+// of all draws, which one thread makes; of the second of two runs.
 #include <llama.h>
 
 #include <chrono>

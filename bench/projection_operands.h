@@ -26,9 +26,9 @@ struct ProjectionOperands {
   ProjectionOperands(RandomArena& arena, const Projection& p, int num_rows) : projection(p), rows(num_rows) {
     const int64_t inputs = int64_t{rows} * p.in_features, outputs = int64_t{rows} * p.out_features;
     x_stride = linear_row_stride(p.in_features);
-    x = std::move(Buffer<Element>::create(rows * x_stride, "activations").value());
-    if (p.gated) gated = std::move(Buffer<Element>::create(outputs / 2, "outputs").value());
-    out = std::move(Buffer<float>::create(p.gated ? 0 : outputs, "outputs").value());
+    x = make_buffer<Element>(rows * x_stride, "activations");
+    if (p.gated) gated = make_buffer<Element>(outputs / 2, "outputs");
+    out = make_buffer<float>(p.gated ? 0 : outputs, "outputs");
     const Element* from = arena.elements(inputs + 777) + 777;  // not the first weights
     for (int64_t r = 0; r < rows; ++r)
       std::memcpy(x.data() + r * x_stride, from + r * p.in_features, p.in_features * sizeof(Element));

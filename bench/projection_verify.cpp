@@ -29,7 +29,7 @@ class Verifier {
     if (!o_.projection.gated) {
       verify_all(o_.out.data());
     } else {
-      Buffer<float> turns = std::move(Buffer<float>::create(o_.rows * features_, "gates and ups").value());
+      Buffer<float> turns = make_buffer<float>(o_.rows * features_, "gates and ups");
       reference_.plain(turns.data());
       verify_all(turns.data());
       verify_gated(turns.data());

@@ -7,6 +7,8 @@
 // Single-threaded. Pointers stay valid.
 #pragma once
 
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/thread_pool.h"
@@ -20,6 +22,14 @@ inline constexpr int64_t kRotationBytes = int64_t{512} << 20;
 
 // How many copies of `bytes` make up a rotation.
 constexpr int64_t copies_in_rotation(int64_t bytes) { return (kRotationBytes + bytes - 1) / bytes; }
+
+// Memory for operands, or bad_alloc, which ends the case.
+template <typename T>
+Buffer<T> make_buffer(int64_t count, const char* what) {
+  Result<Buffer<T>> buffer = Buffer<T>::create(count, what);
+  if (!buffer.ok()) throw std::bad_alloc();
+  return std::move(buffer.value());
+}
 
 class RandomArena {
  public:

@@ -49,7 +49,7 @@ class SampleOperands {
         candidates_(draws_.size()) {
     const int64_t size = copies_ * rows * kVocab;
     const float* random = suite.arena().floats(size);
-    logits_ = std::move(Buffer<float>::create(size, "logits").value());
+    logits_ = make_buffer<float>(size, "logits");
     suite.pool().parallel_for(static_cast<int>(copies_ * rows), [&](int row, int) {
       for (int64_t i = int64_t{row} * kVocab, end = i + kVocab; i < end; ++i) logits_.data()[i] = kind.deviation * random[i];
       if (kind.peak != 0.0f) logits_.data()[int64_t{row} * kVocab + row * 7919 % kVocab] = kind.peak;

@@ -17,7 +17,11 @@ double seconds_of(clockid_t clock) {
 
 }  // namespace
 
-ThreadClocks::ThreadClocks() {
+ThreadClocks::ThreadClocks(Of of) {
+  if (of == Of::kCaller) {
+    clocks_.push_back(CLOCK_THREAD_CPUTIME_ID);
+    return;
+  }
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     const clockid_t thread = std::atoi(entry.path().filename().c_str());
     clocks_.push_back(~thread << 3 | 6);  // what pthread_getcpuclockid makes of a thread's number

@@ -15,12 +15,13 @@
 
 namespace otr::bench {
 
-// Processor time of all threads that the process has when this is made. Each has a clock of its own that is right at any
-// moment. The process's clock is not: a thread on another core is in it up to its last tick, and its milliseconds since then
-// come all at once (half a millisecond of two threads then has nine times its wall time).
+// Processor time of all threads that the process has when this is made, or of the calling one alone. Each has a clock of its
+// own that is right at any moment. The process's clock is not: a thread on another core is in it up to its last tick, and its
+// milliseconds since then come all at once (half a millisecond of two threads then has nine times its wall time).
 class ThreadClocks {
  public:
-  ThreadClocks();
+  enum class Of { kAll, kCaller };
+  explicit ThreadClocks(Of of = Of::kAll);
   double seconds() const;
 
  private:
@@ -28,7 +29,8 @@ class ThreadClocks {
 };
 
 // Times a slice: its seconds, and the processor time that the threads got for each. With two threads, a slice in which another
-// program had a core takes up to twice its time, and its share is lower.
+// program had a core takes up to twice its time, and its share is lower. Where one thread does all the work, only its clock
+// says so: the others spin for a while after what they did last, which is no work of the slice's.
 class SliceClock {
  public:
   struct Slice {

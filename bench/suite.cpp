@@ -1,10 +1,12 @@
 #include "bench/suite.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "bench/repetition.h"
@@ -112,11 +114,27 @@ int64_t Suite::calls_of_a_slice(int64_t before) {
   }
 }
 
+// Of calls that begin when the other threads have gone to sleep.
+bool Suite::runs_on_one_thread() {
+  if (pool_.num_threads() == 1) return true;
+  constexpr double kIdle = 0.05;
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const ThreadClocks all, own(ThreadClocks::Of::kCaller);
+  const double all_before = all.seconds(), own_before = own.seconds();
+  const Stopwatch watch;
+  do work_.run(next_call_++);
+  while (watch.seconds() < 2 * kSliceSeconds);
+  const double own_seconds = own.seconds() - own_before;
+  return all.seconds() - all_before - own_seconds < kIdle * own_seconds;
+}
+
 void Suite::measure(Case& c, benchmark::State& state) {
   activate(c);
+  if (c.calls == 0) c.on_one_thread = runs_on_one_thread();
   c.calls = std::max(c.calls, calls_of_a_slice(c.calls));
   if (c.batch == 0) c.batch = c.calls;
   const ThreadClocks threads;  // an engine's too
+  const ThreadClocks own(ThreadClocks::Of::kCaller);
   const auto best_share = [&](Bound bound) { return &best_shares_[static_cast<int>(bound)]; };
   Repetition r{.work = work_,
                .ceiling = [&](Bound bound) { return ceiling_.measure(bound, kSliceSeconds, threads); },
@@ -126,7 +144,7 @@ void Suite::measure(Case& c, benchmark::State& state) {
   const auto slice = [&] {
     const bool is_long = r.times.fast_tenth() >= kLongSeconds;
     if (r.times.count() > 0 && !is_long) work_.run(next_call_++);  // activations are in cache again, after the ceilings
-    SliceClock clock(threads);
+    SliceClock clock(c.on_one_thread ? own : threads);
     clock.start();
     for (int64_t i = 0; i < c.calls; ++i) work_.run(next_call_++);
     r.add(clock.stop(), c.calls);

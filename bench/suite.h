@@ -75,6 +75,7 @@ class Suite {
     std::string fault;
     uint64_t hash = 0;
     double best_share = 0;
+    bool on_one_thread = false;
     int64_t calls = 0;  // of a slice: may grow
     int64_t batch = 0;  // what a slice counts for at the library: always the same
   };
@@ -84,6 +85,7 @@ class Suite {
   uint64_t first_call();
   void first_call_again(uint64_t hash);
   int64_t calls_of_a_slice(int64_t before);
+  bool runs_on_one_thread();
   void measure(Case& c, benchmark::State& state);
   void report(const Repetition& r, const Case& c, benchmark::State& state) const;
 

@@ -271,8 +271,7 @@ bool ProcessWorker::may_come_back(bool was_ready, bool was_short, bool tried, Cl
   if (was_ready) short_since_.reset();
   if (was_ready && Clock::now() - born > kLongLife)
     failures_ = idle_lives_ = 0;  // one that drafts for others finishes nothing itself
-  if (tried) failures_ = 0;       // it was the sample's fault, and the machine ran some of it
-  if (tried) return true;
+  if (tried) return true;         // it was the sample's fault: the machine has run some of it
   if (was_ready || !was_short) return ++failures_ <= options_.max_restarts;
   if (!short_since_) short_since_ = Clock::now();
   return Clock::now() - *short_since_ < std::chrono::milliseconds(options_.start_timeout_ms);

@@ -28,8 +28,9 @@ bool Suspects::is_on_trial_at(int32_t worker, const Ledger& ledger) const {
 
 void Suspects::tries(int32_t worker, const SampleName& name, const Ledger& ledger) {
   if (!is_on_trial_at(worker, ledger)) return;
-  const bool was_trying = std::exchange(trial_->has_begun, trial_->name == Name(name.group, name.sample));
-  if (was_trying && !trial_->has_begun && came_further(ledger)) end_trial(ledger);
+  const bool is_it = trial_->name == Name(name.group, name.sample);
+  const bool was_trying = std::exchange(trial_->has_begun, is_it);
+  if (was_trying && !is_it && came_further(ledger)) end_trial();
 }
 
 bool Suspects::came_further(const Ledger& ledger) const {
@@ -58,8 +59,9 @@ void Suspects::broke(int32_t worker, int32_t most_running, const Ledger& ledger)
   std::map<Name, Record> now;
   for (const There& t : there) {
     const auto before = records_.find(t.name);
-    const bool is_where_it_was = before != records_.end() && before->second.accepted == t.accepted;
-    now[t.name] = {.losses = 1 + (is_where_it_was ? before->second.losses : 0), .accepted = t.accepted};
+    now[t.name] = {.losses = 1, .accepted = t.accepted};
+    if (before == records_.end() || t.accepted >= before->second.accepted + kFurther) continue;
+    now[t.name] = {.losses = 1 + before->second.losses, .accepted = before->second.accepted};
   }
   std::erase_if(records_, [&](const auto& r) { return now.contains(r.first) || unfinished(r.first, ledger) == nullptr; });
   records_.merge(now);
@@ -85,7 +87,8 @@ void Suspects::hold(int32_t worker, Ledger* ledger) {
   std::map<Name, Record> siblings;
   for (const auto& [name, record] : records_) {
     const LedgerSample* s = is_here(name);
-    if (s == nullptr || (!record.is_guilty && (record.losses < kSuspicious || s->num_accepted() != record.accepted))) continue;
+    if (s == nullptr || (!record.is_guilty && (record.losses < kSuspicious || s->num_accepted() >= record.accepted + kFurther)))
+      continue;
     held.push_back(name);
     if (s->num_accepted() > 0) continue;
     for (const LedgerSample& other : ledger->find(name.first)->samples) {
@@ -105,20 +108,14 @@ void Suspects::hold(int32_t worker, Ledger* ledger) {
   }
 }
 
-// It has come through, or is over. Where a prompt's first token has come, no other of its samples is suspected for the prompt.
-void Suspects::end_trial(const Ledger& ledger) {
-  const Trial trial = *trial_;
+// It has come through, or is over.
+void Suspects::end_trial() {
+  records_.erase(trial_->name);
   trial_.reset();
-  records_.erase(trial.name);
-  if (trial.accepted > 0 || unfinished(trial.name, ledger) == nullptr) return;
-  std::erase_if(records_, [&trial](const auto& r) { return r.first.first == trial.name.first && r.second.accepted == 0; });
 }
 
 std::optional<Suspects::Next> Suspects::next(const Ledger& ledger) {
-  if (trial_) {
-    const LedgerSample* s = unfinished(trial_->name, ledger);
-    if (s == nullptr || (!trial_->has_begun && came_further(ledger))) end_trial(ledger);  // it ran among others
-  }
+  if (trial_ && unfinished(trial_->name, ledger) == nullptr) end_trial();
   std::erase_if(waiting_, [&](const Name& name) { return unfinished(name, ledger) == nullptr; });
   const auto verdict = [&](const Name& name) {
     const auto record = records_.find(name);

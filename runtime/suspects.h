@@ -1,11 +1,11 @@
 // Suspects: samples on which worker processes break, so that one of them cannot take all others down with it.
 //
-// Who was at two processes that broke, one after the other, and has accepted nothing in between is suspected. Suspects wait at
-// no worker (Ledger: kNobody), and one at a time is on trial: it goes to a worker that runs nothing beside it for a while. The
-// worker says when the trial begins, which is when a row of the sample has run there: a process that breaks on that is at fault
-// itself. It says when the trial is over: the sample has come through, and goes on like all others. If the process breaks
+// Who was at two processes that broke, one after the other, and has accepted few tokens in between is suspected. Suspects wait
+// at no worker (Ledger: kNobody), and one at a time is on trial: it goes to a worker that runs nothing beside it for a while.
+// The worker says when the trial begins, which is when a row of the sample has run there: a process that breaks on that is at
+// fault itself. It says when the trial is over: the sample has come through, and goes on like all others. If the process breaks
 // before that, the sample is guilty. So a sample that no process survives costs three of them, and those beside it some time.
-// Samples of a group that have accepted nothing have come to the same point: what one's trial shows holds for all.
+// Samples of a group that have accepted nothing have come to the same prompt: who breaks on that is guilty for all.
 //
 // Single-threaded; the engine guards it. Where it says so it throws bad_alloc; nothing has changed then.
 #pragma once
@@ -35,7 +35,7 @@ class Suspects {
   void hold(int32_t worker, Ledger* ledger);
   // The one on trial begins anew, among others.
   void drop_trial() { trial_.reset(); }
-  // The worker says that this one's trial begins; any other name (no group is 0): that the one before is over.
+  // The worker says that this one's trial begins; any other name (no group is 0): that the trial is over.
   void tries(int32_t worker, const SampleName& name, const Ledger& ledger);
   bool has_begun_at(int32_t worker, const Ledger& ledger) const { return is_on_trial_at(worker, ledger) && trial_->has_begun; }
 
@@ -47,7 +47,7 @@ class Suspects {
 
  private:
   using Name = std::pair<uint64_t, uint32_t>;  // group, sample
-  // Of a sample, while it has accepted so many.
+  // Of a sample, until it has accepted kFurther tokens more than these.
   struct Record {
     int32_t losses = 0, accepted = 0;
     bool is_guilty = false;
@@ -58,12 +58,15 @@ class Suspects {
     bool has_begun = false;
   };
   static constexpr int32_t kSuspicious = 2;  // losses
+  // Tokens: a sample that breaks its processes at one place may bring some before, since a worker's last reports are lost with
+  // it.
+  static constexpr int32_t kFurther = 16;
 
   const LedgerSample* unfinished(const Name& name, const Ledger& ledger) const;
   bool is_on_trial_at(int32_t worker, const Ledger& ledger) const;
   bool came_further(const Ledger& ledger) const;
   void convict(int32_t worker, const Ledger& ledger);
-  void end_trial(const Ledger& ledger);
+  void end_trial();
 
   std::map<Name, Record> records_;
   std::vector<Name> waiting_;

@@ -271,6 +271,7 @@ std::unique_ptr<Sequence> Worker::leave(Sequence* s) {
 
 // Without a word of it.
 std::unique_ptr<Sequence> Worker::detach(Sequence* s) {
+  if (s->slot == alone_.slot) stop_alone();
   batcher_.remove(s->slot);
   if (!s->group->is_score) speculator_->leave(*s);
   s->pages.release_all(&target().page_pool());

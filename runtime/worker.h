@@ -107,7 +107,7 @@ class Worker final : private BatchHost {
   bool step();
   const std::vector<RowRun>& schedule();
   int32_t slot_on_trial() const;
-  void try_alone(), end_trial();
+  void try_alone(), stop_alone(), end_trial();
   void break_on(const std::vector<RowRun>& runs) const;
   void hold_pass(size_t batch);
   void draft(const std::vector<RowRun>& runs);

@@ -69,28 +69,37 @@ bool Worker::step() {
 
 // What is on trial runs alone from the tick after the one in which it has joined.
 const std::vector<RowRun>& Worker::schedule() {
-  for (bool again = true;; again = false) {
+  for (int pass = 0;; ++pass) {
     try_alone();
-    const std::vector<RowRun>& runs = batcher_.schedule(this);
-    if (options_.proofs.breaks_of_group != 0) break_on(runs);
-    alone_.has_run |= alone_.slot >= 0 && !runs.empty();
-    if (!runs.empty() || !again || slot_on_trial() == alone_.slot)
-      return runs;  // else it has joined an empty batch, or gives way
+    const std::vector<RowRun>* runs = &batcher_.schedule(this);
+    const bool joined = runs->empty() && slot_on_trial() != alone_.slot;  // an empty batch; or it gives way
+    if (joined && pass == 0) continue;
+    if (runs->empty() && alone_.slot >= 0 && !view(alone_.slot).waits) {  // others have the pages that it lacks
+      stop_alone();
+      runs = &batcher_.schedule(this);
+    }
+    if (options_.proofs.breaks_of_group != 0) break_on(*runs);
+    alone_.has_run |= alone_.slot >= 0 && !runs->empty();
+    return *runs;
   }
 }
 
-// Its first tick has one row, and no word is said of it: what breaks on that is the machine.
+// In a process that has run nothing yet, its first tick has one row, and no word is said of it: what breaks on that is the
+// machine.
 void Worker::try_alone() {
   end_trial();
-  const auto now = std::chrono::steady_clock::now();
   if (const int32_t slot = slot_on_trial(); slot != alone_.slot) {
-    if (alone_.is_said) options_.host->tries(nullptr);
-    alone_ = {.slot = slot, .since = now};
+    stop_alone();
+    alone_ = {.slot = slot, .since = std::chrono::steady_clock::now(), .has_run = stats_.ticks > 0};
     if (slot >= 0) alone_.accepted = live(slot).raw_logprobs.size();
   }
   if (alone_.slot < 0 || !alone_.has_run || alone_.is_said) return;
   alone_.is_said = true;
   options_.host->tries(&live(alone_.slot));
+}
+
+void Worker::stop_alone() {
+  if (std::exchange(alone_, {}).is_said) options_.host->tries(nullptr);
 }
 
 int32_t Worker::slot_on_trial() const {

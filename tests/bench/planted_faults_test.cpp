@@ -1,4 +1,6 @@
 // What the cases' verification finds: faults planted into the kernels of every path, at places drawn by seeds.
+#include "tests/bench/planted_faults.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "bench/suite.h"
-#include "tests/bench/planted_faults.h"
 
 namespace otr::bench {
 namespace {
@@ -168,6 +169,8 @@ TEST_P(Verification, CeilingsLeaveOutWhatIsInCache) {
   const Work product = suite.work_of("linear_w4/qwen2.5-0.5b/o/rows:64")();
   EXPECT_EQ(product.bytes - product.cached_bytes, w4_cpu_packed_bytes(896, 896));
   EXPECT_EQ(product.cached_bytes, 64 * 896 * (2.0 + 4 + 4));
+  const Work norm = suite.work_of("rmsnorm/qwen2.5-7b/rows:1")();
+  EXPECT_EQ(norm.bytes - norm.cached_bytes, 3584 * (4.0 + 2));
   const Work group = suite.work_of("attention/qwen2.5-0.5b/group/rows:8/context:4160")();
   EXPECT_EQ(group.bytes - group.cached_bytes, (4096 + 8 * 64) * 2.0 * 2 * 64 * 2);
 }

@@ -26,7 +26,7 @@ class SuspectsTest : public testing::Test {
     r.prompt_token_ids = prompt;
     r.num_prompt_tokens = 3;
     r.n = n;
-    auto made = make_group(r, {.vocab_size = kVocab, .context_limit = 64, .num_pages = 8, .eos_ids = {}});
+    auto made = make_group(r, {.vocab_size = kVocab, .context_limit = 256, .num_pages = 8, .eos_ids = {}});
     ASSERT_TRUE(made.ok()) << made.status().message();
     for (auto& s : made.value()) s->group->id = id, s->age = next_age_++;
     ledger_.open(made.value(), worker);
@@ -111,8 +111,13 @@ TEST_F(SuspectsTest, WhoComesFurtherIsNotSuspected) {
   for (int32_t i = 0; i < 5; ++i) {
     lose(i % 2, true, 1 - i % 2);
     EXPECT_EQ(send(0), std::vector<Left>());
-    accept(1, 0);
+    for (int32_t token = 0; token < 16; ++token) accept(1, 0);
   }
+  for (int32_t i = 0; i < 15; ++i) accept(1, 0);
+  lose(1, true, 0);
+  for (int32_t i = 0; i < 15; ++i) accept(1, 0);
+  lose(0, true, 1);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}})) << "it may have broken where it did before";
 }
 
 TEST_F(SuspectsTest, WhatIsKilledFromOutsideIsNobodysFault) {
@@ -203,16 +208,34 @@ TEST_F(SuspectsTest, SamplesOfOnePromptWaitTogether) {
   for (const uint32_t sample : {0, 1, 2}) EXPECT_EQ(find(1, sample).worker, kNobody);
 }
 
-TEST_F(SuspectsTest, APromptThatComesThroughFreesAllItsSamples) {
+// One of a group has come through: the others may break on what is their own, and stand trial too.
+TEST_F(SuspectsTest, SiblingsStandTrialOneByOne) {
   open(1, 3, 0);
-  accept(1, 2);  // one that has come further is suspected for what it does there
+  lose(0, true, 0);
+  lose(0, true, 0);
+  for (const uint32_t sample : {0, 1}) {
+    EXPECT_EQ(send(0), (std::vector<Left>{{1, sample, Verdict::kTrial}}));
+    suspects_.tries(0, {1, sample}, ledger_);
+    accept(1, sample);
+    suspects_.tries(0, {}, ledger_);
+  }
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 2, Verdict::kTrial}}));
+  suspects_.tries(0, {1, 2}, ledger_);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 2, Verdict::kGuilty}}));
+}
+
+// Before its trial is said to begin a first row of it may draw already.
+TEST_F(SuspectsTest, WhoDrawsBeforeItsTrialStandsItYet) {
+  open(1, 1, 0);
   lose(0, true, 0);
   lose(0, true, 0);
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
-  suspects_.tries(0, {1, 0}, ledger_);
   accept(1, 0);
-  suspects_.tries(0, {}, ledger_);
-  EXPECT_EQ(send(0), (std::vector<Left>{{1, 1, Verdict::kFree}, {1, 2, Verdict::kTrial}}));
+  EXPECT_EQ(send(0), std::vector<Left>());
+  suspects_.tries(0, {1, 0}, ledger_);
+  lose(0, true, 0);
+  EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kGuilty}}));
 }
 
 TEST_F(SuspectsTest, WhoIsOverOrCancelledDoesNotWait) {

@@ -161,6 +161,11 @@ class Verdicts(ComparerTest):
         self.assertRegex(self.verdict(steady(100), steady(110, 0.5))[1], " unclear$")  # the ceiling rose, or it was the machine
         self.assertEqual(self.verdict(steady(100), steady(110, 0.5))[0], 5)
         self.assertRegex(self.verdict(steady(100), steady(100, 0.4))[1], " unclear$")
+        new = steady(110)  # SLOWER by its time; by its share, which is narrower, no slower
+        new["cases"][0].update(time_us=[108, 112, 114, 118, 124], ceiling=[0.5 / r for r in (0.9, 0.93, 0.96, 1, 1.03)])
+        old = steady(102)
+        old["cases"][0]["time_us"] = [100, 101, 102, 103, 104]
+        self.assertRegex(self.verdict(old, new)[1], " unclear$")
         new = steady(88, 0.5, 0.05)
         new["cases"][0]["ceiling"] = [0.5] * 5
         self.assertRegex(self.verdict(steady(100), new)[1], " share +equal$")  # by its share; by its time it is no slower
