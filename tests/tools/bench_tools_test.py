@@ -398,7 +398,7 @@ class Tool(ProgramTest):
         code, text, err = self.bench("--filter", "rows:1$", "--out", out, "--repetitions", 3, "--min-time", 0.25)
         self.assertEqual(code, 0, err)
         data = json.loads(out.read_text(encoding="utf-8"))
-        wanted = {"path": "cpu-test", "threads": 2, "commit": "new", "compiler": "none", "flags": "", "program": str(program), "filter": "rows:1$",
+        wanted = {"path": "cpu-test", "threads": 2, "commit": "new", "compiler": "none", "flags": "", "program": program.name, "filter": "rows:1$",
                   "repetitions": 3, "min_time": 0.25}
         self.assertEqual({key: data["context"].get(key) for key in wanted}, wanted)
         self.assertRegex(data["context"]["sha256"], "^[0-9a-f]{64}$")
