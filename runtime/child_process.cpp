@@ -106,7 +106,7 @@ bool ChildProcess::wait(int64_t timeout_ms) {
   return true;
 }
 
-bool ChildProcess::was_ended() const {
+bool ChildProcess::was_ended_from_outside() const {
   const int signals[] = {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   return std::find(std::begin(signals), std::end(signals), signal_) != std::end(signals);
 }

@@ -38,7 +38,7 @@ class ChildProcess {
   const std::string& end() const { return end_; }
   bool was_killed() const { return signal_ == SIGKILL; }
   // By a signal that somebody sends, or the system when memory ends, and that no fault of its own gives.
-  bool was_ended() const;
+  bool was_ended_from_outside() const;
 
  private:
   pid_t pid_ = -1;  // -1: none, or it has ended

@@ -434,7 +434,7 @@ void Engine::process_lost(int32_t worker, const Status& why, bool broke, bool co
     counted_before_[w] = stats_[w];
     if (!comes_back) facts_[w] = {};
     lose_replicas(worker);
-    if (broke) suspects_.broke(worker, (options_.max_batch + options_.num_workers - 1) / options_.num_workers, ledger_);
+    if (broke) suspects_.broke(worker, processes_[w]->max_batch(), ledger_);
     worker_restarts_ += comes_back;
   }
   losing_[w] = true;

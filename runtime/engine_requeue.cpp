@@ -87,14 +87,14 @@ void Engine::send_suspects() {
     if (s->num_waiting() > 0) s->group->disband();  // those that never left: they are suspects too
     if (s->group->cancelled) {
       conclude(0, std::move(s), OTR_FINISH_ABORT);
-    } else if (next->verdict == Suspects::Verdict::kGuilty) {
+    } else if (next->is_guilty) {
       conclude(0, std::move(s), OTR_FINISH_ERROR, kBreaksProcesses);
     } else {
-      s->is_on_trial = next->verdict == Suspects::Verdict::kTrial;
+      s->is_on_trial = true;
       send(std::move(s));
       ++requeued_samples_;
     }
-    suspects_.left(*next, ledger_);
+    suspects_.left(next->name, ledger_);
   }
 }
 

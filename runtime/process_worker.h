@@ -53,9 +53,8 @@ struct ProcessOptions {
   std::string executable;
   int32_t timeout_ms = 0;
   int32_t start_timeout_ms = 0;  // to be ready
-  // In a row, none of which has finished a sample, lived for a minute, or broken on a sample on trial.
-  // Those that the system does not let begin, being short
-  // of memory or files, are tried again for start_timeout_ms, and none of these.
+  // In a row, none of which has finished a sample, lived for a minute, or broken on a sample on trial. Those that the system
+  // does not let begin, being short of memory or files, are tried again for start_timeout_ms, and none of these.
   int32_t max_restarts = 0;
   WorkerSetup setup;            // its life is set here
   ProcessHost* host = nullptr;  // outlives the worker
@@ -84,6 +83,7 @@ class ProcessWorker final : public WorkerPort {
   void stop() override;
   bool at_rest() const override;
   bool rests_in_pause() const override;
+  int32_t max_batch() const { return options_.setup.max_batch; }
   // Times that the socket did not take all orders at once, of all processes so far.
   int64_t full_sockets() const { return full_sockets_; }
   void weights_changed();          // REQUIRES: at rest, and paused

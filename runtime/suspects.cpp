@@ -15,9 +15,9 @@ bool is_at_alone(const LedgerSample& s, int32_t worker) { return !s.is_over() &&
 
 }  // namespace
 
-const LedgerSample* Suspects::unfinished(const Name& name, const Ledger& ledger) const {
-  const LedgerGroup* group = ledger.find(name.first);
-  const LedgerSample* sample = group != nullptr ? group->find(name.second) : nullptr;
+const LedgerSample* Suspects::unfinished(const SampleName& name, const Ledger& ledger) const {
+  const LedgerGroup* group = ledger.find(name.group);
+  const LedgerSample* sample = group != nullptr ? group->find(name.sample) : nullptr;
   return sample == nullptr || sample->is_over() ? nullptr : sample;
 }
 
@@ -28,7 +28,7 @@ bool Suspects::is_on_trial_at(int32_t worker, const Ledger& ledger) const {
 
 void Suspects::tries(int32_t worker, const SampleName& name, const Ledger& ledger) {
   if (!is_on_trial_at(worker, ledger)) return;
-  const bool is_it = trial_->name == Name(name.group, name.sample);
+  const bool is_it = trial_->name == name;
   const bool was_trying = std::exchange(trial_->has_begun, is_it);
   if (was_trying && !is_it && came_further(ledger)) end_trial();
 }
@@ -43,7 +43,7 @@ void Suspects::broke(int32_t worker, int32_t most_running, const Ledger& ledger)
   if (has_begun_at(worker, ledger)) return convict(worker, ledger);
   struct There {
     uint64_t age;
-    Name name;
+    SampleName name;
     int32_t accepted;
   };
   std::vector<There> there;
@@ -56,7 +56,7 @@ void Suspects::broke(int32_t worker, int32_t most_running, const Ledger& ledger)
   std::nth_element(there.begin(), there.begin() + static_cast<std::ptrdiff_t>(most), there.end(),
                    [](const There& a, const There& b) { return a.age < b.age; });
   there.resize(most);
-  std::map<Name, Record> now;
+  std::map<SampleName, Record> now;
   for (const There& t : there) {
     const auto before = records_.find(t.name);
     now[t.name] = {.losses = 1, .accepted = t.accepted};
@@ -69,9 +69,9 @@ void Suspects::broke(int32_t worker, int32_t most_running, const Ledger& ledger)
 
 void Suspects::convict(int32_t worker, const Ledger& ledger) {
   const bool of_prompt = unfinished(trial_->name, ledger)->num_accepted() == 0;
-  const auto convicts = [&](const Name& name) {
+  const auto convicts = [&](const SampleName& name) {
     if (name == trial_->name) return true;
-    const LedgerSample* s = name.first == trial_->name.first ? unfinished(name, ledger) : nullptr;
+    const LedgerSample* s = name.group == trial_->name.group ? unfinished(name, ledger) : nullptr;
     return of_prompt && s != nullptr && s->num_accepted() == 0 && (s->worker == worker || s->worker == kNobody);
   };
   for (auto& [name, record] : records_) record.is_guilty |= convicts(name);
@@ -79,32 +79,29 @@ void Suspects::convict(int32_t worker, const Ledger& ledger) {
 
 // Samples that wait for one another's prompt wait here together.
 void Suspects::hold(int32_t worker, Ledger* ledger) {
-  const auto is_here = [&](const Name& name) {
+  const auto at_worker = [&](const SampleName& name) {
     const LedgerSample* s = unfinished(name, *ledger);
     return s != nullptr && is_at_alone(*s, worker) ? s : nullptr;
   };
-  std::vector<Name> held;
-  std::map<Name, Record> siblings;
+  const auto is_held = [&](const SampleName& name, const Record& r) {
+    const LedgerSample* s = at_worker(name);
+    return s != nullptr && (r.is_guilty || (r.losses >= kSuspicious && s->num_accepted() < r.accepted + kFurther));
+  };
+  std::vector<SampleName> siblings;
   for (const auto& [name, record] : records_) {
-    const LedgerSample* s = is_here(name);
-    if (s == nullptr || (!record.is_guilty && (record.losses < kSuspicious || s->num_accepted() >= record.accepted + kFurther)))
-      continue;
-    held.push_back(name);
-    if (s->num_accepted() > 0) continue;
-    for (const LedgerSample& other : ledger->find(name.first)->samples) {
-      const Name sibling(name.first, other.sample);
-      if (is_here(sibling) != nullptr && other.num_accepted() == 0) siblings[sibling] = {.losses = kSuspicious, .accepted = 0};
+    if (!is_held(name, record) || at_worker(name)->num_accepted() > 0) continue;
+    for (const LedgerSample& other : ledger->find(name.group)->samples) {
+      const SampleName sibling{.group = name.group, .sample = other.sample};
+      if (at_worker(sibling) != nullptr && other.num_accepted() == 0) siblings.push_back(sibling);
     }
   }
-  for (const auto& [name, record] : siblings) held.push_back(name);
-  std::sort(held.begin(), held.end());
-  held.erase(std::unique(held.begin(), held.end()), held.end());
-  waiting_.reserve(waiting_.size() + held.size());
-  records_.merge(siblings);
+  for (const SampleName& name : siblings) records_[name].losses = std::max(records_[name].losses, kSuspicious);
+  waiting_.reserve(waiting_.size() + records_.size());
   if (is_on_trial_at(worker, *ledger)) trial_.reset();
-  for (const Name& name : held) {
+  for (const auto& [name, record] : records_) {
+    if (!is_held(name, record)) continue;
     waiting_.push_back(name);
-    ledger->move(name.first, name.second, worker, kNobody);
+    ledger->move(name.group, name.sample, worker, kNobody);
   }
 }
 
@@ -116,24 +113,19 @@ void Suspects::end_trial() {
 
 std::optional<Suspects::Next> Suspects::next(const Ledger& ledger) {
   if (trial_ && unfinished(trial_->name, ledger) == nullptr) end_trial();
-  std::erase_if(waiting_, [&](const Name& name) { return unfinished(name, ledger) == nullptr; });
-  const auto verdict = [&](const Name& name) {
-    const auto record = records_.find(name);
-    if (record == records_.end() || ledger.find(name.first)->group->cancelled) return Verdict::kFree;
-    return record->second.is_guilty ? Verdict::kGuilty : Verdict::kTrial;
-  };
-  for (const Name& name : waiting_) {
-    if (const Verdict v = verdict(name); v != Verdict::kTrial) return Next{{name.first, name.second}, v};
+  std::erase_if(waiting_, [&](const SampleName& name) { return unfinished(name, ledger) == nullptr; });
+  for (const SampleName& name : waiting_) {
+    const bool is_guilty = records_.at(name).is_guilty;
+    if (is_guilty || ledger.find(name.group)->group->cancelled) return Next{name, is_guilty};
   }
   if (waiting_.empty() || trial_) return {};
-  return Next{{waiting_.front().first, waiting_.front().second}, Verdict::kTrial};
+  return Next{waiting_.front(), false};
 }
 
-void Suspects::left(const Next& next, const Ledger& ledger) {
-  const Name name(next.name.group, next.name.sample);
+void Suspects::left(const SampleName& name, const Ledger& ledger) {
   std::erase(waiting_, name);
   const LedgerSample* s = unfinished(name, ledger);
-  if (next.verdict != Verdict::kTrial || s == nullptr) records_.erase(name);
+  if (s == nullptr) records_.erase(name);
   else trial_ = {.name = name, .accepted = s->num_accepted()};
 }
 

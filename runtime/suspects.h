@@ -4,8 +4,9 @@
 // at no worker (Ledger: kNobody), and one at a time is on trial: it goes to a worker that runs nothing beside it for a while.
 // The worker says when the trial begins, which is when a row of the sample has run there: a process that breaks on that is at
 // fault itself. It says when the trial is over: the sample has come through, and goes on like all others. If the process breaks
-// before that, the sample is guilty. So a sample that no process survives costs three of them, and those beside it some time.
-// Samples of a group that have accepted nothing have come to the same prompt: who breaks on that is guilty for all.
+// before that, the sample is guilty. So a sample that no process survives costs three of them, or a few more, and those beside
+// it some time. Samples of a group that have accepted nothing have come to the same prompt: who breaks on that is guilty for
+// all.
 //
 // Single-threaded; the engine guards it. Where it says so it throws bad_alloc; nothing has changed then.
 #pragma once
@@ -13,7 +14,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "runtime/ledger.h"
@@ -23,10 +23,9 @@ namespace otr {
 
 class Suspects {
  public:
-  enum class Verdict { kFree, kTrial, kGuilty };
   struct Next {
     SampleName name;
-    Verdict verdict;
+    bool is_guilty;  // it is to be ended; else, if its group is not cancelled, to go on trial
   };
 
   // The process of `worker` has broken, not of anything outside. It ran some of its `most_running` oldest samples. bad_alloc.
@@ -39,21 +38,19 @@ class Suspects {
   void tries(int32_t worker, const SampleName& name, const Ledger& ledger);
   bool has_begun_at(int32_t worker, const Ledger& ledger) const { return is_on_trial_at(worker, ledger) && trial_->has_begun; }
 
-  // The next of those that wait to leave here, and what for: nobody does while one is on trial, but for the free, the guilty
-  // and the cancelled.
+  // The next of those that wait to leave here: while one is on trial, the guilty and the cancelled alone.
   std::optional<Next> next(const Ledger& ledger);
-  // It has left, on trial if it was to be.
-  void left(const Next& next, const Ledger& ledger);
+  // It has left: it is over, or else on trial.
+  void left(const SampleName& name, const Ledger& ledger);
 
  private:
-  using Name = std::pair<uint64_t, uint32_t>;  // group, sample
   // Of a sample, until it has accepted kFurther tokens more than these.
   struct Record {
     int32_t losses = 0, accepted = 0;
     bool is_guilty = false;
   };
   struct Trial {
-    Name name;
+    SampleName name;
     int32_t accepted;
     bool has_begun = false;
   };
@@ -62,14 +59,14 @@ class Suspects {
   // it.
   static constexpr int32_t kFurther = 16;
 
-  const LedgerSample* unfinished(const Name& name, const Ledger& ledger) const;
+  const LedgerSample* unfinished(const SampleName& name, const Ledger& ledger) const;
   bool is_on_trial_at(int32_t worker, const Ledger& ledger) const;
   bool came_further(const Ledger& ledger) const;
   void convict(int32_t worker, const Ledger& ledger);
   void end_trial();
 
-  std::map<Name, Record> records_;
-  std::vector<Name> waiting_;
+  std::map<SampleName, Record> records_;
+  std::vector<SampleName> waiting_;
   std::optional<Trial> trial_;
 };
 

@@ -1,7 +1,6 @@
 // What a worker process tells.
 #include <unistd.h>
 
-#include <algorithm>
 #include <exception>
 
 #include "runtime/kv_file.h"

@@ -7,6 +7,7 @@
 // read no byte outside of what they are given. Thread safety: functions of their arguments.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -130,6 +131,7 @@ Result<uint64_t> decode_u64(WireView in);
 struct SampleName {
   uint64_t group = 0;
   uint32_t sample = 0;
+  auto operator<=>(const SampleName&) const = default;  // by group, then by sample
 };
 void encode_name(const SampleName& name, WireBytes* out);
 Result<SampleName> decode_name(WireView in);

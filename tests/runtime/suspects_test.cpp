@@ -14,7 +14,7 @@ namespace otr {
 namespace {
 
 constexpr int32_t kMostRunning = 4, kVocab = 100, kNobody = Placement::kNobody;
-using Verdict = Suspects::Verdict;
+enum class Verdict { kCancelled, kTrial, kGuilty };
 
 class SuspectsTest : public testing::Test {
  protected:
@@ -55,19 +55,26 @@ class SuspectsTest : public testing::Test {
   struct Left {
     uint64_t group = 0;
     uint32_t sample = 0;
-    Verdict verdict = Verdict::kFree;
+    Verdict verdict = Verdict::kTrial;
     bool operator==(const Left&) const = default;
   };
   std::vector<Left> send(int32_t to) {
     std::vector<Left> left;
     while (const auto next = suspects_.next(ledger_)) {
-      left.push_back({next->name.group, next->name.sample, next->verdict});
-      if (next->verdict == Verdict::kGuilty) {
-        EXPECT_TRUE(ledger_.fail(kNobody, next->name.group, next->name.sample).ok());
+      const auto [group, sample] = next->name;
+      const bool is_cancelled = ledger_.find(group)->group->cancelled;
+      left.push_back({group, sample,
+                      is_cancelled      ? Verdict::kCancelled
+                      : next->is_guilty ? Verdict::kGuilty
+                                        : Verdict::kTrial});
+      if (is_cancelled) {
+        EXPECT_TRUE(ledger_.finish(kNobody, group, sample, OTR_FINISH_ABORT, "").ok());
+      } else if (next->is_guilty) {
+        EXPECT_TRUE(ledger_.fail(kNobody, group, sample).ok());
       } else {
-        ledger_.move(next->name.group, next->name.sample, kNobody, to);
+        ledger_.move(group, sample, kNobody, to);
       }
-      suspects_.left(*next, ledger_);
+      suspects_.left(next->name, ledger_);
     }
     return left;
   }
@@ -245,7 +252,7 @@ TEST_F(SuspectsTest, WhoIsOverOrCancelledDoesNotWait) {
   lose(0, true, 0);
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 0, Verdict::kTrial}}));
   ledger_.find(2)->group->cancelled = true;
-  EXPECT_EQ(send(0), (std::vector<Left>{{2, 0, Verdict::kFree}, {2, 1, Verdict::kFree}}));
+  EXPECT_EQ(send(0), (std::vector<Left>{{2, 0, Verdict::kCancelled}, {2, 1, Verdict::kCancelled}}));
   ledger_.close(1, 0);  // the one on trial
   EXPECT_EQ(send(0), (std::vector<Left>{{1, 1, Verdict::kTrial}}));
   ledger_.close(1, 1);
