@@ -184,7 +184,6 @@ Status Engine::add_workers(WorkerOptions w) {
       if (options_.pace) w.proofs.rebuild = paced_rebuild(*options_.pace, device->target().page_bytes(), w.proofs.rebuild);
       if (options_.history != HistoryContent::kNone)
         history_ = std::make_unique<HistoryStore>(options_.history, limits_.vocab_size);
-      w.history = history_.get();
       if (history_ != nullptr) w.speculation.history = [history = history_.get()] { return history->index(); };
     }
     link_worker(&w);
@@ -343,6 +342,8 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   if (outbox_.empty()) return Status(StatusCode::kIdle, "nothing is outstanding");
   std::unique_ptr<Sequence> s = outbox_.pop();
   ledger_.close(s->group->id, s->sample);
+  // Before anybody sees that nothing is outstanding, and commits.
+  if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
   if (--outstanding_ == 0) result_arrived_.notify_all();
   return s;
 }

@@ -144,7 +144,6 @@ void Engine::resubmit(Restored r) {
   for (size_t i = 0; i < r.sequences.size(); ++i) {
     std::unique_ptr<Sequence> s = std::move(r.sequences[i]);
     if (r.finished[i]) {
-      if (history_ != nullptr && !group->is_score) history_->collect(*s);
       publish(std::move(s));
       result_arrived_.notify_all();
     } else if (has_begun) {

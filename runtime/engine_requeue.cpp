@@ -116,12 +116,10 @@ void Engine::conclude(int32_t worker, std::unique_ptr<Sequence> s, otr_finish_re
   result_arrived_.notify_all();
 }
 
-// For history, trace and clock.
+// For trace and clock.
 void Engine::note_end(int32_t worker, Sequence* s) {
   if (pace_clock_ != nullptr) s->finished_ms = pace_clock_->now_ms();
-  if (s->group->is_score) return;
-  if (history_ != nullptr) history_->collect(*s);
-  if (trace_ == nullptr) return;
+  if (s->group->is_score || trace_ == nullptr) return;
   trace_->sample({.worker = worker,
                   .group = s->group->id,
                   .sample = s->sample,

@@ -29,7 +29,7 @@ class HistoryStore {
       : with_logprobs_(content == HistoryContent::kLogprobs), vocab_size_(vocab_size) {}
   ~HistoryStore();
 
-  // A sample has ended. Without memory for it, it is not kept. A later turn can be rewarded, and is not kept: its prompt ends
+  // A sample that ended was taken. Without memory for it, it is not kept. A later turn can be rewarded, and is not kept: its prompt ends
   // in drawn tokens and what they were answered, and does not come again.
   void collect(const Sequence& s) noexcept;
   // kInvalidArgument: no such sample since the last commit, or the reward is not finite.

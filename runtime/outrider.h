@@ -215,10 +215,10 @@ OTR_API const char* otr_last_error(const otr_engine* engine);
  * with SIGKILL and another one takes its place; its samples go on from what it had last reported, at whichever worker has room,
  * and are the same to the last bit. otr_stats counts worker_restarts and requeued_samples. A sample on which three of them break
  * by themselves, the last one with nothing beside it, ends with finish_reason error and error_status OTR_FAULT, and the others
- * go on. A worker that fails again and again (max_worker_restarts) is given up; when all are, unfinished samples arrive with finish_reason error and error_status OTR_LOST
- * (a checkpoint that is saved before you take them has them unfinished), and otr_submit, otr_score and otr_append return
- * OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with them: otr_sleep, otr_kv_export and
- * otr_kv_import.
+ * go on. A worker that fails again and again (max_worker_restarts) is given up; when all are, unfinished samples arrive with
+ * finish_reason error and error_status OTR_LOST (a checkpoint that is saved before you take them has them unfinished), and
+ * otr_submit, otr_score and otr_append return OTR_LOST. No call waits for a process without a limit. OTR_UNSUPPORTED with
+ * them: otr_sleep, otr_kv_export and otr_kv_import.
  *
  * On GPUs (device "cuda:0,1,…") each process has a GPU of its own; more workers than GPUs are OTR_UNSUPPORTED. The engine's own
  * process runs nothing there: it keeps the weights in the host's memory, for otr_weights_put and for processes that come anew,
@@ -310,9 +310,9 @@ OTR_API otr_status otr_score_request_init(otr_score_request* request, size_t str
 OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint64_t* group_id);
 
 /* Ends a group, or a score: its unfinished samples arrive soon, with finish_reason abort and the tokens they have; 0 ends all
- * groups. A group that is finished or unknown is OTR_INVALID_ARGUMENT. A sample goes on from there, in this engine or in another with the same
- * weights, as a group of its own: prompt and tokens are its prompt, its index is first_sample, seed and stream stay. Unless it has
- * penalties, which count a response, it draws what it would have drawn. */
+ * groups. A group that is finished or unknown is OTR_INVALID_ARGUMENT. A sample goes on from there, in this engine or in
+ * another with the same weights, as a group of its own: prompt and tokens are its prompt, its index is first_sample, seed and
+ * stream stay. Unless it has penalties, which count a response, it draws what it would have drawn. */
 OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 
 /* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on
@@ -576,10 +576,10 @@ OTR_API otr_status otr_checkpoint_user_data(const char* path, void* buffer, size
  * takes it and does nothing. OTR_INVALID_ARGUMENT: no such sample since the last commit, or a reward that is not finite. */
 OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward);
 
-/* The step is over: what its samples said becomes their prompts' history, in place of what the prompts had. Returns at once
- * (after the build before it, should that still run); a thread of the library's own builds the index, or this call where the
- * system refuses a thread, and samples that begin after that use it. Call it once a step: until then every finished sample is
- * kept in memory. */
+/* The step is over: what the samples said that otr_wait gave since the last commit becomes their prompts' history, in place of
+ * what the prompts had. Returns at once (after the build before it, should that still run); a thread of the library's own
+ * builds the index, or this call where the system refuses a thread, and samples that begin after that use it. Call it once a
+ * step: until then these samples are kept in memory. */
 OTR_API otr_status otr_history_commit(otr_engine* engine);
 
 /* Commits, waits for the index and writes the history to a file, which appears only when it is complete. OTR_IO_ERROR: the old

@@ -367,17 +367,15 @@ void Worker::report() {
   if (server_ != nullptr) stats_.drafting = server_->stats();
   stats_.decide_seconds = speculator_->decide_seconds();
   if (pace_ != nullptr) stats_.pace = pace_->stats();
-  report_.finished.for_each([this](const Sequence& s) {
-    if (s.group->is_score) return;
-    if (options_.history != nullptr) options_.history->collect(s);
-    if (options_.trace == nullptr) return;
-    options_.trace->sample({.worker = options_.index,
-                            .group = s.group->id,
-                            .sample = s.sample,
-                            .tokens = static_cast<int64_t>(s.tokens.size()) - s.num_prompt(),
-                            .finish_reason = otr_finish_reason_text(s.finish_reason)});
-  });
   if (options_.trace != nullptr) {
+    report_.finished.for_each([this](const Sequence& s) {
+      if (s.group->is_score) return;
+      options_.trace->sample({.worker = options_.index,
+                              .group = s.group->id,
+                              .sample = s.sample,
+                              .tokens = static_cast<int64_t>(s.tokens.size()) - s.num_prompt(),
+                              .finish_reason = otr_finish_reason_text(s.finish_reason)});
+    });
     if (batcher_.empty()) options_.trace->flush();
     stats_.trace_error = options_.trace->error();
   }

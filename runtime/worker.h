@@ -17,7 +17,6 @@
 #include "memory/draft_paths.h"
 #include "runtime/draft_penalties.h"
 #include "runtime/growing_wait.h"
-#include "runtime/history_store.h"
 #include "runtime/kv_rebuild.h"
 #include "runtime/tick_parts.h"
 #include "runtime/trace.h"

@@ -76,7 +76,6 @@ struct WorkerOptions {
   WorkerHost* host = nullptr;
   const PaceOptions* pace = nullptr;  // what passes take; null: as long as they do
   PaceClock* pace_clock = nullptr;    // then: all workers'
-  HistoryStore* history = nullptr;    // may be null
   TraceSink* trace = nullptr;         // may be null
 
   // Every running sample wants one row of logits a tick; scores want one for every token, so a small batch gets some more.

@@ -357,7 +357,7 @@ runs = []
 for family, name in enumerate(chosen):
     for r in range(int(flags["benchmark_repetitions"])):
         time = 100 * FACTOR * (1 + 0.04 * at) * (1 + 0.002 * ((at + r) % 3))
-        runs.append({{"family_index": family, "run_name": name + "/manual_time", "run_type": "iteration", "real_time": time, "ceiling": 50 / time,
+        runs.append({{"family_index": family, "run_name": name + "/manual_time", "run_type": "iteration", "real_time": time, "ceiling": 50 / time, "bytes_per_second": 5e11 / time,
                      "label": "hash=" + (str(at) if MODE == "random" else "12") + " bound=read"}})
         if MODE == "wrong": runs[-1] = runs[-1] | {{"error_occurred": True, "error_message": "wrong"}}
 runs.reverse()
@@ -404,6 +404,10 @@ class Tool(ProgramTest):
         self.assertRegex(data["context"]["sha256"], "^[0-9a-f]{64}$")
         self.assertEqual([(case["name"], len(case["time_us"]), case["hash"]) for case in data["cases"]], [("linear/x1.5/rows:1", 3, "12")])
         self.assertEqual(list(self.folder.glob("tmp*")), [])
+        lines = text.splitlines()  # 104.2, 104 and 104.4 us
+        self.assertEqual((lines[0], lines[-1][:8]), ("1 cases, 3 times each", "1 cases:"))
+        self.assertEqual(lines[2].split(), ["linear/x1.5/rows:1", "104.2", "0%", "4.8", "GB/s", "0.48", "of", "read"])
+        self.assertIn("WRONG", self.bench("--filter", "rows:1$", "--out", out, program=self.program(mode="wrong"))[1])
 
     def test_list(self):
         code, text, _ = self.bench("--list", "--filter", "rows:1")
