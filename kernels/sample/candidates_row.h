@@ -59,8 +59,7 @@ OTR_INLINE CandidateBound candidates_bound(const SampleDraw& d, bool noisy, cons
   CandidateBound bound{.of_best = kNone, .top = kNone, .reach = reach, .m = m, .best = {}};
   for (int i = 0; i < m; ++i) bound.best[i] = kNone;
   if (blocks < m) return bound;
-  Candidates highest;  // blocks
-  highest.count = 0;
+  Candidates highest = {};  // blocks
   for (int32_t b = 0; b < blocks; ++b) candidates_show(b, maxima[b], m, &highest);
   bound.of_best = __builtin_inff();
   for (int i = 0; i < m; ++i) {
