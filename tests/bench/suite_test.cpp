@@ -20,6 +20,13 @@ struct Result {
   std::map<std::string, double> counters;
 };
 
+// "" if there is none. Its name changed with Google Benchmark 1.8.
+template <typename Run>
+std::string error_of(const Run& run) {
+  if constexpr (requires { run.error_occurred; }) return run.error_occurred ? run.error_message : "";
+  else return run.skipped ? run.skip_message : "";
+}
+
 class Results : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
@@ -27,10 +34,8 @@ class Results : public benchmark::BenchmarkReporter {
     for (const Run& run : runs) {
       if (run.run_type == Run::RT_Aggregate) continue;
       Result& result = by_name[run.run_name.function_name];
-      if (run.error_occurred) {
-        result.error = run.error_message;
-        continue;
-      }
+      result.error = error_of(run);
+      if (!result.error.empty()) continue;
       result.label = run.report_label;
       result.seconds = run.real_accumulated_time / static_cast<double>(run.iterations);
       for (const auto& [name, counter] : run.counters) result.counters[name] = counter.value;

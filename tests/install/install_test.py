@@ -84,7 +84,7 @@ class Install(unittest.TestCase):
 
     def test_cmake(self):
         build = self.folder / "cmake"
-        run(CMAKE, "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_C_COMPILER={CC}",
+        run(CMAKE, "-G", "Ninja", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_C_COMPILER={CC}",
             "-DCMAKE_C_FLAGS=-pedantic -Wall -Wextra -Werror")
         run(CMAKE, "--build", build)
         self.check_program(build / "consumer_outrider")
@@ -98,7 +98,7 @@ class Install(unittest.TestCase):
         (folder / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.16)\nproject(p LANGUAGES NONE)\n"
                                                "find_package(outrider 9.0 REQUIRED)\n", encoding="utf-8")
         with self.assertRaisesRegex(AssertionError, "(?s)9.0.*version: 0.2.0"):
-            run(CMAKE, "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+            run(CMAKE, "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
 
     def test_python(self):
         """The module finds the library that is installed with it."""

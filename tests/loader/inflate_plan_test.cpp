@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
 
 #include "loader/weight_names.h"
 
@@ -34,7 +35,7 @@ ModelConfig widen(const ModelConfig& source, const InflateShape& shape) {
   return wide.value();
 }
 
-const InflatedTensor& find(const std::vector<InflatedTensor>& plan, const std::string& name) {
+const InflatedTensor& find(const std::vector<InflatedTensor>& plan, std::string_view name) {
   return *std::find_if(plan.begin(), plan.end(), [&](const InflatedTensor& tensor) { return tensor.name == name; });
 }
 

@@ -33,7 +33,7 @@ const TrainedModel& trained_model(bool experts) {
 }
 
 // One for each model and path: they only answer.
-const TrainerOracle& oracle(bool experts, const std::string& isa) {
+const TrainerOracle& oracle(bool experts, std::string isa) {
   static std::map<std::pair<bool, std::string>, std::unique_ptr<TrainerOracle>> all;
   std::unique_ptr<TrainerOracle>& one = all[{experts, isa}];
   if (one == nullptr) one = std::make_unique<TrainerOracle>(trained_model(experts), isa);
