@@ -33,7 +33,7 @@ const TrainedModel& trained_model(bool experts) {
 }
 
 // One for each model and path: they only answer.
-const TrainerOracle& oracle(bool experts, std::string isa) {
+const TrainerOracle& oracle(bool experts, const char* isa) {
   static std::map<std::pair<bool, std::string>, std::unique_ptr<TrainerOracle>> all;
   std::unique_ptr<TrainerOracle>& one = all[{experts, isa}];
   if (one == nullptr) one = std::make_unique<TrainerOracle>(trained_model(experts), isa);
@@ -57,7 +57,7 @@ TEST_P(RandomTrainers, GetWhatTheContractSays) {
     RandomTrainer trainer(trained_model(experts), isa, seed, folder);
     if (!HasFailure()) trainer.live(kSanitized ? 60 : 200);
     if (!HasFailure()) {
-      EXPECT_GT(trainer.judge(oracle(experts, isa)), 0u);
+      EXPECT_GT(trainer.judge(oracle(experts, isa.c_str())), 0u);
     }
     if (HasFailure()) std::printf("%s%s\n%s", isa.c_str(), experts ? ", experts" : "", trainer.log().c_str());
   }
