@@ -342,8 +342,11 @@ Result<std::unique_ptr<Sequence>> Engine::wait(int64_t timeout_ms) {
   if (outbox_.empty()) return Status(StatusCode::kIdle, "nothing is outstanding");
   std::unique_ptr<Sequence> s = outbox_.pop();
   ledger_.close(s->group->id, s->sample);
-  // Before anybody sees that nothing is outstanding, and commits.
-  if (history_ != nullptr && !s->group->is_score) history_->collect(*s);
+  if (history_ != nullptr) {  // it is there before anyone can see that nothing is outstanding, and commit
+    lock.unlock();
+    history_->collect(*s);
+    lock.lock();
+  }
   if (--outstanding_ == 0) result_arrived_.notify_all();
   return s;
 }

@@ -29,8 +29,8 @@ class HistoryStore {
       : with_logprobs_(content == HistoryContent::kLogprobs), vocab_size_(vocab_size) {}
   ~HistoryStore();
 
-  // A sample that ended was taken. Without memory for it, it is not kept. A later turn can be rewarded, and is not kept: its prompt ends
-  // in drawn tokens and what they were answered, and does not come again.
+  // What ended has been taken. Samples with a stop or at their length are kept, if there is memory. A later turn can be
+  // rewarded, and is not kept: its prompt ends in drawn tokens and what they were answered, and does not come again.
   void collect(const Sequence& s) noexcept;
   // kInvalidArgument: no such sample since the last commit, or the reward is not finite.
   Status reward(uint64_t group_id, uint32_t sample, float reward);

@@ -503,8 +503,9 @@ typedef enum otr_memory {
 
 /* Gives memory back to the system or the GPUs. What sleeps already goes on sleeping. From here on nothing can be submitted,
  * exported, imported or checkpointed (OTR_BUSY) until all is awake and the weights are committed. OTR_BUSY: samples are
- * unfinished (results that nobody has taken yet do not matter) and the engine neither paused nor asleep, or the weights are
- * being replaced. OTR_UNSUPPORTED: worker processes do not sleep; nor does a GPU whose driver cannot keep addresses. */
+ * unfinished (results that nobody has taken yet do not matter) and the engine neither paused nor asleep nor without weights, or
+ * the weights are being replaced. OTR_UNSUPPORTED: worker processes do not sleep; nor does a GPU whose driver cannot keep
+ * addresses. */
 OTR_API otr_status otr_sleep(otr_engine* engine, otr_memory what);
 
 /* Takes it again; what is awake stays awake. OTR_OUT_OF_MEMORY: it is not there, and all that was asked goes on sleeping: try
@@ -567,13 +568,14 @@ OTR_API otr_status otr_checkpoint_user_data(const char* path, void* buffer, size
  *
  *     otr_history_load(engine, "history");          at the start of a run
  *     each step: submit and wait as ever; otr_reward for each sample; otr_history_commit
- *     otr_history_save(engine, "history");          with each checkpoint */
+ *     otr_history_save(engine, "history");          at the end of a step */
 
 /* The reward of a sample that ended (OTR_FINISH_STOP or _LENGTH), at any time from its otr_wait to the next otr_history_commit;
  * a second one replaces the first. Of different branches in a prompt's history those with the greater sum of rewards are
  * drafted first; only the order and the distances of one prompt's rewards matter. Without a reward a sample counts as middling.
  * A later turn's reward is taken too and changes nothing: of a conversation, first turns are kept. An engine without a history
- * takes it and does nothing. OTR_INVALID_ARGUMENT: no such sample since the last commit, or a reward that is not finite. */
+ * takes it and does nothing. OTR_INVALID_ARGUMENT: no such sample since the last commit (of what was taken before a checkpoint
+ * the engine that loads it knows nothing; nor of a sample for which there was no memory), or a reward that is not finite. */
 OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sample, float reward);
 
 /* The step is over: what the samples said that otr_wait gave since the last commit becomes their prompts' history, in place of
@@ -583,13 +585,13 @@ OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sa
 OTR_API otr_status otr_history_commit(otr_engine* engine);
 
 /* Commits, waits for the index and writes the history to a file, which appears only when it is complete. OTR_IO_ERROR: the old
- * file is as it was. */
+ * file is as it was. OTR_INVALID_ARGUMENT: the engine keeps no history. */
 OTR_API otr_status otr_history_save(otr_engine* engine, const char* path);
 
 /* Adds a file's history; its prompts' own are replaced. OTR_IO_ERROR: the file, or a part of it, cannot be read.
- * OTR_INVALID_ARGUMENT: it is no history, or its header is damaged or cut off, so that it may be none. OTR_UNSUPPORTED: it is
- * of another version of the format. None of these has an effect. OTR_BAD_INPUT: it is damaged or torn behind the header, or
- * empty; here an error has one: what is whole is used, and otr_last_error says what is not. */
+ * OTR_INVALID_ARGUMENT: it is no history, or its header is damaged or cut off, so that it may be none; or the engine keeps
+ * none. OTR_UNSUPPORTED: it is of another version of the format. None of these has an effect. OTR_BAD_INPUT: it is damaged or
+ * torn behind the header, or empty; here an error has one: what is whole is used, and otr_last_error says what is not. */
 OTR_API otr_status otr_history_load(otr_engine* engine, const char* path);
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------------- */

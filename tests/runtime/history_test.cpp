@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -292,9 +293,16 @@ TEST(HistoryStore, IsBuiltBesideEverythingElse) {
 }
 
 // Two epochs through the C interface.
+nlohmann::json stats_of(otr_engine* engine) {
+  size_t size = 0;
+  std::string text(1 << 16, '\0');
+  EXPECT_EQ(otr_stats(engine, text.data(), text.size(), &size), OTR_OK);
+  return nlohmann::json::parse(text.c_str());
+}
+
 class HistoryEngine {
  public:
-  HistoryEngine(const TinyModel& model, const char* policy, int32_t history) {
+  HistoryEngine(const TinyModel& model, const char* policy, int32_t history, bool processes = false) {
     otr_engine_options options;
     otr_engine_options_init(&options, sizeof options);
     options.model_path = model.path().c_str();
@@ -303,23 +311,28 @@ class HistoryEngine {
     options.kv_bytes = model.kv_bytes(1024);
     options.policy = policy;
     options.history = history;
+    options.keep_checkpoints = 1;
+    options.worker_processes = processes;
+    options.worker_executable = OUTRIDER_WORKER;
     EXPECT_EQ(otr_engine_create(&options, &engine), OTR_OK) << otr_last_error(nullptr);
   }
   ~HistoryEngine() { otr_engine_destroy(engine); }
 
+  uint64_t submit(const Request& request, uint64_t stream, uint64_t tag) const {
+    otr_group_request r;
+    otr_group_request_init(&r, sizeof r);
+    r.prompt_token_ids = request.prompt.data();
+    r.num_prompt_tokens = request.prompt.size();
+    r.n = request.n;
+    r.stream = stream;
+    r.tag = tag;
+    r.sampling = &request.sampling;
+    uint64_t group = 0;
+    EXPECT_EQ(otr_submit(engine, &r, &group), OTR_OK) << otr_last_error(engine);
+    return group;
+  }
   Outputs run(const std::vector<Request>& requests, uint64_t epoch) const {
-    for (size_t i = 0; i < requests.size(); ++i) {
-      otr_group_request r;
-      otr_group_request_init(&r, sizeof r);
-      r.prompt_token_ids = requests[i].prompt.data();
-      r.num_prompt_tokens = requests[i].prompt.size();
-      r.n = requests[i].n;
-      r.stream = requests[i].stream + (epoch << 32);
-      r.tag = i;
-      r.sampling = &requests[i].sampling;
-      uint64_t group = 0;
-      EXPECT_EQ(otr_submit(engine, &r, &group), OTR_OK) << otr_last_error(engine);
-    }
+    for (size_t i = 0; i < requests.size(); ++i) submit(requests[i], requests[i].stream + (epoch << 32), i);
     Outputs outputs;
     otr_result* result = nullptr;
     while (otr_wait(engine, 120'000, &result) == OTR_OK) {
@@ -335,12 +348,7 @@ class HistoryEngine {
     }
     return outputs;
   }
-  nlohmann::json stats() const {
-    size_t size = 0;
-    std::string text(1 << 16, '\0');
-    EXPECT_EQ(otr_stats(engine, text.data(), text.size(), &size), OTR_OK);
-    return nlohmann::json::parse(text.c_str());
-  }
+  nlohmann::json stats() const { return stats_of(engine); }
 
   otr_engine* engine = nullptr;
 };
@@ -382,6 +390,51 @@ TEST(HistoryEngine, TheSecondEpochIsTheSameAndFaster) {
         EXPECT_GT(counts["drafters"]["history"]["accepted"], 100) << policy << " " << content << " " << temperature;
         EXPECT_LT(counts["decode_steps"], counts["decode_tokens"]);
       }
+    }
+  }
+}
+
+// A sample belongs to the step in which it was taken, whenever it ended: a trainer may be behind its engine. So too where it
+// waits in a checkpoint for the engine that loads it.
+TEST(HistoryEngine, ASampleIsOfTheStepInWhichItIsTaken) {
+  const TinyModel model;
+  const TempFolder folder;
+  Request request({5, 6, 7, 8});
+  request.n = 2;
+  request.sampling.max_new_tokens = 6;
+  request.sampling.ignore_eos = 1;
+  for (const bool processes : {false, true}) {
+    const HistoryEngine first(model, "off", 1, processes);
+    const uint64_t group = first.submit(request, request.stream, 0);
+    while (first.stats()["finished_samples"] < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_EQ(otr_checkpoint_save(first.engine, folder.file("state").c_str(), nullptr, 0), OTR_OK);
+    const HistoryEngine second(model, "off", 1, processes);
+    ASSERT_EQ(otr_checkpoint_load(second.engine, folder.file("state").c_str()), OTR_OK) << otr_last_error(second.engine);
+    for (otr_engine* engine : {first.engine, second.engine}) {
+      const auto history = [&] { return stats_of(engine)["history"]; };
+      const auto take = [&](uint32_t* sample) {
+        otr_result* result = nullptr;
+        ASSERT_EQ(otr_wait(engine, 60'000, &result), OTR_OK);
+        otr_result_view v;
+        otr_result_get(result, &v, sizeof v);
+        *sample = v.sample;
+        EXPECT_EQ(v.group_id, group);
+        otr_result_destroy(result);
+      };
+      uint32_t sample = 0;
+      EXPECT_EQ(history()["pending_samples"], 0);
+      EXPECT_EQ(otr_history_save(engine, folder.file("h").c_str()), OTR_OK);  // commits, and waits for what it makes
+      EXPECT_EQ(history()["prompts"], 0);
+      take(&sample);
+      EXPECT_EQ(otr_reward(engine, group, sample, 1.0f), OTR_OK) << otr_last_error(engine);
+      EXPECT_EQ(otr_reward(engine, group, 1 - sample, 1.0f), OTR_INVALID_ARGUMENT);
+      EXPECT_EQ(history()["pending_samples"], 1);
+      EXPECT_EQ(otr_history_save(engine, folder.file("h").c_str()), OTR_OK);
+      EXPECT_EQ(history()["prompts"], 1);
+      EXPECT_EQ(history()["tokens"], 6);
+      EXPECT_EQ(otr_reward(engine, group, sample, 1.0f), OTR_INVALID_ARGUMENT);
+      take(&sample);
+      EXPECT_EQ(otr_reward(engine, group, sample, 1.0f), OTR_OK) << otr_last_error(engine);
     }
   }
 }

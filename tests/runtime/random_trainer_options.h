@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "tests/runtime/rollouts.h"
-#include "tests/runtime/sanitized.h"
 
 namespace otr {
 
@@ -29,6 +30,26 @@ class Dice {
   std::mt19937 random_;
 };
 
+// Seeds 1 … `count`, or FIRST … LAST of OUTRIDER_TRAINER_SEEDS=FIRST:LAST.
+inline std::vector<uint32_t> trainer_seeds(uint32_t count) {
+  unsigned first = 1, last = count;
+  const char* const text = std::getenv("OUTRIDER_TRAINER_SEEDS");
+  if (text != nullptr && (std::sscanf(text, "%u:%u", &first, &last) != 2 || first > last)) {
+    std::fprintf(stderr, "OUTRIDER_TRAINER_SEEDS is %s, not FIRST:LAST\n", text);
+    std::exit(2);
+  }
+  std::vector<uint32_t> seeds;
+  for (unsigned seed = first; seed <= last; ++seed) seeds.push_back(seed);
+  return seeds;
+}
+
+// What engines run on.
+struct TrainerHost {
+  std::string isa = "auto", device = "auto";
+  int32_t num_gpus = 0;
+  bool is_slow = false;  // an emulated device: requests are few and short
+};
+
 // Of one life of an engine: all of them may differ from those of the life before, but for the path.
 struct RandomOptions {
   std::string policy = "off";
@@ -38,7 +59,7 @@ struct RandomOptions {
   bool traced = false, pinned = false, waits_aside = false;
 };
 
-inline RandomOptions random_options(Dice& dice) {
+inline RandomOptions random_options(Dice& dice, const TrainerHost& host) {
   const std::vector<std::string> policies = {"off",
                                              "auto",
                                              "auto",
@@ -57,7 +78,7 @@ inline RandomOptions random_options(Dice& dice) {
   RandomOptions o;
   o.policy = dice.one_of(policies);
   o.processes = dice.chance(25);
-  o.num_workers = dice.chance(40) ? 1 : dice.between(2, 4);
+  o.num_workers = dice.chance(40) ? 1 : dice.between(2, host.num_gpus == 0 ? 4 : o.processes ? host.num_gpus : 3);
   if (o.num_workers > 1 && dice.chance(40) && (o.policy == "auto" || o.policy == "specactor" || o.policy == "fixed:small:2")) {
     o.num_draft_workers = dice.between(1, o.num_workers / 2);
     if (o.policy == "fixed:small:2") o.policy = dice.chance(50) ? "fixed:small:2:decoupled" : "fixed:small:5:decoupled";
@@ -66,7 +87,7 @@ inline RandomOptions random_options(Dice& dice) {
   o.prefill_chunk = dice.one_of(std::vector<int32_t>{1, 7, 64, 65, 200, 512});
   o.num_threads = dice.between(1, 3);
   o.history = dice.below(3);
-  o.pages = dice.one_of(std::vector<int64_t>{14, 20, 40, 200});  // the longest sample takes 12
+  o.pages = dice.one_of(std::vector<int64_t>{4, 9, 12, 40, 200});
   o.traced = dice.chance(20);
   o.pinned = dice.chance(10);
   o.waits_aside = dice.chance(30);
@@ -80,11 +101,11 @@ inline std::string text_of(const RandomOptions& o) {
          ", history " + std::to_string(o.history);
 }
 
-inline otr_sampling_params random_sampling(Dice& dice) {
+inline otr_sampling_params random_sampling(Dice& dice, const TrainerHost& host) {
   otr_sampling_params s;
   otr_sampling_params_init(&s, sizeof s);
   s.seed = dice.chance(50) ? 5 : 0xfedcba9876543210u;
-  s.max_new_tokens = dice.chance(20) ? dice.between(1, 3) : dice.between(4, 80);
+  s.max_new_tokens = dice.chance(20) ? dice.between(1, 3) : dice.between(4, host.is_slow ? 9 : 80);
   s.ignore_eos = dice.chance(60);
   s.temperature = dice.one_of(std::vector<float>{0.0f, 0.3f, 1.0f, 1.0f, 1.0f, 2.0f});
   if (dice.chance(20)) s.top_k = dice.between(1, 20);
@@ -97,17 +118,17 @@ inline otr_sampling_params random_sampling(Dice& dice) {
 }
 
 // Prompts come in a few families, so that their beginnings are cached, at lengths around pages' ends.
-inline Request random_request(Dice& dice, int32_t vocab) {
+inline Request random_request(Dice& dice, const TrainerHost& host, int32_t vocab) {
   Request r;
-  const int32_t length = dice.chance(40)   ? 64 * dice.between(1, 3) + dice.between(-1, 1)
+  const int32_t length = dice.chance(40)   ? 64 * dice.between(1, host.is_slow ? 1 : 3) + dice.between(-1, 1)
                          : dice.chance(30) ? dice.between(1, 4)
-                                           : dice.between(5, 240);
+                                           : dice.between(5, host.is_slow ? 70 : 240);
   r.prompt = random_tokens(static_cast<uint32_t>(dice.below(3)), static_cast<size_t>(length), vocab);
   if (dice.chance(70)) r.prompt.back() = dice.below(vocab);
-  r.n = dice.chance(50) ? 1 : dice.between(2, 9);
+  r.n = dice.chance(50) ? 1 : dice.between(2, host.is_slow ? 3 : 9);
   r.first_sample = dice.chance(20) ? 1000 : 0;
   r.stream = static_cast<uint64_t>(dice.below(1 << 20));
-  r.sampling = random_sampling(dice);
+  r.sampling = random_sampling(dice, host);
   if (dice.chance(20)) r.stop_ids = {dice.below(vocab), dice.below(vocab)};
   return r;
 }

@@ -1,4 +1,6 @@
 // What an engine owes a trainer, and what it must be: the oracle asks plain engines, one sample at a time.
+//
+// Thread safety: none.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,13 +21,14 @@ namespace otr {
 // A model whose weights come in two kinds, 0 and 1, and a drafter of its vocabulary.
 class TrainedModel {
  public:
-  explicit TrainedModel(TinyShape shape, const TinyShape& drafter) : first_(shape), second_(other(shape)), drafter_(drafter) {
+  explicit TrainedModel(const TinyShape& shape, const TinyShape& drafter)
+      : first_(shape), second_(other(shape)), drafter_(drafter) {
     tensors_ = {trainer_tensors(first_), trainer_tensors(second_)};
   }
   const TinyModel& weights(int kind) const { return kind == 0 ? first_ : second_; }
   const TinyModel& drafter() const { return drafter_; }
   const std::vector<TrainerTensor>& tensors(int kind) const { return tensors_[static_cast<size_t>(kind)]; }
-  int32_t vocab() const { return first_.shape().vocab_size; }
+  const TinyShape& shape() const { return first_.shape(); }
 
  private:
   static TinyShape other(TinyShape shape) {
@@ -41,32 +44,36 @@ struct Owed {
   Request request;
   bool is_score = false, scores_sampling = false;
   std::vector<int32_t> scored;  // the tokens of a score
+  uint64_t version = 0;         // of the weights when it was asked for
 };
 
-// And what came: `kinds` of the weights of its spans.
+// And what came.
 struct Delivered {
   struct Span {
     size_t first;
-    int kind;
+    uint64_t version;
+    int kind;  // of the weights of that version
   };
   Output output;
   std::vector<Span> spans;
+  uint64_t version = 0;  // of the weights when it was taken
 };
 
 class TrainerOracle {
  public:
-  TrainerOracle(const TrainedModel& model, const std::string& isa) {
+  TrainerOracle(const TrainedModel& model, const std::string& isa) : shape_(model.shape()) {
     for (int kind : {0, 1})
       engines_.push_back(std::make_unique<TestEngine>(model.weights(kind), EngineSetup{.isa = isa, .max_batch = 1}));
   }
 
   // "" where it is what it must be.
   std::string difference(const Owed& owed, const Delivered& got) const {
+    if (std::string what = order_difference(owed, got); !what.empty()) return what;
     if (owed.is_score) return score_difference(owed, got);
+    if (std::string what = end_difference(owed.request, got.output); !what.empty()) return what;
     for (size_t i = 0; i < got.spans.size(); ++i) {
       const bool last = i + 1 == got.spans.size();
       const size_t begin = got.spans[i].first, end = last ? got.output.tokens.size() : got.spans[i + 1].first;
-      if (begin > end) return "spans that overlap";
       const std::string what = span_difference(owed.request, got, got.spans[i].kind, begin, end, last);
       if (!what.empty()) {
         return "tokens " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
@@ -92,47 +99,76 @@ class TrainerOracle {
     return only(kind);
   }
 
+  // Spans are of tokens, one behind the other, by versions of the time between the request and its result.
+  static std::string order_difference(const Owed& owed, const Delivered& got) {
+    if (got.spans.empty() || got.spans[0].first != 0) return "no span from the beginning on";
+    for (size_t i = 0; i < got.spans.size(); ++i) {
+      const Delivered::Span& span = got.spans[i];
+      if (span.version < owed.version || span.version > got.version) return "weights of another time";
+      if (i == 0) continue;
+      if (span.version <= got.spans[i - 1].version) return "weights that were there before";
+      if (span.first <= got.spans[i - 1].first || span.first >= got.output.tokens.size()) return "a span without tokens";
+    }
+    return "";
+  }
+
   std::string score_difference(const Owed& owed, const Delivered& got) const {
-    if (got.output.reason == OTR_FINISH_ABORT) return "";
+    if (got.spans.size() != 1) return "a score of several weights";
     Request r = owed.request;
     r.sampling.stop_token_ids = r.stop_ids.data(), r.sampling.num_stop_token_ids = r.stop_ids.size();
-    const Output wanted = score(got.spans.front().kind, r.prompt, owed.scored, owed.scores_sampling ? &r.sampling : nullptr);
-    if (got.spans.size() != 1) return "a score of several weights";
+    const Output wanted = score(got.spans[0].kind, r.prompt, owed.scored, owed.scores_sampling ? &r.sampling : nullptr);
+    if (got.output.reason == OTR_FINISH_ABORT) return compare(wanted, 0, got.output, 0, got.output.tokens.size());
     return wanted == got.output ? "" : "another score";
+  }
+
+  // Whether it ended where it had to, as far as its tokens say.
+  std::string end_difference(const Request& r, const Output& o) const {
+    const auto stops = [&](int32_t token) {
+      return std::ranges::count(r.stop_ids, token) > 0 ||
+             (r.sampling.ignore_eos == 0 && std::ranges::count(shape_.eos_ids, token) > 0);
+    };
+    const bool stopped = !o.tokens.empty() && stops(o.tokens.back());
+    if (std::ranges::count_if(o.tokens, stops) > (stopped ? 1 : 0)) return "it goes on behind a stop";
+    const size_t limit = static_cast<size_t>(shape_.max_position_embeddings) - r.prompt.size();
+    const bool at_limit = o.tokens.size() == std::min(limit, static_cast<size_t>(r.sampling.max_new_tokens));
+    const otr_finish_reason reason = stopped ? OTR_FINISH_STOP : at_limit ? OTR_FINISH_LENGTH : OTR_FINISH_ABORT;
+    return o.reason == reason ? "" : std::string("it ends by ") + otr_finish_reason_text(o.reason) + " " + o.error;
   }
 
   // Tokens begin … end - 1, which weights of `kind` drew.
   std::string span_difference(const Request& request, const Delivered& got, int kind, size_t begin, size_t end,
                               bool last) const {
     const Output& o = got.output;
+    if (begin == end) return "";
     if (begin > 0 && has_penalties(request.sampling)) {  // they count the whole response: no prompt has it
-      if (begin == end) return "";
       const std::vector<int32_t> tokens(o.tokens.begin(), o.tokens.begin() + static_cast<ptrdiff_t>(end));
       return compare(score(kind, request.prompt, tokens, &request.sampling), begin, o, begin, end);
     }
     Request r = request;
     r.prompt.insert(r.prompt.end(), o.tokens.begin(), o.tokens.begin() + static_cast<ptrdiff_t>(begin));
     r.sampling.max_new_tokens -= static_cast<int32_t>(begin);
-    if (r.sampling.max_new_tokens < 1) return begin == end ? "" : "more tokens than asked for";
     engine(kind).submit(r, 0);
     const Output wanted = only(kind);
-    if (last && o.reason != OTR_FINISH_ABORT) {
-      if (o.reason != wanted.reason) return std::string("it ends by ") + otr_finish_reason_text(o.reason) + " " + o.error;
-      if (end - begin != wanted.tokens.size()) return "it ends elsewhere";
-    }
+    if (last && o.reason != OTR_FINISH_ABORT && end - begin != wanted.tokens.size()) return "it ends elsewhere";
     return compare(wanted, 0, o, begin, end);
   }
 
+  // Tokens begin … end - 1 of `got` with those of `wanted` from `at` on.
   static std::string compare(const Output& wanted, size_t at, const Output& got, size_t begin, size_t end) {
-    if (wanted.tokens.size() < at + (end - begin) && wanted.logprobs.size() < at + (end - begin)) return "too many tokens";
-    for (size_t i = begin; i < end; ++i, ++at) {
-      const bool same = (wanted.tokens.empty() || wanted.tokens[at] == got.tokens[i]) &&
-                        wanted.logprobs[at] == got.logprobs[i] && wanted.raw_logprobs[at] == got.raw_logprobs[i];
-      if (!same) return "another token or log-prob at " + std::to_string(i);
+    if (wanted.tokens.size() < at + (end - begin)) return "too many tokens";
+    const auto same = [&](const std::vector<uint32_t>& a, const std::vector<uint32_t>& b, size_t i) {
+      return a.empty() && b.empty() ? true : a[at + i - begin] == b[i];
+    };
+    for (size_t i = begin; i < end; ++i) {
+      if (wanted.tokens[at + i - begin] != got.tokens[i] || !same(wanted.logprobs, got.logprobs, i) ||
+          !same(wanted.raw_logprobs, got.raw_logprobs, i)) {
+        return "another token or log-prob at " + std::to_string(i);
+      }
     }
     return "";
   }
 
+  const TinyShape shape_;
   std::vector<std::unique_ptr<TestEngine>> engines_;
 };
 
