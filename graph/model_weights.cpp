@@ -50,32 +50,55 @@ Result<ModelWeights> ModelWeights::load(const ModelConfig& config, WeightSource&
   return w;
 }
 
-// Of an arena: on a device the sum of its pieces' sums.
-Result<uint64_t> ModelWeights::sum_of(const void* data, size_t bytes) const {
-  if (accelerator_ == nullptr) return frame_sum(data, bytes);
-  constexpr size_t kPiece = 64 << 20;
-  std::vector<std::byte> piece(std::min(bytes, kPiece));
-  std::vector<uint64_t> sums;
-  for (size_t at = 0; at < bytes; at += kPiece) {
-    const size_t size = std::min(bytes - at, kPiece);
-    accelerator_->copy(piece.data(), static_cast<const std::byte*>(data) + at, size);
-    OTR_RETURN_IF_ERROR(accelerator_->wait());
-    sums.push_back(frame_sum(piece.data(), size));
+// Adds the sums of `size` bytes, `step` at a time. From a device they come up, some steps at once.
+Status ModelWeights::add_sums(const void* data, int64_t size, int64_t step, std::vector<uint64_t>* sums) const {
+  constexpr int64_t kMost = 64 << 20;
+  const int64_t at_once = accelerator_ == nullptr ? size : std::max<int64_t>(kMost / step, 1) * step;
+  std::vector<std::byte> here(accelerator_ == nullptr ? 0 : static_cast<size_t>(std::min(size, at_once)));
+  for (int64_t begin = 0; begin < size; begin += at_once) {
+    const int64_t count = std::min(size - begin, at_once);
+    const std::byte* from = static_cast<const std::byte*>(data) + begin;
+    if (accelerator_ != nullptr) {
+      accelerator_->copy(here.data(), from, static_cast<size_t>(count));
+      OTR_RETURN_IF_ERROR(accelerator_->wait());
+      from = here.data();
+    }
+    for (int64_t at = 0; at < count; at += step)
+      sums->push_back(frame_sum(from + at, static_cast<size_t>(std::min(step, count - at))));
   }
-  return xxh64(sums.data(), sums.size() * sizeof(uint64_t));
+  return {};
+}
+
+// Of linear weights every 16 rows, in the device's order and form, whatever the layout here: an engine on GPUs keeps them in
+// rows, and one whose processes are on GPUs as the CPU has them.
+Status ModelWeights::add_sums(const WeightPiece& piece, std::vector<uint64_t>* sums) const {
+  constexpr int64_t kStep = 64 << 20;
+  const void* const data = address(piece);
+  if (piece.kind != PieceKind::kLinear) {
+    const auto width = static_cast<int64_t>(piece.kind == PieceKind::kVector ? sizeof(float) : sizeof(Element));
+    return add_sums(data, piece.elements() * width, kStep, sums);
+  }
+  const int64_t slab = int64_t{kLinearTileN} * piece.in_features,
+                row_bytes = piece.in_features * static_cast<int64_t>(sizeof(Element));
+  if (accelerator_ != nullptr) return add_sums(data, piece.out_features * row_bytes, kLinearTileN * row_bytes, sums);
+  std::vector<Element> rows(static_cast<size_t>(slab));
+  const int32_t half = piece.out_features / 2;  // of a weight in turns: the first part's rows
+  for (int32_t row = 0; row < piece.out_features; row += kLinearTileN) {
+    const int32_t count = std::min(piece.out_features - row, kLinearTileN), first_of_part = row < half ? 0 : kLinearTileN;
+    const int32_t packed_row = piece.in_turns ? (row < half ? row : row - half) * 2 + first_of_part : row;
+    linear_unpack_rows(static_cast<const Element*>(data), packed_row, count, piece.in_features, rows.data());
+    sums->push_back(frame_sum(rows.data(), static_cast<size_t>(count * row_bytes)));
+  }
+  return {};
 }
 
 Result<uint64_t> ModelWeights::digest() const {
   const ModelConfig& c = config_;
-  OTR_ASSIGN_OR_RETURN(const uint64_t packed, sum_of(packed_.data(), packed_.bytes()));
-  OTR_ASSIGN_OR_RETURN(const uint64_t embedding, sum_of(embedding_.data(), embedding_.bytes()));
-  OTR_ASSIGN_OR_RETURN(const uint64_t vectors, sum_of(vectors_.data(), vectors_.bytes()));
-  const uint64_t parts[] = {packed,
-                            embedding,
-                            vectors,
-                            std::bit_cast<uint64_t>(c.rms_norm_eps),
-                            bits_from_float(rope_scale_),
-                            static_cast<uint64_t>(c.architecture)};
+  std::vector<uint64_t> sums;
+  for (const WeightPiece& piece : plan_.pieces) OTR_RETURN_IF_ERROR(add_sums(piece, &sums));
+  OTR_RETURN_IF_ERROR(add_sums(inv_freq_, c.head_dim / 2 * int64_t{sizeof(float)}, 64, &sums));
+  const uint64_t parts[] = {xxh64(sums.data(), sums.size() * sizeof(uint64_t)), std::bit_cast<uint64_t>(c.rms_norm_eps),
+                            bits_from_float(rope_scale_), static_cast<uint64_t>(c.architecture)};
   const int32_t sizes[] = {c.hidden_size, c.intermediate_size, c.num_layers, c.num_heads, c.num_kv_heads,
                            c.head_dim,    c.vocab_size,        c.qkv_bias,   c.qk_norm};
   const uint64_t both[] = {xxh64(parts, sizeof parts), xxh64(sizes, sizeof sizes)};

@@ -103,8 +103,8 @@ class ModelWeights {
   const LinearWeight& lm_head() const { return lm_head_; }  // [vocab_size][hidden_size]
   const float* inv_freq() const { return inv_freq_; }       // [head_dim / 2]
   float rope_scale() const { return rope_scale_; }          // of cosine and sine
-  // A checksum of everything that a forward pass reads, in this path's layout, and of the config: equal digests, equal results.
-  // From a device all of it comes up, a piece at a time. Errors: as Accelerator::wait.
+  // A checksum of everything that a forward pass reads, whatever its layout, and of the config: equal digests, equal results on
+  // a path. From a device all of it comes up, some of it at a time. Errors: as Accelerator::wait.
   Result<uint64_t> digest() const;
   const void* address(const WeightPiece& piece) const;  // of the plan
   int64_t bytes() const { return static_cast<int64_t>(embedding_.bytes() + packed_.bytes() + vectors_.bytes()); }
@@ -118,7 +118,8 @@ class ModelWeights {
   Status put_on_device(const HostTensor& tensor, const WeightPlan::Place& at);
   TensorNames all_tensors() const;
   void bind();
-  Result<uint64_t> sum_of(const void* data, size_t bytes) const;
+  Status add_sums(const void* data, int64_t size, int64_t step, std::vector<uint64_t>* sums) const;
+  Status add_sums(const WeightPiece& piece, std::vector<uint64_t>* sums) const;
   void put_rows(const WeightPlan::Place& at, int32_t first, int32_t num_rows, const Element* rows);
 
   ModelConfig config_;

@@ -84,6 +84,9 @@ void linear_pack_halves(const Element* first, const Element* last, int32_t num_r
 void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features,
                       Element* packed);
 
+// The way back: num_rows <= 16 rows from first_row, a multiple of 16, on, as [num_rows][in_features].
+void linear_unpack_rows(const Element* packed, int64_t first_row, int32_t num_rows, int32_t in_features, Element* rows);
+
 void linear_scalar(const LinearParams& params, ThreadPool& pool);
 void linear_avx2(const LinearParams& params, ThreadPool& pool);
 void linear_avx512(const LinearParams& params, ThreadPool& pool);

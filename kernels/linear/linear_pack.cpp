@@ -17,19 +17,19 @@ void pack_tile_edge(const Element* rows, int num_rows, int num_k, int64_t stride
   }
 }
 
-// A whole tile of bf16: a transpose of 16 x 16 words (pairs of inputs), in squares of 4 x 4. SSE2, which every x86-64 has.
-void pack_tile_whole(const Element* rows, int64_t stride, Element* dst) {
+// A transpose of 16 x 16 words (pairs of bf16), rows of the source `from` and of the result `to` elements apart, in squares of
+// 4 x 4. SSE2, which every x86-64 has.
+void transpose_words(const Element* src, int64_t from, Element* dst, int64_t to) {
   const auto load = [](const Element* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
-  for (int pair = 0; pair < 16; pair += 4) {
-    for (int lane = 0; lane < kLinearTileN; lane += 4) {
-      const Element* src = rows + lane * stride + pair * 2;
-      const __m128i a = load(src), b = load(src + stride), c = load(src + 2 * stride), d = load(src + 3 * stride);
+  for (int column = 0; column < 16; column += 4) {
+    for (int row = 0; row < 16; row += 4) {
+      const Element* p = src + row * from + 2 * column;
+      const __m128i a = load(p), b = load(p + from), c = load(p + 2 * from), d = load(p + 3 * from);
       const __m128i ab01 = _mm_unpacklo_epi32(a, b), cd01 = _mm_unpacklo_epi32(c, d);
       const __m128i ab23 = _mm_unpackhi_epi32(a, b), cd23 = _mm_unpackhi_epi32(c, d);
       const __m128i out[4] = {_mm_unpacklo_epi64(ab01, cd01), _mm_unpackhi_epi64(ab01, cd01), _mm_unpacklo_epi64(ab23, cd23),
                               _mm_unpackhi_epi64(ab23, cd23)};
-      for (int i = 0; i < 4; ++i)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + (pair + i) * 2 * kLinearTileN + lane * 2), out[i]);
+      for (int i = 0; i < 4; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + (column + i) * to + 2 * row), out[i]);
     }
   }
 }
@@ -37,7 +37,7 @@ void pack_tile_whole(const Element* rows, int64_t stride, Element* dst) {
 // Inputs k … k + 31 of a tile: of `num_rows` rows, those beyond 16 left out.
 void pack_tile(const Element* rows, int32_t num_rows, int32_t k, int32_t in_features, Element* dst) {
   const bool whole = num_rows >= kLinearTileN && in_features - k >= kLinearStepK;
-  if (sizeof(Element) == 2 && whole) pack_tile_whole(rows + k, in_features, dst);
+  if (sizeof(Element) == 2 && whole) transpose_words(rows + k, in_features, dst, 2 * kLinearTileN);
   else pack_tile_edge(rows + k, num_rows, in_features - k, in_features, dst);
 }
 
@@ -57,6 +57,20 @@ void linear_pack_block(const Element* rows, int32_t num_rows, int32_t in_feature
 
 void linear_pack_halves(const Element* first, const Element* last, int32_t num_rows, int32_t in_features, Element* block) {
   pack_tiles(first, num_rows, last, num_rows, in_features, block);
+}
+
+void linear_unpack_rows(const Element* packed, int64_t first_row, int32_t num_rows, int32_t in_features, Element* rows) {
+  for (int32_t k = 0; k < in_features; k += kLinearStepK) {
+    const Element* const tile = packed + linear_packed_index(first_row, k, in_features);
+    if (sizeof(Element) == 2 && num_rows == kLinearTileN && in_features - k >= kLinearStepK) {
+      transpose_words(tile, 2 * kLinearTileN, rows + k, in_features);
+      continue;
+    }
+    for (int32_t row = 0; row < num_rows; ++row) {
+      for (int32_t i = k; i < in_features && i < k + kLinearStepK; ++i)
+        rows[int64_t{row} * in_features + i] = packed[linear_packed_index(first_row + row, i, in_features)];
+    }
+  }
 }
 
 void linear_pack_rows(const Element* rows, int32_t first_row, int32_t num_rows, int32_t out_features, int32_t in_features,

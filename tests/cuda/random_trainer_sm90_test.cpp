@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "tests/runtime/random_trainer.h"
 
 namespace otr {
@@ -28,7 +29,7 @@ TEST_P(RandomTrainersSm90, GetWhatTheContractSays) {
   const bool experts = GetParam() % 3 == 2;
   TinyShape shape{
       .hidden_size = 64, .intermediate_size = 72, .num_heads = 4, .num_kv_heads = 2, .max_position_embeddings = 512};
-  if (experts) shape.num_experts = 8, shape.experts_per_token = 3, shape.expert_intermediate_size = 40;
+  if (experts) shape.num_experts = 8, shape.experts_per_token = 3, shape.expert_intermediate_size = 32;
   const TrainedModel model(shape, {.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 9});
   const TrainerOracle oracle(model, kCudaPath);
   std::string folder = (std::filesystem::temp_directory_path() / "outrider-trainer-XXXXXX").string();

@@ -269,6 +269,20 @@ TEST(LinearPack, RowsInPiecesAreTheWholeWeight) {
   }
 }
 
+TEST(LinearPack, TheWayBackGivesTheRows) {
+  for (const auto& [n, k] : {std::pair(1, 1), std::pair(31, 40), std::pair(64, 32), std::pair(97, 65), std::pair(130, 896)}) {
+    const std::vector<Element> w = random_elements(static_cast<size_t>(n) * k, 1.0f, 1);
+    std::vector<Element> packed(static_cast<size_t>(linear_packed_elements(n, k)));
+    pack_linear(w.data(), n, k, packed.data());
+    for (int32_t row = 0; row < n; row += kLinearTileN) {
+      const int32_t count = std::min(n - row, kLinearTileN);
+      std::vector<Element> rows(static_cast<size_t>(count) * k);
+      linear_unpack_rows(packed.data(), row, count, k, rows.data());
+      EXPECT_EQ(std::memcmp(rows.data(), w.data() + int64_t{row} * k, rows.size() * sizeof(Element)), 0) << n << " x " << k;
+    }
+  }
+}
+
 TEST(LinearPaths, Avx2IsTheScalarDefinition) {
   const KernelTable* avx2 = find_path("cpu-avx2");
   if (avx2 == nullptr) GTEST_SKIP() << "needs cpu-avx2";

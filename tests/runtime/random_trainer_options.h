@@ -1,6 +1,7 @@
 // Engine options, requests and numbers that a random trainer draws.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -78,7 +79,9 @@ inline RandomOptions random_options(Dice& dice, const TrainerHost& host) {
   RandomOptions o;
   o.policy = dice.one_of(policies);
   o.processes = dice.chance(25);
-  o.num_workers = dice.chance(40) ? 1 : dice.between(2, host.num_gpus == 0 ? 4 : o.processes ? host.num_gpus : 3);
+  const int32_t most_workers = host.num_gpus == 0 ? 4 : o.processes ? host.num_gpus : 3;
+  o.num_workers = dice.chance(40) ? 1 : dice.between(2, std::max(most_workers, 2));
+  o.num_workers = std::clamp(o.num_workers, std::max(host.num_gpus, 1), most_workers);  // of several GPUs each gets one
   if (o.num_workers > 1 && dice.chance(40) && (o.policy == "auto" || o.policy == "specactor" || o.policy == "fixed:small:2")) {
     o.num_draft_workers = dice.between(1, o.num_workers / 2);
     if (o.policy == "fixed:small:2") o.policy = dice.chance(50) ? "fixed:small:2:decoupled" : "fixed:small:5:decoupled";
