@@ -24,7 +24,7 @@ void print_help() {
   std::fputs(
       "Usage: outrider_bench [--isa=PATH] [--threads=N] [--model=FOLDER] [--benchmark_…]\n\n"
       "  --isa=PATH      auto, cpu-amx, cpu-avx512, cpu-avx2 or cpu-scalar (auto)\n"
-      "  --threads=N     0: one per CPU (0)\n"
+      "  --threads=N     0: one per CPU that affinity and the container's quota allow (0)\n"
       "  --model=FOLDER  a model for the end-to-end cases; without it they are left out\n"
       "  --about         print path, threads, commit, compiler and flags, and run nothing\n\n"
       "Google Benchmark's own, among them:\n\n"

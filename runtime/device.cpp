@@ -1,10 +1,10 @@
 #include "runtime/device.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
+#include <vector>
+
+#include "kernels/base/affinity.h"
 
 #if defined(OUTRIDER_CUDA)
 #include "kernels/cuda/cuda_device.h"
@@ -18,24 +18,21 @@ namespace {
 class CpuShare {
  public:
   CpuShare(int32_t first, int32_t count) {
-    if (first < 0 || sched_getaffinity(0, sizeof before_, &before_) != 0) return;
-    int cpus[CPU_SETSIZE], size = 0;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &before_)) cpus[size++] = cpu;
-    }
-    cpu_set_t share;
-    CPU_ZERO(&share);
-    for (int32_t i = 0; i < count; ++i) CPU_SET(cpus[(first + i) % size], &share);
-    narrowed_ = pthread_setaffinity_np(pthread_self(), sizeof share, &share) == 0;
+    if (first < 0) return;
+    before_ = cpu_affinity();
+    if (before_.empty()) return;
+    std::vector<int> share;
+    for (int32_t i = 0; i < count; ++i) share.push_back(before_[static_cast<size_t>(first + i) % before_.size()]);
+    narrowed_ = set_cpu_affinity(share);
   }
   ~CpuShare() {
-    if (narrowed_) (void)pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
+    if (narrowed_) (void)set_cpu_affinity(before_);
   }
   CpuShare(const CpuShare&) = delete;
   CpuShare& operator=(const CpuShare&) = delete;
 
  private:
-  cpu_set_t before_;
+  std::vector<int> before_;
   bool narrowed_ = false;
 };
 

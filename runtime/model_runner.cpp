@@ -1,7 +1,6 @@
 #include "runtime/model_runner.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -9,24 +8,11 @@
 #include <optional>
 #include <stdexcept>
 
+#include "kernels/base/cgroup.h"
 #include "kernels/base/clock.h"
 
 namespace otr {
 namespace {
-
-// MemAvailable of /proc/meminfo in bytes, where that can be read.
-std::optional<uint64_t> free_memory() {
-  std::optional<uint64_t> bytes;
-  if (std::FILE* f = std::fopen("/proc/meminfo", "re"); f != nullptr) {
-    char line[256];
-    unsigned long long value;
-    while (std::fgets(line, sizeof line, f) != nullptr) {
-      if (std::sscanf(line, "MemAvailable: %llu kB", &value) == 1) bytes = uint64_t{value} * 1024;
-    }
-    std::fclose(f);
-  }
-  return bytes;
-}
 
 // A device that failed has lost the tick, and what is to come: as where memory runs out, whoever ticks fails its sequences with
 // the text.
@@ -139,7 +125,7 @@ Status ModelRunner::attach_weights(const SharedModel& shared) {
 // Of all that share them.
 Result<uint64_t> ModelRunner::kv_bytes(const ModelOptions& options) const {
   constexpr uint64_t kUnknownFree = uint64_t{1} << 30;
-  const std::optional<uint64_t> free = accelerator_ != nullptr ? accelerator_->free_bytes() : free_memory();
+  const std::optional<uint64_t> free = accelerator_ != nullptr ? accelerator_->free_bytes() : free_memory("/");
   const uint64_t page_bytes = static_cast<uint64_t>(layout_.page_bytes());
   uint64_t bytes = options.num_pages != 0 ? static_cast<uint64_t>(options.num_pages) * page_bytes : options.kv_bytes;
   if (bytes == 0 && accelerator_ != nullptr) {

@@ -132,11 +132,13 @@ typedef struct otr_engine_options {
                              comparison. "fixed:…:<window>:decoupled": see num_draft_workers */
   int32_t max_batch;      /* samples decoding at the same time, 1 … 65536; default 256. Any number may be queued */
   int32_t prefill_chunk;  /* prompt tokens a tick, 1 … 1048576; default 512 */
-  int32_t num_threads;    /* at most 4096; 0 (default): one per CPU of the calling thread's affinity */
+  int32_t num_threads;    /* at most 4096; 0 (default): one per CPU of the calling thread's affinity, or as many as a
+                             container's CPU quota (cgroup v1 or v2), rounded up, where those are fewer */
   uint64_t kv_bytes;      /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is
-                             free; 0 (default): a quarter of the free memory; of a GPU's, nine tenths of what the weights
-                             leave, and a copy of them in 4 bits would. In time all of it is used: what has ended stays
-                             cached, and the pages that were used longest ago make room */
+                             free; 0 (default): a quarter of the free memory, which is what the system has available, or
+                             what a container's limit (cgroup v1 or v2) leaves, if that is less; of a GPU's, nine tenths of
+                             what the weights leave, and a copy of them in 4 bits would. In time all of it is used: what has
+                             ended stays cached, and the pages that were used longest ago make room */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the
                               policy may name; "NAME=w4:PATH": in 4 bits, which drafts faster while samples are few, and is
                               right a little less often. Always there: "self", the model itself in 4 bits; "ngram", which

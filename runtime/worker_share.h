@@ -15,7 +15,7 @@ struct WorkerShare {
   int32_t max_batch, max_draft_rows, num_threads, first_cpu;
 
   WorkerShare(const EngineOptions& o, const Policy& policy, int32_t index) {
-    const int32_t threads = o.device.num_threads > 0 ? o.device.num_threads : ThreadPool::affinity_count();
+    const int32_t threads = o.device.num_threads > 0 ? o.device.num_threads : ThreadPool::default_threads();
     max_batch = part_of(o.max_batch, index, o.num_workers);
     max_draft_rows = draft_row_limit(policy);
     num_threads = std::max(1, part_of(threads, index, o.num_workers));

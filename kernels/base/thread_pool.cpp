@@ -1,14 +1,14 @@
 #include "kernels/base/thread_pool.h"
 
 #include <immintrin.h>
-#include <pthread.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <new>
 
+#include "kernels/base/affinity.h"
+#include "kernels/base/cgroup.h"
 #include "kernels/base/fp_env.h"
 
 namespace otr {
@@ -35,19 +35,14 @@ void ThreadPool::Freed::operator()(char* p) const { std::free(p); }
 // Not in the header, which kernel files of one instruction set include: it is made of library templates.
 void* ThreadPool::scratch(int thread) const { return scratch_.get() + static_cast<size_t>(thread) * kScratchBytes; }
 
-int ThreadPool::affinity_count() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+// A container's quota is no part of the mask: with more threads than it pays for all are stopped for the rest of each period.
+int ThreadPool::default_threads() {
+  const int cpus = std::max(1, static_cast<int>(cpu_affinity().size()));
+  return std::min(cpus, cpu_quota("/").value_or(cpus));
 }
 
-ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads > 0 ? num_threads : affinity_count()) {
-  cpu_set_t set;
-  if (pin && sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &set)) cpus_.push_back(cpu);
-    }
-  }
+ThreadPool::ThreadPool(int num_threads, bool pin) : num_threads_(num_threads > 0 ? num_threads : default_threads()) {
+  if (pin) cpus_ = cpu_affinity();
   threads_.reserve(static_cast<size_t>(num_threads_ - 1));
   try {
     for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker_loop(i); });
@@ -71,11 +66,7 @@ void ThreadPool::join_all() {
 }
 
 void ThreadPool::pin_thread(int thread) const {
-  if (cpus_.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpus_[static_cast<size_t>(thread) % cpus_.size()], &set);
-  (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+  if (!cpus_.empty()) (void)set_cpu_affinity({&cpus_[static_cast<size_t>(thread) % cpus_.size()], 1});
 }
 
 void ThreadPool::run(int num_tasks, Task task, const void* context) {

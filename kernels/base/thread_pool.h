@@ -25,8 +25,8 @@ namespace otr {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the thread that will call run(); 0 means one per CPU of the creating thread's affinity mask. `pin`:
-  // each thread gets one CPU of that mask for its own, as far as they go round; where the system refuses, it is left alone.
+  // `num_threads` counts the thread that will call run(); 0 means default_threads(). `pin`: each thread gets one CPU of
+  // the creating thread's affinity for its own, as far as they go round; where the system refuses, it is left alone.
   // Throws std::bad_alloc, and std::system_error where no thread is to be had.
   explicit ThreadPool(int num_threads, bool pin = false);
   ~ThreadPool();
@@ -53,8 +53,8 @@ class ThreadPool {
   static constexpr size_t kScratchBytes = size_t{1} << 20;
   void* scratch(int thread) const;
 
-  // CPUs the calling thread may run on.
-  static int affinity_count();
+  // One per CPU the calling thread may run on, but no more than the container's quota of processor time pays for.
+  static int default_threads();
 
  private:
   // The launch as one word, so that a task is claimed against exactly the launch it belongs to: whoever claims one keeps run()

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bench/repetition.h"
+#include "kernels/base/affinity.h"
 #include "kernels/base/clock.h"
-#include "kernels/base/thread_pool.h"
 
 namespace otr::bench {
 namespace {
@@ -58,7 +58,8 @@ TEST(Slices, NoShareIsLargerThanTheThreads) {
   }
   const ThreadClocks threads;
   double greatest = 0;
-  const double cores = std::min(4.0, static_cast<double>(ThreadPool::affinity_count()));
+  // A quota is a share of each tenth of a second, not of a slice.
+  const double cores = std::min(4.0, static_cast<double>(cpu_affinity().size()));
   for (int i = 0; i < 2000; ++i) {
     SliceClock clock(threads);
     clock.start();

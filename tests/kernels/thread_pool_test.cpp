@@ -1,13 +1,13 @@
 #include "kernels/base/thread_pool.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
 
+#include "kernels/base/affinity.h"
 #include "kernels/base/fp_env.h"
 
 namespace otr {
@@ -74,37 +74,33 @@ TEST(ThreadPool, WakesThreadsThatSleep) {
   }
 }
 
-TEST(ThreadPool, ZeroMeansOneThreadPerCpu) {
+TEST(ThreadPool, ZeroMeansTheDefault) {
   ThreadPool pool(0);
-  EXPECT_EQ(pool.num_threads(), ThreadPool::affinity_count());
+  EXPECT_EQ(pool.num_threads(), ThreadPool::default_threads());
   EXPECT_GE(pool.num_threads(), 1);
+  EXPECT_LE(static_cast<size_t>(pool.num_threads()), cpu_affinity().size());
 }
 
 // Pinned, thread i runs on the i-th CPU of the mask, and round again; the caller only if it asks. Unpinned, on any.
 TEST(ThreadPool, PinsEachThreadToOneCpu) {
-  cpu_set_t all;
-  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
-  }
+  const std::vector<int> cpus = cpu_affinity();
+  ASSERT_FALSE(cpus.empty());
   std::thread([&] {  // not the test's own thread: it would stay pinned
     for (const bool pin : {false, true}) {
       ThreadPool pool(3, pin);
-      cpu_set_t masks[3];
+      std::vector<int> allowed[3];
       std::atomic<int> seen{0};
       pool.pin_caller();
       for (int launch = 0; launch < 1000 && seen.load() != 7; ++launch) {
         pool.parallel_for(64, [&](int, int thread) {
-          sched_getaffinity(0, sizeof masks[thread], &masks[thread]);
+          allowed[thread] = cpu_affinity();
           seen.fetch_or(1 << thread);
           std::this_thread::yield();
         });
       }
       ASSERT_EQ(seen.load(), 7);
       for (size_t thread = 0; thread < 3; ++thread) {
-        EXPECT_EQ(CPU_COUNT(&masks[thread]), pin ? 1 : static_cast<int>(cpus.size()));
-        EXPECT_TRUE(CPU_ISSET(cpus[thread % cpus.size()], &masks[thread]));
+        EXPECT_EQ(allowed[thread], pin ? std::vector<int>{cpus[thread % cpus.size()]} : cpus);
       }
     }
   })

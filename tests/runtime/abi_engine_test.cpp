@@ -95,7 +95,7 @@ TEST_F(AbiEngine, ZeroMeansTheDefault) {
   char stats[4096];
   size_t size = 0;
   ASSERT_EQ(otr_stats(made, stats, sizeof stats, &size), OTR_OK);
-  EXPECT_EQ(nlohmann::json::parse(stats)["num_threads"], ThreadPool::affinity_count());
+  EXPECT_EQ(nlohmann::json::parse(stats)["num_threads"], ThreadPool::default_threads());
   otr_engine_destroy(made);
 }
 

@@ -1,7 +1,6 @@
 // Several workers: what they give is what one gives, however samples are spread and moved.
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/affinity.h"
 #include "tests/runtime/engine_runs.h"
 #include "tests/runtime/every_path.h"
 #include "tests/runtime/mixed_requests.h"
@@ -116,24 +116,20 @@ TEST_P(Workers, ChangeNothing) {
 TEST_P(Workers, PinnedThreadsChangeNothing) {
   requests_.resize(6);
   const Outputs plain = run({});
-  cpu_set_t before, after;
-  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  const std::vector<int> before = cpu_affinity();
+  ASSERT_FALSE(before.empty());
   const WorkersVariant v{.num_workers = 2, .policy = "fixed:small:3", .migrate_every = 3, .pin_threads = true};
   const std::unique_ptr<Engine> e = engine(v);
   ASSERT_NE(e, nullptr);
   for (size_t i = 0; i < requests_.size(); ++i) submit(e.get(), requests_[i], i);
   EXPECT_EQ(difference(plain, collect(e.get())), "");
-  ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
-  EXPECT_TRUE(CPU_EQUAL(&before, &after));
-  std::set<std::string> pinned;  // the CPUs of threads that have one
+  EXPECT_EQ(cpu_affinity(), before);
+  std::set<int> pinned;  // the CPUs of threads that have one
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    cpu_set_t cpus;
-    if (sched_getaffinity(std::stoi(task.path().filename()), sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) != 1) continue;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &cpus)) pinned.insert(std::to_string(cpu));
-    }
+    const std::vector<int> cpus = cpu_affinity(std::stoi(task.path().filename()));
+    if (cpus.size() == 1) pinned.insert(cpus[0]);
   }
-  EXPECT_GE(pinned.size(), static_cast<size_t>(std::min(2, CPU_COUNT(&before))));
+  EXPECT_GE(pinned.size(), std::min<size_t>(2, before.size()));
 }
 
 TEST_P(Workers, ChangeNothingUnderPressure) {

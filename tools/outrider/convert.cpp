@@ -112,7 +112,7 @@ uint64_t file_size(const std::string& path) {
 int convert_command(int argc, char** argv) {
   const Flag table[] = {
       {"o", "FILE.otr", "the file to write (required)"},
-      {"jobs", "N", "threads (default: one per CPU that the process may use)"},
+      {"jobs", "N", "threads (default: one per CPU that affinity and the container's quota allow)"},
       {"small", nullptr, "compress the weights to two thirds instead of three quarters; loading takes longer"},
       {"no-compress", nullptr, "store the weights as they are"},
       {"verify", nullptr, "read the file back and compare it"}};

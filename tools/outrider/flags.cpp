@@ -202,7 +202,7 @@ const std::vector<Flag> kEngineFlagTable = {
     {"max-batch", "N", "samples that decode at the same time (default 256)"},
     {"kv-bytes", "SIZE", "memory of the KV pages, like 512M or 2G (default: a quarter of the free memory)"},
     {"chunk", "N", "prompt tokens run in one tick (default 512)"},
-    {"threads", "N", "default: one per CPU that the process may use"},
+    {"threads", "N", "default: one per CPU that affinity and the container's quota allow"},
     {"pin-threads", nullptr, "keep each thread on one CPU"},
     {"workers", "N", "threads that decode on their own, with shares of batch, pages and threads (default 1)"},
     {"worker-processes", nullptr, "each worker is a process; one that dies or hangs is replaced, and its samples go on"},

@@ -209,7 +209,7 @@ int inflate_command(int argc, char** argv) {
       {"o", "FOLDER", "the folder to write (required)"},
       {"recipe", nullptr, "write no weights, but where they come from: an engine that loads the folder makes them"},
       {"shards-of", "SIZE", "a shard's most bytes, like 500M (default 5G)"},
-      {"jobs", "N", "threads (default: one per CPU that the process may use)"}};
+      {"jobs", "N", "threads (default: one per CPU that affinity and the container's quota allow)"}};
   if (printed_help(table, argc, argv, kUsage, kNotes)) return kExitOk;
   const Flags flags(table, argc, argv, /*max_positional=*/1);
   if (flags.positional().empty()) throw Failure(kExitUsage, "MODEL is required");

@@ -50,7 +50,7 @@ const Flag kTable[] = {
     {"o", "FILE.json", "the profile (required)"},
     {"max-batch", "N", "samples of the largest passes (default 64)"},
     {"max-context", "N", "tokens of the longest contexts (default 4096, or what the model has)"},
-    {"threads", "N", "default: one per CPU that the process may use"},
+    {"threads", "N", "default: one per CPU that affinity and the container's quota allow"},
     {"isa", "NAME", "force a path: cpu-amx, cpu-avx512, cpu-avx2, cpu-scalar or cuda-sm90a (default auto: the CPU's best)"},
     {"plot", "FILE.svg", "draw measured against predicted times and where speculation pays; with --ladder, the ladder"},
     {"ladder", "PROFILE.json", "time nothing: the ladder by the costs of this profile"},
