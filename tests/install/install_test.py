@@ -1,7 +1,8 @@
 """The installed tree: its files, that it can be moved, and that a C99 program builds against it and rolls out.
 
 The program is built through CMake and through pkg-config, against the shared and the static library; each must print what the installed
-command line gives for the same request. The build passes OUTRIDER_BUILD (its folder), OUTRIDER_CMAKE, OUTRIDER_CC.
+command line gives for the same request. The build passes OUTRIDER_BUILD (its folder), OUTRIDER_CMAKE, OUTRIDER_CC
+and OUTRIDER_LIBDIR, where libraries go: lib, lib64, lib/x86_64-linux-gnu.
 """
 
 import json
@@ -15,15 +16,16 @@ from pathlib import Path
 
 SOURCE = Path(os.environ["OUTRIDER_SOURCE"])
 BUILD, CMAKE, CC = os.environ["OUTRIDER_BUILD"], os.environ["OUTRIDER_CMAKE"], os.environ["OUTRIDER_CC"]
+LIB = os.environ["OUTRIDER_LIBDIR"]
 CONSUMER = SOURCE / "tests/install/consumer"
 MODEL = SOURCE / "tests/data/tinymath/target"
 PROMPT = [10, 20, 30]
 
 FILES = {
-    "bin/outrider", "include/outrider.h", "lib/liboutrider.a", "lib/liboutrider.so", "lib/liboutrider.so.0", "lib/liboutrider.so.0.2.0",
-    "lib/cmake/outrider/outriderConfig.cmake", "lib/cmake/outrider/outriderConfigVersion.cmake",
-    "lib/cmake/outrider/outriderTargets.cmake", "lib/pkgconfig/outrider.pc", "share/doc/outrider/LICENSE", "share/doc/outrider/README.md",
-    "share/outrider/outrider.py"}
+    "bin/outrider", "include/outrider.h", f"{LIB}/liboutrider.a", f"{LIB}/liboutrider.so", f"{LIB}/liboutrider.so.0",
+    f"{LIB}/liboutrider.so.0.2.0", f"{LIB}/cmake/outrider/outriderConfig.cmake", f"{LIB}/cmake/outrider/outriderConfigVersion.cmake",
+    f"{LIB}/cmake/outrider/outriderTargets.cmake", f"{LIB}/pkgconfig/outrider.pc", "share/doc/outrider/LICENSE",
+    "share/doc/outrider/README.md", "share/outrider/outrider.py"}
 
 
 def run(*command, **kwargs):
@@ -54,7 +56,7 @@ class Install(unittest.TestCase):
         assert len(cls.expected) == 2
 
     def pkg_config(self, *flags):
-        return run("pkg-config", *flags, "outrider", env={**os.environ, "PKG_CONFIG_PATH": str(self.prefix / "lib/pkgconfig")}).split()
+        return run("pkg-config", *flags, "outrider", env={**os.environ, "PKG_CONFIG_PATH": str(self.prefix / LIB / "pkgconfig")}).split()
 
     def check_program(self, *program, **env):
         out = run(*program, MODEL, *PROMPT, env={**os.environ, **env})
@@ -70,10 +72,10 @@ class Install(unittest.TestCase):
 
     def test_files(self):
         found = {str(p.relative_to(self.prefix)) for p in self.prefix.rglob("*") if not p.is_dir()}
-        extra = {f for f in found - FILES if not f.startswith("lib/cmake/outrider/outriderTargets-")}
+        extra = {f for f in found - FILES if not f.startswith(f"{LIB}/cmake/outrider/outriderTargets-")}
         self.assertEqual((FILES - found, extra), (set(), set()))
         self.assertIn("0x000000000000000e (SONAME)             Library soname: [liboutrider.so.0]",
-                      run("readelf", "-d", self.prefix / "lib/liboutrider.so"))
+                      run("readelf", "-d", self.prefix / LIB / "liboutrider.so"))
 
     def test_nothing_names_a_place(self):
         texts = [p for p in self.prefix.rglob("*") if p.is_file() and p.suffix in (".cmake", ".pc", ".h")]
@@ -115,7 +117,7 @@ class Install(unittest.TestCase):
         shared, static = self.folder / "pkg_shared", self.folder / "pkg_static"
         run(CC, "-std=c99", CONSUMER / "consumer.c", "-o", shared, *self.pkg_config("--cflags", "--libs"))
         self.assertIn("liboutrider.so.0", self.needed(shared))
-        self.check_program(shared, LD_LIBRARY_PATH=str(self.prefix / "lib"))
+        self.check_program(shared, LD_LIBRARY_PATH=str(self.prefix / LIB))
         # Beside a shared library the linker takes the static one only if told so.
         libs = ["-l:liboutrider.a" if flag == "-loutrider" else flag for flag in self.pkg_config("--cflags", "--libs", "--static")]
         run(CC, "-std=c99", CONSUMER / "consumer.c", "-o", static, *libs)

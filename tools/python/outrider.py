@@ -79,7 +79,8 @@ _ARGUMENTS = {
 
 def _load():
     above = Path(__file__).resolve().parent.parent.parent  # the repository, or where it is installed
-    places = [place for place in (above / "build/release/lib/liboutrider.so", above / "lib/liboutrider.so") if place.exists()]
+    folders = ("build/release/lib", "lib", "lib64", "lib/x86_64-linux-gnu")
+    places = [place for place in (above / folder / "liboutrider.so" for folder in folders) if place.exists()]
     library = ctypes.CDLL(os.environ.get("OUTRIDER_LIBRARY") or str((places or ["liboutrider.so"])[0]))
     for name, arguments in _ARGUMENTS.items():
         function = getattr(library, "otr_" + name)
