@@ -464,6 +464,36 @@ class Tool(ProgramTest):
                               text=True, timeout=60, check=False)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (4, "", "tools/bench: cmake: No such file or directory\n"))
 
+    def test_builds(self):
+        """With a cmake that builds nothing: no Google Benchmark; no git, or no checkout."""
+        copied, path = self.folder / "tools/bench", self.folder / "path"
+        for folder in (copied.parent, path, self.folder / "build/release/bin"):
+            folder.mkdir(parents=True)
+        shutil.copy(BENCH, copied)
+        shutil.copy(self.program(), self.folder / "build/release/bin/outrider_bench")
+        for name in ("env", "python3"):
+            (path / name).symlink_to(shutil.which(name))
+        cmake, git = path / "cmake", path / "git"
+
+        def bench(says, *args):
+            cmake.write_text(f"#!/bin/sh\necho '{says}'\n", encoding="utf-8")
+            cmake.chmod(0o755)
+            done = subprocess.run([path / "python3", copied, *args], capture_output=True, text=True, timeout=60, check=False,
+                                  env={**os.environ, "PATH": str(path)})
+            return done.returncode, done.stdout, done.stderr
+
+        line = "Google Benchmark is not installed: outrider_bench is left out"
+        self.assertEqual(bench("-- " + line, "--list"), (4, "", f"tools/bench: {line}\n"))
+        for state, answer in (("unchecked", None), ("unchecked", "exit 128"), ("dirty", "echo M file"), ("", "true")):
+            if answer:
+                git.write_text(f"#!/bin/sh\n{answer}\n", encoding="utf-8")
+                git.chmod(0o755)
+            code, _, err = bench("built", "--filter", "rows:1$")
+            self.assertEqual((code, err), (0, ""), answer)
+            written = self.folder / ("bench/results/cpu-test-new" + (f"-{state}" if state else "") + ".json")
+            self.assertEqual(json.loads(written.read_text(encoding="utf-8"))["context"]["commit"], "new" + (f"-{state}" if state else ""))
+            written.unlink()
+
     def test_usage(self):
         for args in (("--repetitions", 0), ("--min-time", 0), ("--quick", "--filter", "x"), ("--against", self.program("old"), "--repetitions", 7),
                      ("--model", "x", "--end-to-end"), ("--unknown",)):
