@@ -8,6 +8,10 @@
 #include <cstddef>
 #include <vector>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // as in memory/buffer.cpp
+#endif
+
 namespace otr {
 
 // Whether all pages of `data`, which begins on one, are there.
@@ -19,12 +23,6 @@ inline bool is_resident(const void* data, size_t bytes) {
 }
 
 // Whether this system populates when it is asked to: Linux does since 5.14. `data` as above; its first page may come.
-inline bool system_populates(void* data) {
-#ifdef MADV_POPULATE_WRITE
-  return madvise(data, 1, MADV_POPULATE_WRITE) == 0;
-#else
-  return static_cast<void>(data), false;
-#endif
-}
+inline bool system_populates(void* data) { return madvise(data, 1, MADV_POPULATE_WRITE) == 0; }
 
 }  // namespace otr
