@@ -50,6 +50,8 @@ class Install(unittest.TestCase):
         cls.prefix = cls.folder / "moved" / "tree"  # nothing may remember the first place
         cls.prefix.parent.mkdir()
         (cls.folder / "first").rename(cls.prefix)
+        # Debian's CMake looks into lib and lib/x86_64-linux-gnu, not into lib64.
+        cls.where = f"-Doutrider_DIR={cls.prefix / LIB}/cmake/outrider" if LIB == "lib64" else f"-DCMAKE_PREFIX_PATH={cls.prefix}"
         line = json.dumps({"id": "x", "prompt_token_ids": PROMPT, "n": 2, "stream": 17, "seed": 5, "max_new_tokens": 24})
         out = run(cls.prefix / "bin/outrider", "rollout", "--model", MODEL, "--prompts", "-", input=line + "\n")
         cls.expected = {s["sample"]: list(zip(s["token_ids"], map(float32, s["logprobs"]))) for s in map(json.loads, out.splitlines())}
@@ -86,7 +88,7 @@ class Install(unittest.TestCase):
 
     def test_cmake(self):
         build = self.folder / "cmake"
-        run(CMAKE, "-G", "Ninja", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_C_COMPILER={CC}",
+        run(CMAKE, "-G", "Ninja", "-S", CONSUMER, "-B", build, self.where, f"-DCMAKE_C_COMPILER={CC}",
             "-DCMAKE_C_FLAGS=-pedantic -Wall -Wextra -Werror")
         run(CMAKE, "--build", build)
         self.check_program(build / "consumer_outrider")
@@ -97,10 +99,10 @@ class Install(unittest.TestCase):
     def test_cmake_refuses_another_major_version(self):
         folder = self.folder / "newer"
         folder.mkdir()
-        (folder / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.16)\nproject(p LANGUAGES NONE)\n"
+        (folder / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.16)\nproject(p LANGUAGES C)\n"
                                                "find_package(outrider 9.0 REQUIRED)\n", encoding="utf-8")
         with self.assertRaisesRegex(AssertionError, "(?s)9.0.*version: 0.2.0"):
-            run(CMAKE, "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+            run(CMAKE, "-G", "Ninja", "-S", folder, "-B", folder / "build", self.where)
 
     def test_python(self):
         """The module finds the library that is installed with it."""
