@@ -143,9 +143,10 @@ void multiply_block(const LinearParams& p, int first_row, int num_rows, int64_t 
   for (int r = 0; r < num_rows; ++r) linear_finish(p, first_row + r, block, VecAvx512{sums[r][0]}, VecAvx512{sums[r][1]});
 }
 
-// Few rows: a task is blocks that follow each other, as few tasks as the threads share evenly, so that what the hardware fetches
-// ahead goes on over a block's end. (Two Zen 4 cores, Qwen2.5-0.5B's qkv, o and gate_up: a task a block took 1.19 to 1.28 times
-// as long. With 8 and 16 rows, which fetch the next block themselves, such tasks are up to 1.07 times as slow at 7B's shapes.)
+// Few rows: a task is blocks that follow each other, as few tasks as the threads share evenly, so that what the hardware
+// fetches ahead goes on over a block's end. (Two Zen 4 cores, Qwen2.5-0.5B's qkv, o and gate_up: a task a block took 1.19
+// to 1.28 times as long. With 8 and 16 rows, which fetch the next block themselves, such tasks are up to 1.07 times as slow at
+// 7B's shapes.)
 constexpr int64_t kStreamBytes = 1 << 20;
 
 void linear_streams(const LinearParams& p, ThreadPool& pool, int64_t blocks) {
