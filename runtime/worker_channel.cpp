@@ -35,19 +35,6 @@ Status lost(const char* what) { return io_error(std::string(what) + ": " + std::
 
 }  // namespace
 
-OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-int OwnedFd::release() { return std::exchange(fd_, -1); }
-
-OwnedFd OwnedFd::duplicate() const { return OwnedFd(duplicate_descriptor(fd_)); }
-
-void OwnedFd::reset() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
-}
-
 WorkerChannel::WorkerChannel(OwnedFd fd) : fd_(std::move(fd)) {
   const int flags = fcntl(fd_.get(), F_GETFL);
   if (flags >= 0) (void)fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);

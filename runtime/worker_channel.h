@@ -17,27 +17,11 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/descriptor.h"
 #include "kernels/base/status.h"
 #include "runtime/worker_wire.h"
 
 namespace otr {
-
-// A file descriptor that is closed with its owner.
-class OwnedFd {
- public:
-  explicit OwnedFd(int fd = -1) : fd_(fd) {}
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.release()) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept;
-  ~OwnedFd() { reset(); }
-
-  int get() const { return fd_; }
-  int release();
-  void reset();
-  OwnedFd duplicate() const;  // -1 where the system refuses
-
- private:
-  int fd_;
-};
 
 class WorkerChannel {
  public:

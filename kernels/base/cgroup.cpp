@@ -16,19 +16,12 @@ namespace {
 
 constexpr uint64_t kUnlimited = uint64_t{1} << 62;  // v1 writes "no limit" as 2^63 less one page
 
-struct File {
-  int fd;
-  ~File() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
 // Empty if there is no such file.
 std::string contents(const std::string& path) {
-  const File file{above_standard(::open(path.c_str(), O_RDONLY | O_CLOEXEC))};
+  const OwnedFd file(above_standard(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
   std::string text;
   char part[4096];
-  for (ssize_t size; file.fd >= 0 && (size = ::read(file.fd, part, sizeof part)) > 0;)
+  for (ssize_t size; file.get() >= 0 && (size = ::read(file.get(), part, sizeof part)) > 0;)
     text.append(part, static_cast<size_t>(size));
   return text;
 }

@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
 namespace otr {
 
@@ -26,6 +27,28 @@ inline int above_standard(int fd) {
   errno = reason;
   return lifted;
 }
+
+// A file descriptor that is closed with its owner.
+class OwnedFd {
+ public:
+  explicit OwnedFd(int fd = -1) : fd_(fd) {}
+  OwnedFd(OwnedFd&& other) noexcept : fd_(other.release()) {}
+  OwnedFd& operator=(OwnedFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~OwnedFd() { reset(); }
+
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  OwnedFd duplicate() const { return OwnedFd(duplicate_descriptor(fd_)); }  // -1 where the system refuses
+
+ private:
+  int fd_;
+};
 
 // While it lives, making a file larger than the process' limit (RLIMIT_FSIZE) fails with EFBIG, and is no signal.
 class NoSizeSignal {

@@ -13,8 +13,6 @@
 // 24 rows of Qwen2.5-0.5B's shapes took 1.1 to 1.3 times as long). Of what the products alone take, 12 rows take 1.25, 16
 // rows 1.15, 24 rows 1.11 and 32 rows 1.06; 24 rows by 16 outputs in one pass, fetching into L1, and chunks of 4 to 16 steps
 // are no faster.
-#include <algorithm>
-
 #include "kernels/linear/linear_vec.h"
 #include "kernels/simd/vec_avx512.h"
 
@@ -149,10 +147,9 @@ void multiply_block(const LinearParams& p, int first_row, int num_rows, int64_t 
 // 7B's shapes.)
 constexpr int64_t kStreamBytes = 1 << 20;
 
-void linear_streams(const LinearParams& p, ThreadPool& pool, int64_t blocks) {
-  const int64_t bytes = blocks * kLinearBlockN * linear_padded(p.weight.in_features) * static_cast<int64_t>(sizeof(Element));
-  const int64_t threads = pool.num_threads(), rounds = (bytes + kStreamBytes * threads - 1) / (kStreamBytes * threads);
-  const int64_t tasks = std::min(blocks, rounds * threads);
+void linear_streams(const LinearParams& p, ThreadPool& pool, int blocks) {
+  const int64_t block_bytes = kLinearBlockN * linear_padded(p.weight.in_features) * static_cast<int64_t>(sizeof(Element));
+  const int64_t tasks = linear_even_tasks(blocks, block_bytes, kStreamBytes, pool.num_threads());
   pool.parallel_for(static_cast<int>(tasks), [&](int task, int) {
     const int64_t end = blocks * (task + 1) / tasks;
     for (int64_t block = blocks * task / tasks; block < end; ++block) multiply_block(p, 0, p.num_rows, block, block);
@@ -163,7 +160,7 @@ void linear_streams(const LinearParams& p, ThreadPool& pool, int64_t blocks) {
 
 void linear_avx512(const LinearParams& p, ThreadPool& pool) {
   const int64_t blocks = linear_padded(p.weight.out_features) / kLinearBlockN;
-  if (p.num_rows <= kStreamRows) return linear_streams(p, pool, blocks);
+  if (p.num_rows <= kStreamRows) return linear_streams(p, pool, static_cast<int>(blocks));
   linear_tasks(p, pool, [&](int first_row, int num_rows, int block) {
     const int64_t next = block + pool.num_threads();
     multiply_block(p, first_row, num_rows, block, next < blocks ? next : block);

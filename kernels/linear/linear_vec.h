@@ -1,4 +1,5 @@
-// What the vector paths of linear share: the split into tasks, and linear_epilogue.h. The products are each path's own.
+// What the vector paths of linear (and linear_w4) share: the split into tasks, and linear_epilogue.h. The products are each
+// path's own.
 //
 // A task is 32 outputs (a block of the packed weight) by up to kLinearTaskRows rows, never a piece of K. Tasks of one row chunk
 // come first, so that a chunk of x (192 x 3584 bf16 = 1.4 MB) stays in cache while the whole weight streams past it once.
@@ -12,6 +13,14 @@
 namespace otr {
 
 inline constexpr int kLinearTaskRows = 192;
+
+// As few tasks of blocks that follow each other as the threads share evenly, of at most `most_bytes` of the weight each where
+// that is a block or more.
+OTR_INLINE int linear_even_tasks(int blocks, int64_t block_bytes, int64_t most_bytes, int threads) {
+  const int most = static_cast<int>(most_bytes / block_bytes > 1 ? most_bytes / block_bytes : 1);
+  const int rounds = (blocks + most * threads - 1) / (most * threads), tasks = rounds * threads;
+  return tasks < blocks ? tasks : blocks;
+}
 
 // `multiply(first_row, num_rows, block)` computes 32 outputs of 1 … kLinearTaskRows rows.
 template <typename Multiply>

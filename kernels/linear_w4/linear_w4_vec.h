@@ -8,7 +8,7 @@
 #pragma once
 
 #include "kernels/base/thread_pool.h"
-#include "kernels/linear/linear_epilogue.h"
+#include "kernels/linear/linear_vec.h"
 #include "kernels/linear_w4/linear_w4.h"
 
 namespace otr {
@@ -60,15 +60,10 @@ struct W4Group {
   int num_rows;
 };
 
-// As few tasks as the threads share evenly, of at most kW4TaskBytes of the weight each where that is a block or more: a task
-// begins with lines that nobody has fetched, and fetches behind its end what may be another thread's. (Two Zen 4 cores, 1 to 8
-// rows of Qwen2.5-7B's shapes: 64 KB took 1.14 to 1.45 times as long, of 0.5B's 1.09 to 1.17.)
+// Of the weight in a task: it begins with lines that nobody has fetched, and fetches behind its end what may be another
+// thread's. (Two Zen 4 cores, 1 to 8 rows of Qwen2.5-7B's shapes: 64 KB took 1.13 to 1.45 times as long, of 0.5B's 1.09
+// to 1.17.)
 inline constexpr int64_t kW4TaskBytes = 512 << 10;
-OTR_INLINE int w4_tasks(int blocks, int64_t block_bytes, int threads) {
-  const int most = static_cast<int>(kW4TaskBytes / block_bytes > 1 ? kW4TaskBytes / block_bytes : 1);
-  const int rounds = (blocks + most * threads - 1) / (most * threads), tasks = rounds * threads;
-  return tasks < blocks ? tasks : blocks;
-}
 
 // V: a float type of kernels/simd. `round(x, inputs, row, rounded)` rounds `inputs` of a row's group, and zeros;
 // `add_group(group, &sums)` adds scale * unit * partial to the first num_rows rows of sums.
@@ -78,7 +73,7 @@ OTR_INLINE void linear_w4_tasks(const LinearW4Params& p, ThreadPool& pool, const
   const int64_t k = p.weight.in_features, block_bytes = w4_cpu_block_bytes(k);
   const int groups = static_cast<int>(w4_cpu_groups(k)), threads = pool.num_threads();
   const int blocks = static_cast<int>(linear_padded(p.weight.out_features) / kLinearBlockN);
-  const int tasks = w4_tasks(blocks, block_bytes, threads);
+  const int tasks = linear_even_tasks(blocks, block_bytes, kW4TaskBytes, threads);
   const int64_t row_bytes = groups * static_cast<int64_t>(kW4GroupK + 2 * sizeof(float)), padding = int64_t{groups} * 64;
   const int64_t fit = (static_cast<int64_t>(ThreadPool::kScratchBytes) - padding) / row_bytes;
   const bool shared = fit >= 1;

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "tests/kernels/temp_folder.h"
 #include "tests/runtime/random_trainer.h"
 
 namespace otr {
@@ -32,19 +32,17 @@ TEST_P(RandomTrainersSm90, GetWhatTheContractSays) {
   if (experts) shape.num_experts = 8, shape.experts_per_token = 3, shape.expert_intermediate_size = 32;
   const TrainedModel model(shape, {.hidden_size = 32, .intermediate_size = 48, .max_position_embeddings = 512, .seed = 9});
   const TrainerOracle oracle(model, kCudaPath);
-  std::string folder = (std::filesystem::temp_directory_path() / "outrider-trainer-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TempFolder folder;
   {
     const TrainerHost host{
         .isa = kCudaPath, .device = num_gpus == 2 ? "cuda:0,1" : "cuda", .num_gpus = num_gpus, .is_slow = kEmulated};
-    RandomTrainer trainer(model, host, GetParam(), folder);
+    RandomTrainer trainer(model, host, GetParam(), folder.path());
     if (!HasFailure()) trainer.live(kEmulated ? 50 : 200);
     if (!HasFailure()) {
       EXPECT_GT(trainer.judge(oracle), 0u);
     }
     if (HasFailure()) std::printf("%s\n%s", experts ? "experts" : "dense", trainer.log().c_str());
   }
-  std::filesystem::remove_all(folder);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seed, RandomTrainersSm90, testing::ValuesIn(trainer_seeds(kEmulated ? 2 : 16)),

@@ -2,11 +2,12 @@
 #include "kernels/base/cgroup.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "tests/kernels/temp_folder.h"
 
 namespace otr {
 namespace {
@@ -17,12 +18,7 @@ std::string mib(uint64_t count) { return std::to_string(count * kMiB) + "\n"; }
 
 class Cgroup : public ::testing::Test {
  protected:
-  Cgroup() {
-    std::string name = testing::TempDir() + "outrider_cgroup_XXXXXX";
-    root_ = ::mkdtemp(name.data());
-    put("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:          102400 kB\nMemAvailable:    8388608 kB\n");
-  }
-  ~Cgroup() override { std::filesystem::remove_all(root_); }
+  Cgroup() { put("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:          102400 kB\nMemAvailable:    8388608 kB\n"); }
 
   void put(const std::string& name, const std::string& text) const {
     const std::filesystem::path path = root_ + "/" + name;
@@ -54,7 +50,8 @@ class Cgroup : public ::testing::Test {
   }
   int cpus() const { return cpu_quota(root_).value_or(0); }
 
-  std::string root_;
+  const TempFolder folder_;
+  const std::string root_ = folder_.path();
 };
 
 TEST_F(Cgroup, WithoutGroupsTheSystemsMemoryCounts) {

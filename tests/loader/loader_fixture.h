@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstdint>
 #include <cstring>
@@ -18,30 +17,9 @@
 #include <vector>
 
 #include "kernels/base/status.h"
+#include "tests/kernels/temp_folder.h"
 
 namespace otr {
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = testing::TempDir() + "outrider_loader_XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
-  std::string write(const std::string& name, std::string_view contents) const {
-    std::ofstream(*this / name, std::ios::binary | std::ios::trunc) << contents;
-    return *this / name;
-  }
-
- private:
-  std::string path_;
-};
 
 inline std::string read_whole(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

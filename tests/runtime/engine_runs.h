@@ -17,19 +17,8 @@
 namespace otr {
 
 inline Result<uint64_t> try_submit(Engine* e, const Request& request, uint64_t tag) {
-  otr_group_request g;
-  otr_group_request_init(&g, sizeof g);
-  otr_sampling_params sampling = request.sampling;
-  sampling.stop_token_ids = request.stop_ids.data();
-  sampling.num_stop_token_ids = request.stop_ids.size();
-  g.prompt_token_ids = request.prompt.data();
-  g.num_prompt_tokens = request.prompt.size();
-  g.n = request.n;
-  g.first_sample = request.first_sample;
-  g.stream = request.stream;
-  g.tag = tag;
-  g.sampling = &sampling;
-  return e->submit(g);
+  const otr_sampling_params sampling = sampling_of(request);
+  return e->submit(group_request(request, sampling, tag));
 }
 
 inline uint64_t submit(Engine* e, const Request& request, uint64_t tag) {

@@ -319,14 +319,9 @@ class HistoryEngine {
   ~HistoryEngine() { otr_engine_destroy(engine); }
 
   uint64_t submit(const Request& request, uint64_t stream, uint64_t tag) const {
-    otr_group_request r;
-    otr_group_request_init(&r, sizeof r);
-    r.prompt_token_ids = request.prompt.data();
-    r.num_prompt_tokens = request.prompt.size();
-    r.n = request.n;
+    const otr_sampling_params sampling = sampling_of(request);
+    otr_group_request r = group_request(request, sampling, tag);
     r.stream = stream;
-    r.tag = tag;
-    r.sampling = &request.sampling;
     uint64_t group = 0;
     EXPECT_EQ(otr_submit(engine, &r, &group), OTR_OK) << otr_last_error(engine);
     return group;

@@ -15,13 +15,6 @@ namespace {
 
 std::optional<otr_status> perhaps(bool may, otr_status status) { return may ? std::optional(status) : std::nullopt; }
 
-otr_sampling_params with_stops(const Request& r) {
-  otr_sampling_params s = r.sampling;
-  s.stop_token_ids = r.stop_ids.data();
-  s.num_stop_token_ids = r.stop_ids.size();
-  return s;
-}
-
 }  // namespace
 
 // ---- Lives
@@ -261,16 +254,8 @@ void RandomTrainer::owe(const std::string& what, otr_status status, uint64_t id,
 
 void RandomTrainer::submit() {
   const Request r = random_request(dice_, host_, model_.shape().vocab_size);
-  const otr_sampling_params sampling = with_stops(r);
-  otr_group_request g;
-  otr_group_request_init(&g, sizeof g);
-  g.prompt_token_ids = r.prompt.data();
-  g.num_prompt_tokens = r.prompt.size();
-  g.n = r.n;
-  g.first_sample = r.first_sample;
-  g.stream = r.stream;
-  g.tag = ++tags_;
-  g.sampling = &sampling;
+  const otr_sampling_params sampling = sampling_of(r);
+  const otr_group_request g = group_request(r, sampling, ++tags_);
   uint64_t id = 0;
   const otr_status status = otr_submit(engine_, &g, &id);
   owe("submit", status, id, r, {});
@@ -284,7 +269,7 @@ void RandomTrainer::score() {
   Request& r = one.request;
   r.n = 1, r.first_sample = 0;
   if (dice_.chance(30)) r.prompt.clear();
-  const otr_sampling_params sampling = with_stops(r);
+  const otr_sampling_params sampling = sampling_of(r);
   otr_score_request s;
   otr_score_request_init(&s, sizeof s);
   s.prompt_token_ids = r.prompt.data();

@@ -6,7 +6,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/kernels/temp_folder.h"
 #include "tests/runtime/every_path.h"
 #include "tests/runtime/sanitized.h"
 
@@ -47,11 +47,10 @@ TrainerFacts live(uint32_t seed) {
   }
   const char* const isa = dice.chance(60) ? paths.front() : dice.one_of(paths);
   const bool experts = dice.chance(30);
-  std::string folder = (std::filesystem::temp_directory_path() / "outrider-trainer-XXXXXX").string();
-  EXPECT_NE(mkdtemp(folder.data()), nullptr);
+  const TempFolder folder;
   TrainerFacts facts;
   {
-    RandomTrainer trainer(trained_model(experts), {.isa = isa}, seed, folder);
+    RandomTrainer trainer(trained_model(experts), {.isa = isa}, seed, folder.path());
     if (!testing::Test::HasFailure()) trainer.live(kSanitized ? 60 : 200);
     if (!testing::Test::HasFailure()) {
       EXPECT_GT(trainer.judge(oracle(experts, isa)), 0u);
@@ -60,7 +59,6 @@ TrainerFacts live(uint32_t seed) {
       std::printf("seed %u, %s%s\n%s", seed, isa, experts ? ", experts" : "", trainer.log().c_str());
     facts = trainer.facts();
   }
-  std::filesystem::remove_all(folder);
   return facts;
 }
 

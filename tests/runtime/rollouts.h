@@ -25,6 +25,28 @@ struct Request {
   std::vector<int32_t> stop_ids;
 };
 
+// What a request is to the ABI; its pointers are the request's own.
+inline otr_sampling_params sampling_of(const Request& r) {
+  otr_sampling_params s = r.sampling;
+  s.stop_token_ids = r.stop_ids.data();
+  s.num_stop_token_ids = r.stop_ids.size();
+  return s;
+}
+
+// `sampling`: sampling_of(r).
+inline otr_group_request group_request(const Request& r, const otr_sampling_params& sampling, uint64_t tag) {
+  otr_group_request g;
+  otr_group_request_init(&g, sizeof g);
+  g.prompt_token_ids = r.prompt.data();
+  g.num_prompt_tokens = r.prompt.size();
+  g.n = r.n;
+  g.first_sample = r.first_sample;
+  g.stream = r.stream;
+  g.tag = tag;
+  g.sampling = &sampling;
+  return g;
+}
+
 // A sample or a score, its floats as bits.
 struct Output {
   std::vector<int32_t> tokens;

@@ -50,18 +50,8 @@ class TestEngine {
   otr_engine* get() const { return engine_; }
 
   otr_status try_submit(const Request& request, uint64_t tag, uint64_t* group) const {
-    otr_group_request r;
-    otr_group_request_init(&r, sizeof r);
-    otr_sampling_params sampling = request.sampling;
-    sampling.stop_token_ids = request.stop_ids.data();
-    sampling.num_stop_token_ids = request.stop_ids.size();
-    r.prompt_token_ids = request.prompt.data();
-    r.num_prompt_tokens = request.prompt.size();
-    r.n = request.n;
-    r.first_sample = request.first_sample;
-    r.stream = request.stream;
-    r.tag = tag;
-    r.sampling = &sampling;
+    const otr_sampling_params sampling = sampling_of(request);
+    const otr_group_request r = group_request(request, sampling, tag);
     return otr_submit(engine_, &r, group);
   }
   uint64_t submit(const Request& request, uint64_t tag) const {

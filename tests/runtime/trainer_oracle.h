@@ -114,9 +114,9 @@ class TrainerOracle {
 
   std::string score_difference(const Owed& owed, const Delivered& got) const {
     if (got.spans.size() != 1) return "a score of several weights";
-    Request r = owed.request;
-    r.sampling.stop_token_ids = r.stop_ids.data(), r.sampling.num_stop_token_ids = r.stop_ids.size();
-    const Output wanted = score(got.spans[0].kind, r.prompt, owed.scored, owed.scores_sampling ? &r.sampling : nullptr);
+    const Request& r = owed.request;
+    const otr_sampling_params sampling = sampling_of(r);
+    const Output wanted = score(got.spans[0].kind, r.prompt, owed.scored, owed.scores_sampling ? &sampling : nullptr);
     if (got.output.reason == OTR_FINISH_ABORT) return compare(wanted, 0, got.output, 0, got.output.tokens.size());
     return wanted == got.output ? "" : "another score";
   }
