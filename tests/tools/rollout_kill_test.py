@@ -12,7 +12,7 @@ import unittest
 from harness import BIN, MODEL, TINYMATH, ProgramTest, children, outrider, problems, to_lines
 
 LONG = os.environ.get("OUTRIDER_LONG_TESTS") == "1"
-RUNS = 12 if LONG else 3
+RUNS = 12 if LONG else 2
 MOST_KILLS = 8
 FLAGS = ["-n", "4", "--max-new-tokens", "400", "--temperature", "1.0", "--seed", "3", "--threads", "1", "--max-batch", "32", "--kv-bytes", "64M"]
 
@@ -21,7 +21,7 @@ class RolloutKilled(ProgramTest):
     def setUp(self):
         super().setUp()
         self.prompts = self.folder / "prompts.jsonl"
-        lines = to_lines(problems(60)).split("\n")
+        lines = to_lines(problems(45)).split("\n")
         lines.insert(7, '{"prompt": 3}')  # a bad line, a blank one
         lines.insert(9, "")
         self.prompts.write_text("\n".join(lines), encoding="utf-8")
