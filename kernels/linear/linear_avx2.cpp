@@ -57,6 +57,9 @@ constexpr MultiplyRows kMultiplyRows[kRowBlock + 1] = {nullptr, multiply_rows<1>
 }  // namespace
 
 void linear_avx2(const LinearParams& p, ThreadPool& pool) {
+  if (p.num_rows > 0 && p.num_rows <= kRowBlock) {
+    return linear_streams(p, pool, [&](int64_t block) { kMultiplyRows[p.num_rows](p, 0, block); });
+  }
   linear_tasks(p, pool, [&](int first_row, int num_rows, int block) {
     const int pieces = (num_rows + kRowBlock - 1) / kRowBlock;
     for (int i = 0; i < pieces; ++i) {  // of equal size: 5 rows are 2 + 3, not 4 + 1

@@ -141,26 +141,15 @@ void multiply_block(const LinearParams& p, int first_row, int num_rows, int64_t 
   for (int r = 0; r < num_rows; ++r) linear_finish(p, first_row + r, block, VecAvx512{sums[r][0]}, VecAvx512{sums[r][1]});
 }
 
-// Few rows: a task is blocks that follow each other, as few tasks as the threads share evenly, so that what the hardware
-// fetches ahead goes on over a block's end. (Two Zen 4 cores, Qwen2.5-0.5B's qkv, o and gate_up: a task a block took 1.19
-// to 1.28 times as long. With 8 and 16 rows, which fetch the next block themselves, such tasks are up to 1.07 times as slow at
-// 7B's shapes.)
-constexpr int64_t kStreamBytes = 1 << 20;
-
-void linear_streams(const LinearParams& p, ThreadPool& pool, int blocks) {
-  const int64_t block_bytes = kLinearBlockN * linear_padded(p.weight.in_features) * static_cast<int64_t>(sizeof(Element));
-  const int64_t tasks = linear_even_tasks(blocks, block_bytes, kStreamBytes, pool.num_threads());
-  pool.parallel_for(static_cast<int>(tasks), [&](int task, int) {
-    const int64_t end = blocks * (task + 1) / tasks;
-    for (int64_t block = blocks * task / tasks; block < end; ++block) multiply_block(p, 0, p.num_rows, block, block);
-  });
-}
-
 }  // namespace
 
 void linear_avx512(const LinearParams& p, ThreadPool& pool) {
   const int64_t blocks = linear_padded(p.weight.out_features) / kLinearBlockN;
-  if (p.num_rows <= kStreamRows) return linear_streams(p, pool, static_cast<int>(blocks));
+  if (p.num_rows <= kStreamRows) {
+    // Two Zen 4 cores, Qwen2.5-0.5B's qkv, o and gate_up: with a task a block 1.19 to 1.28 times as long. (With 8 and 16 rows,
+    // which fetch the next block themselves, streams are up to 1.07 times as slow at 7B's shapes.)
+    return linear_streams(p, pool, [&](int64_t block) { multiply_block(p, 0, p.num_rows, block, block); });
+  }
   linear_tasks(p, pool, [&](int first_row, int num_rows, int block) {
     const int64_t next = block + pool.num_threads();
     multiply_block(p, first_row, num_rows, block, next < blocks ? next : block);

@@ -1,5 +1,5 @@
 /* A disk with faults, for LD_PRELOAD: files that read back otherwise than they were written, or not at all, and syncs that take their
- * time. */
+ * time. And a record of what was on disk when a file went. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,6 +14,7 @@
 
 typedef int (*open_function)(const char* path, int flags, ...);
 typedef int (*sync_function)(int fd);
+typedef int (*unlink_function)(const char* path);
 typedef ssize_t (*read_function)(int fd, void* data, size_t size, off_t offset);
 
 /* FAULTY_DISK_FLIPS=PATH: a bit in the middle of this file, or of one that is to take its place (PATH.xxxxxx), when it is opened for
@@ -48,13 +49,43 @@ int open(const char* path, int flags, ...) {
   return real_open(path, flags, mode);
 }
 
+/* FAULTY_DISK_RECORD=FILE: gets a line for each fdatasync, "sync SIZE PATH", and each file that is unlinked, "unlink PATH". */
+static void record(const char* what, const char* path, long long size) {
+  const char* file = getenv("FAULTY_DISK_RECORD");
+  FILE* out = file == NULL ? NULL : fopen(file, "a");
+  if (out == NULL) return;
+  if (size >= 0) fprintf(out, "%s %lld %s\n", what, size, path);
+  else fprintf(out, "%s %s\n", what, path);
+  fclose(out);
+}
+
+/* The path of an open file; 0 if it has none. */
+static int path_of(int fd, char* path, size_t size) {
+  char link[64];
+  ssize_t length;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  length = readlink(link, path, size - 1);
+  path[length > 0 ? length : 0] = '\0';
+  return length > 0;
+}
+
+int unlink(const char* path) {
+  unlink_function real_unlink;
+  record("unlink", path, -1);
+  *(void**)&real_unlink = dlsym(RTLD_NEXT, "unlink");
+  return real_unlink(path);
+}
+
 /* FAULTY_DISK_SYNC_MS=N: what each fdatasync takes at least. */
 int fdatasync(int fd) {
+  struct stat info;
+  char path[4096];
   sync_function real_sync;
   const char* text = getenv("FAULTY_DISK_SYNC_MS");
   const long ms = text == NULL ? 0 : strtol(text, NULL, 10);
   const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
   nanosleep(&pause, NULL);
+  if (path_of(fd, path, sizeof path) && fstat(fd, &info) == 0) record("sync", path, (long long)info.st_size);
   *(void**)&real_sync = dlsym(RTLD_NEXT, "fdatasync");
   return real_sync(fd);
 }
@@ -64,18 +95,12 @@ ssize_t pread(int fd, void* data, size_t size, off_t offset) {
   read_function real_read;
   const char* unreadable = getenv("FAULTY_DISK_EIO");
   const char* from = getenv("FAULTY_DISK_EIO_FROM");
-  char link[64], path[4096];
+  char path[4096];
   *(void**)&real_read = dlsym(RTLD_NEXT, "pread");
   if (unreadable != NULL && offset + (off_t)size > (from == NULL ? 0 : strtol(from, NULL, 10))) {
-    ssize_t length;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    length = readlink(link, path, sizeof path - 1);
-    if (length > 0) {
-      path[length] = '\0';
-      if (strcmp(path, unreadable) == 0) {
-        errno = EIO;
-        return -1;
-      }
+    if (path_of(fd, path, sizeof path) && strcmp(path, unreadable) == 0) {
+      errno = EIO;
+      return -1;
     }
   }
   return real_read(fd, data, size, offset);

@@ -84,6 +84,12 @@ class RolloutKilled(ProgramTest):
         self.assertGreaterEqual(kills, RUNS)
         self.assertGreaterEqual(resumed, RUNS)
 
+    def test_the_output_is_on_disk_before_the_checkpoint_goes(self):
+        record = self.folder / "record"
+        self.assertEqual(outrider(*self.command("--checkpoint", self.checkpoint), RECORD=record)[0], 3)  # the bad line
+        lines = record.read_text(encoding="utf-8").splitlines()
+        self.assertIn(f"sync {self.out.stat().st_size} {self.out}", lines[:lines.index(f"unlink {self.checkpoint}")])
+
     def test_all_workers_are_lost(self):
         plain, _ = self.undisturbed()
         command = [BIN, *self.command("--checkpoint", self.checkpoint, "--worker-processes")]

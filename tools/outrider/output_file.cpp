@@ -7,11 +7,23 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "tools/outrider/failure.h"
 
 namespace otr::cli {
+namespace {
+
+// The name of a file, as far as its folder can be made durable.
+void sync_name(const std::string& path) {
+  const int folder = ::open((std::filesystem::path(path).parent_path() / ".").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  ::fsync(folder);
+  ::close(folder);
+}
+
+}  // namespace
 
 OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>" : path), is_stdout_(path == "-") {
   if (is_stdout_) {
@@ -54,8 +66,10 @@ void OutputFile::start_behind(int64_t bytes) {
   written_ = bytes;
 }
 
-void OutputFile::sync() const {
+void OutputFile::sync() {
   if (::fdatasync(fd_) != 0) fail();
+  if (!is_name_synced_) sync_name(name_);
+  is_name_synced_ = true;
 }
 
 void OutputFile::write_line(std::string_view line) {

@@ -23,7 +23,7 @@ class OutputFile {
   bool is_new() const { return is_new_; }       // made here, and not started
   bool is_regular() const;                      // a file, and not a pipe or device
   int64_t written() const { return written_; }  // bytes, those that were there included
-  void sync() const;                            // what is written is on disk
+  void sync();                                  // what is written is on disk
   void write_line(std::string_view line);
   void close();  // reports what a file system only says at the end
 
@@ -33,7 +33,7 @@ class OutputFile {
   const std::string name_;
   const bool is_stdout_;
   int fd_ = -1;
-  bool is_new_ = false;
+  bool is_new_ = false, is_name_synced_ = false;
   int64_t written_ = 0;
   std::string buffer_;
 };

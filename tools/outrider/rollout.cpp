@@ -186,6 +186,7 @@ int rollout_command(int argc, char** argv) {
     output.start();
   }
   const PipelineCounts counts = pipeline.run();
+  if (checkpoint != nullptr) output.sync();  // before the checkpoint goes, without which nothing brings it back
   output.close();
   const std::optional<Failure> lost = history.save(
       [&engine](const std::string& path) { return answer_of(engine, otr_history_save(engine.get(), path.c_str())); });
