@@ -2,7 +2,6 @@
 #include "runtime/worker_wire.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/page/page.h"
 #include "runtime/race.h"
@@ -11,8 +10,6 @@
 
 namespace otr {
 namespace {
-
-constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 
 // ---- Sequences -----------------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ namespace {
 
 constexpr int kBlock = 4;  // groups
 constexpr int kGroups = kAttentionAmxLanes / kAttentionLanes;
-constexpr int kTileElements = kTileRows * kTileDepth, kTileFloats = kTileRows * kTileColumns;
+constexpr int kTileFloats = kTileRows * kTileColumns;
 constexpr int kFetchLines = 4;  // of 64 bytes: the unit of Ahead
 
 // 16 lanes: their queries and running sums.

@@ -63,7 +63,7 @@ RunCheckpoint::RunCheckpoint(std::string path, double seconds, std::string setti
 std::optional<RunState> RunCheckpoint::resume(otr_engine* engine) const {
   struct stat info;
   if (::stat(path_.c_str(), &info) != 0 && errno == ENOENT) return std::nullopt;
-  const auto refuse = [this](const std::string& why) -> Failure { return {kExitBadInput, "checkpoint " + why}; };
+  const auto refuse = [](const std::string& why) -> Failure { return {kExitBadInput, "checkpoint " + why}; };
   size_t size = 0;
   std::string text;
   otr_status status;

@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr int32_t kDefaultGroups = 8, kDefaultEpochs = 3, kDefaultSamples = 16, kRequestsAWorker = 128;
 constexpr size_t kMostSamples = size_t{1} << 24;
-constexpr AcceptanceLaw kDefaultAcceptance = {"history", 0.72, 0.1};
+constexpr double kDefaultAcceptance = 0.72, kDefaultDeviation = 0.1;  // of history
 
 struct StepSetting {
   StepOptions options;
@@ -71,9 +71,9 @@ void read_laws(const Flags& flags, StepSetting* s) {
   s->epoch.growth = number_or(flags, "growth", s->epoch.growth, 0.01, 100);
   s->epoch.drift = number_or(flags, "drift", s->epoch.drift, 0, 10);
   s->epoch.strays = number_or(flags, "strays", s->epoch.strays, 0, 1);
-  s->acceptance = kDefaultAcceptance;
+  s->acceptance = {"history", kDefaultAcceptance, kDefaultDeviation};
   for (const std::string& text : flags.all("acceptance")) {
-    s->acceptance = parse_acceptance("acceptance", text, kDefaultAcceptance.deviation);
+    s->acceptance = parse_acceptance("acceptance", text, kDefaultDeviation);
     if (s->acceptance.drafter != "history")
       throw Failure(kExitUsage, "--acceptance " + text + ": with --steps only history drafts");
   }
