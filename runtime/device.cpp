@@ -6,10 +6,6 @@
 
 #include "kernels/base/affinity.h"
 
-#if defined(OUTRIDER_CUDA)
-#include "kernels/cuda/cuda_device.h"
-#endif
-
 namespace otr {
 namespace {
 
@@ -40,7 +36,11 @@ class CpuShare {
 
 Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
   std::unique_ptr<Device> d(new Device());
-  OTR_RETURN_IF_ERROR(d->choose_kernels(options));
+  if (options.isa == kCudaPath) {
+    OTR_RETURN_IF_ERROR(d->choose_gpu(options));
+  } else {
+    OTR_ASSIGN_OR_RETURN(d->kernels_, select_kernels(options.isa));
+  }
   if (options.kernels != nullptr) d->kernels_ = options.kernels;
   {
     const CpuShare share(options.pin_threads ? options.first_cpu : -1, options.num_threads);
@@ -51,36 +51,12 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
   return d;
 }
 
-Status Device::choose_kernels(const DeviceOptions& options) {
-  if (options.isa != kCudaPath) {
-    OTR_ASSIGN_OR_RETURN(kernels_, select_kernels(options.isa));
-    return {};
-  }
-#if defined(OUTRIDER_CUDA)
-  OTR_ASSIGN_OR_RETURN(accelerator_, CudaDevice::open(options.ordinal, options.peers));
-  programs_ = std::make_unique<ProgramPool>(accelerator_.get());
-  kernels_ = &cuda_kernels();
-  return {};
-#else
-  return unsupported("device cuda:" + std::to_string(options.ordinal) + ": this build has no CUDA backend, path " + kCudaPath);
-#endif
-}
-
 CaptureFacts Device::captures() const {
   if (programs_ == nullptr) return {};
   return {.captures = programs_->num_captures(),
           .target_bytes = programs_->bytes(ProgramRole::kTarget),
           .draft_bytes = programs_->bytes(ProgramRole::kDraft),
           .seconds = programs_->capture_seconds()};
-}
-
-Status fetch_from_gpu([[maybe_unused]] const void* data, [[maybe_unused]] size_t bytes,
-                      [[maybe_unused]] std::vector<std::byte>* copy) {
-#if defined(OUTRIDER_CUDA)
-  return CudaDevice::fetch(data, bytes, copy);
-#else
-  return {};
-#endif
 }
 
 Result<std::vector<int32_t>> parse_gpus(std::string_view device) {

@@ -59,7 +59,7 @@ class Device {
 
  private:
   Device() = default;
-  Status choose_kernels(const DeviceOptions& options);
+  Status choose_gpu(const DeviceOptions& options);  // device_cuda.cpp, or cuda_missing.cpp
 
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;

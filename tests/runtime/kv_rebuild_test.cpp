@@ -394,15 +394,7 @@ class Rebuilds : public EveryPath {
   }
 
   static void submit(Engine* e, const Request& request, uint64_t tag) {
-    otr_group_request g;
-    otr_group_request_init(&g, sizeof g);
-    g.prompt_token_ids = request.prompt.data();
-    g.num_prompt_tokens = request.prompt.size();
-    g.n = request.n;
-    g.stream = request.stream;
-    g.tag = tag;
-    g.sampling = &request.sampling;
-    const Result<uint64_t> id = e->submit(g);
+    const Result<uint64_t> id = e->submit(group_request(request, request.sampling, tag));
     EXPECT_TRUE(id.ok()) << id.status().message();
   }
 

@@ -65,8 +65,7 @@ TEST_F(ProcessSuspects, ASampleFailsAlone) {
 TEST_F(ProcessSuspects, ASiblingIsNotGuilty) {
   for (const int32_t at : {63, 64, 66, 80}) {
     for (const int64_t sample : {0, 2}) {
-      // Three processes, and one more for each that breaks before it has said that the trial has begun.
-      expect_failures({.num_workers = 1 + at % 2, .breaks_of_sample = sample}, kPoison, at, 6);
+      expect_failures({.num_workers = 1 + at % 2, .breaks_of_sample = sample}, kPoison, at, 4);
     }
   }
 }

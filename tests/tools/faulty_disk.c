@@ -49,13 +49,13 @@ int open(const char* path, int flags, ...) {
   return real_open(path, flags, mode);
 }
 
-/* FAULTY_DISK_RECORD=FILE: gets a line for each fdatasync, "sync SIZE PATH", and each file that is unlinked, "unlink PATH". */
-static void record(const char* what, const char* path, long long size) {
+/* FAULTY_DISK_RECORD=FILE: gets a line for each fdatasync and fsync, "sync SIZE PATH" (of folders SIZE is -), and each file that is
+ * unlinked, "unlink PATH". */
+static void record(const char* what, const char* path) {
   const char* file = getenv("FAULTY_DISK_RECORD");
   FILE* out = file == NULL ? NULL : fopen(file, "a");
   if (out == NULL) return;
-  if (size >= 0) fprintf(out, "%s %lld %s\n", what, size, path);
-  else fprintf(out, "%s %s\n", what, path);
+  fprintf(out, "%s %s\n", what, path);
   fclose(out);
 }
 
@@ -71,21 +71,34 @@ static int path_of(int fd, char* path, size_t size) {
 
 int unlink(const char* path) {
   unlink_function real_unlink;
-  record("unlink", path, -1);
+  record("unlink", path);
   *(void**)&real_unlink = dlsym(RTLD_NEXT, "unlink");
   return real_unlink(path);
 }
 
+static void record_sync(int fd) {
+  struct stat info;
+  char path[4096], what[32] = "sync -";
+  if (!path_of(fd, path, sizeof path) || fstat(fd, &info) != 0) return;
+  if (!S_ISDIR(info.st_mode)) snprintf(what, sizeof what, "sync %lld", (long long)info.st_size);
+  record(what, path);
+}
+
+int fsync(int fd) {
+  sync_function real_sync;
+  record_sync(fd);
+  *(void**)&real_sync = dlsym(RTLD_NEXT, "fsync");
+  return real_sync(fd);
+}
+
 /* FAULTY_DISK_SYNC_MS=N: what each fdatasync takes at least. */
 int fdatasync(int fd) {
-  struct stat info;
-  char path[4096];
   sync_function real_sync;
   const char* text = getenv("FAULTY_DISK_SYNC_MS");
   const long ms = text == NULL ? 0 : strtol(text, NULL, 10);
   const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
   nanosleep(&pause, NULL);
-  if (path_of(fd, path, sizeof path) && fstat(fd, &info) == 0) record("sync", path, (long long)info.st_size);
+  record_sync(fd);
   *(void**)&real_sync = dlsym(RTLD_NEXT, "fdatasync");
   return real_sync(fd);
 }

@@ -12,7 +12,7 @@ import unittest
 from harness import BIN, MODEL, TINYMATH, ProgramTest, children, outrider, problems, to_lines
 
 LONG = os.environ.get("OUTRIDER_LONG_TESTS") == "1"
-RUNS = 12 if LONG else 2
+RUNS = 12 if LONG else 3
 MOST_KILLS = 8
 FLAGS = ["-n", "4", "--max-new-tokens", "400", "--temperature", "1.0", "--seed", "3", "--threads", "1", "--max-batch", "32", "--kv-bytes", "64M"]
 
@@ -21,7 +21,7 @@ class RolloutKilled(ProgramTest):
     def setUp(self):
         super().setUp()
         self.prompts = self.folder / "prompts.jsonl"
-        lines = to_lines(problems(45)).split("\n")
+        lines = to_lines(problems(60)).split("\n")
         lines.insert(7, '{"prompt": 3}')  # a bad line, a blank one
         lines.insert(9, "")
         self.prompts.write_text("\n".join(lines), encoding="utf-8")
@@ -85,10 +85,13 @@ class RolloutKilled(ProgramTest):
         self.assertGreaterEqual(resumed, RUNS)
 
     def test_the_output_is_on_disk_before_the_checkpoint_goes(self):
-        record = self.folder / "record"
-        self.assertEqual(outrider(*self.command("--checkpoint", self.checkpoint), RECORD=record)[0], 3)  # the bad line
+        record, out = self.folder / "record", self.folder / "elsewhere" / "out.jsonl"
+        out.parent.mkdir()
+        self.assertEqual(outrider(*self.command("--checkpoint", self.checkpoint, out=out), RECORD=record)[0], 3)  # the bad line
         lines = record.read_text(encoding="utf-8").splitlines()
-        self.assertIn(f"sync {self.out.stat().st_size} {self.out}", lines[:lines.index(f"unlink {self.checkpoint}")])
+        before = lines[:lines.index(f"unlink {self.checkpoint}")]
+        self.assertIn(f"sync {out.stat().st_size} {out}", before)
+        self.assertIn(f"sync - {out.parent}", before)  # the name
 
     def test_all_workers_are_lost(self):
         plain, _ = self.undisturbed()
