@@ -191,18 +191,26 @@ int probe_bits() {
   broken += report("n32", differing(base, product<32>(device_a, device_b), 0, 0));
   broken += report("n64", differing(base, product<64>(device_a, device_b), 0, 0));
   broken += report("n128", differing(base, product<128>(device_a, device_b), 0, 0));
-  broken += report("n192, its first columns", [&] {
-    DeviceBuffer<float> d(base);
-    product_kernel<192, false><<<1, 128>>>(device_a.data(), device_b.data(), kInputs, d.data(), kColumns, 1);
+  const auto differing_192 = [&](const DeviceBuffer<Element>& rows, const Matrix& expected) {  // of its first columns
+    DeviceBuffer<float> d(expected);
+    product_kernel<192, false><<<1, 128>>>(rows.data(), device_b.data(), kInputs, d.data(), kColumns, 1);
     check_cuda(cudaGetLastError(), "product");
-    return differing(base, d.read(), 0, 0);
-  }());
+    return differing(expected, d.read(), 0, 0);
+  };
+  broken += report("n192, its first columns", differing_192(device_a, base));
   broken += report("n256", differing(base, product<256>(device_a, device_b), 0, 0));
   for (const int by : {1, 3, 8, 100}) {
     const DeviceBuffer<Element> moved(rolled(b, by));
     broken += report("n256, columns moved by " + std::to_string(by), differing(base, product<256>(device_a, moved), 0, by));
   }
-  broken += probe_attention<64, false>(a, b);
+  // silu_mul has gates and ups in other rows than linear has them.
+  for (const int by : {1, 8, 16, 33}) {
+    const DeviceBuffer<Element> moved(rolled(a, by));
+    broken += report("n192, its first columns, rows moved by " + std::to_string(by),
+                     differing_192(moved, product<64>(moved, device_b)));
+  }
+  broken += probe_attention<8, false>(a, b) + probe_attention<16, false>(a, b) + probe_attention<32, false>(a, b);
+  broken += probe_attention<64, false>(a, b) + probe_attention<128, false>(a, b) + probe_attention<256, false>(a, b);
   broken += probe_attention<32, true>(a, b) + probe_attention<64, true>(a, b) + probe_attention<128, true>(a, b);
   int freedom = report("A in registers, n64, against n8", differing(base, product<64, true>(device_a, device_b), 0, 0));
   DeviceBuffer<float> swapped(kRows * kColumns);

@@ -17,10 +17,11 @@ namespace otr {
 namespace {
 
 constexpr uint64_t kMaxIndexBytes = 64 << 20;
-constexpr size_t kChunkBytes = 256 << 10;  // of stored data in memory at once, where it must be converted
+constexpr size_t kChunkBytes = 256 << 10;  // of stored data in memory at once, where it must be converted or compared
 
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::string_view kAdapterFile = "adapter_config.json";
 
 // A tensor and the file (its place in Impl::files) that holds it.
 struct Entry {
@@ -73,8 +74,9 @@ Result<SafetensorsFile> open_inside(const std::string& folder, const std::string
 struct Checkpoint::Impl {
   std::string source;  // the index, or the single file
   std::vector<SafetensorsFile> files;
-  std::vector<Entry> entries;                      // by name
-  std::unique_ptr<std::atomic<bool>[]> converted;  // by entry
+  std::vector<Entry> entries;                       // by name
+  std::unique_ptr<std::atomic<bool>[]> converted;   // by entry
+  const Entry *tied = nullptr, *tied_to = nullptr;  // whoever reads the one compares it with the other
 
   const Entry* find(std::string_view name) const {
     const auto at = std::lower_bound(entries.begin(), entries.end(), name,
@@ -86,6 +88,9 @@ struct Checkpoint::Impl {
   Status open_shards(const std::string& folder);
   Status merge_files();
   Status compare_with_index(const std::vector<Listed>& listed, const std::vector<std::string_view>& shards) const;
+
+  // Whether `bytes`, which begin at `offset` of `tied`, are those of `tied_to`.
+  Status compare_tied(uint64_t offset, std::span<const std::byte> bytes) const;
 
   // Elements [begin, begin + count) of a tensor; count < 0: all. `out` holds those.
   template <typename Out>
@@ -127,6 +132,12 @@ Status Checkpoint::Impl::open_shards(const std::string& folder) {
   const auto same_shard = [](const Listed& a, const Listed& b) { return a.shard == b.shard; };
   std::stable_sort(firsts.begin(), firsts.end(), by_shard);
   firsts.erase(std::unique(firsts.begin(), firsts.end(), same_shard), firsts.end());
+  const bool is_one_file = firsts.size() == 1 && firsts.front().shard == kSingleFile;
+  if (!is_one_file && path_exists(join_path(folder, std::string(kSingleFile)))) {
+    return bad_item(source, kSingleFile,
+                    "is there too, but not the one file that the index names; one of the two is left from another save: remove "
+                    "the stale one");
+  }
   std::vector<std::string_view> shards;
   for (const Listed& first : firsts) {
     OTR_ASSIGN_OR_RETURN(SafetensorsFile file, open_inside(folder, std::string(first.shard), source, first.tensor));
@@ -173,6 +184,24 @@ Status Checkpoint::Impl::compare_with_index(const std::vector<Listed>& listed,
   return {};
 }
 
+Status Checkpoint::Impl::compare_tied(uint64_t offset, std::span<const std::byte> bytes) const {
+  const SafetensorsFile& file = files[tied_to->file];
+  const std::string& name = tied_to->info->name;
+  const size_t chunk = std::min(bytes.size(), kChunkBytes);
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(chunk);
+  for (size_t done = 0; done < bytes.size();) {
+    const size_t now = std::min(chunk, bytes.size() - done);
+    const Status status = file.read(tied_to->info->begin + offset + done, {buffer.get(), now});
+    if (!status.ok()) return Status(status.code(), item_message(file.path(), name, status.message()));
+    if (std::memcmp(buffer.get(), bytes.data() + done, now) != 0) {
+      return bad_item(file.path(), name,
+                      "differs from " + tied->info->name + ", but config.json's tie_word_embeddings says that they are one");
+    }
+    done += now;
+  }
+  return {};
+}
+
 template <typename Out>
 Status Checkpoint::Impl::read(std::string_view name, std::span<const int64_t> shape, int64_t begin, int64_t count,
                               Out* out) const {
@@ -191,8 +220,10 @@ Status Checkpoint::Impl::read(std::string_view name, std::span<const int64_t> sh
   const size_t width = static_cast<size_t>(dtype_size(info.dtype));
   const uint64_t start = info.begin + static_cast<uint64_t>(begin) * width;
   if (info.dtype == (std::is_same_v<Out, float> ? Dtype::kF32 : Dtype::kBf16)) {
-    const Status status = file.read(start, std::as_writable_bytes(std::span(out, total)));
-    return status.ok() ? status : fail(status);
+    const auto bytes = std::as_writable_bytes(std::span(out, total));
+    const Status status = file.read(start, bytes);
+    if (!status.ok()) return fail(status);
+    return entry == tied ? compare_tied(start - info.begin, bytes) : Status();
   }
   const size_t chunk = std::min(total, kChunkBytes / width);
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(chunk * width);
@@ -200,6 +231,7 @@ Status Checkpoint::Impl::read(std::string_view name, std::span<const int64_t> sh
     const size_t now = std::min(chunk, total - done);
     const Status status = file.read(start + done * width, {buffer.get(), now * width});
     if (!status.ok()) return fail(status);
+    if (entry == tied) OTR_RETURN_IF_ERROR(compare_tied(start + done * width - info.begin, {buffer.get(), now * width}));
     convert_tensor(info.dtype, buffer.get(), now, out + done);
     done += now;
   }
@@ -212,6 +244,9 @@ Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
 Result<Checkpoint> Checkpoint::open(const std::string& folder) {
+  const std::string adapter = join_path(folder, std::string(kAdapterFile));
+  if (path_exists(adapter))
+    return unsupported(adapter + ": an adapter beside the weights is not applied; merge it into them first");
   auto impl = std::make_unique<Impl>();
   const bool has_index = path_exists(join_path(folder, std::string(kIndexFile)));
   OTR_RETURN_IF_ERROR(has_index ? impl->open_shards(folder) : impl->open_single(folder));
@@ -251,6 +286,13 @@ Status Checkpoint::read_rows(std::string_view name, std::span<const int64_t, 2> 
   OTR_RETURN_IF_ERROR(impl_->read(name, expected_shape, first_row * expected_shape[1], num_rows * expected_shape[1], out));
   impl_->note_conversion(name);
   return {};
+}
+
+void Checkpoint::tie(std::string_view name, std::string_view twin) const {
+  impl_->tied = impl_->find(name);
+  impl_->tied_to = impl_->find(twin);
+  assert(impl_->tied && impl_->tied_to && impl_->tied->info->shape == impl_->tied_to->info->shape &&
+         impl_->tied->info->dtype == impl_->tied_to->info->dtype);
 }
 
 int64_t Checkpoint::converted_tensors() const {

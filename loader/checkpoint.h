@@ -4,7 +4,8 @@
 // shrinks meanwhile is an error, never a signal) in pieces of bounded size, and converted to the wanted type on the way:
 // float16 and bfloat16 widen exactly, narrowing to bf16 rounds to nearest even.
 //
-// Errors: kBadInput "<file>: <tensor>: <reason>", kUnsupported for dtypes that cannot be loaded, kIoError from the system.
+// Errors: kBadInput "<file>: <tensor>: <reason>", kUnsupported for adapters and for dtypes that cannot be loaded, kIoError from
+// the system.
 // Thread safety: after open, every const function may be called from any number of threads.
 #pragma once
 
@@ -23,8 +24,10 @@ namespace otr {
 
 class Checkpoint {
  public:
-  // The folder holds either model.safetensors.index.json or model.safetensors; both: the index wins. A shard must be a
-  // regular file inside the folder: a symbolic link that leads out of it is refused.
+  // The folder holds either model.safetensors.index.json or model.safetensors. Both are refused unless the index names that
+  // file alone: one of them is left from another save, and which one only the user knows. So is an adapter
+  // (adapter_config.json), which transformers would apply. A shard must be a regular file inside the folder: a symbolic link
+  // that leads out of it is refused.
   static Result<Checkpoint> open(const std::string& folder);
 
   Checkpoint(Checkpoint&&) noexcept;
@@ -49,6 +52,10 @@ class Checkpoint {
   // Rows [first_row, first_row + num_rows) of a matrix of `expected_shape`.
   Status read_rows(std::string_view name, std::span<const int64_t, 2> expected_shape, int64_t first_row, int64_t num_rows,
                    Element* out) const;
+
+  // Every read of `name` from now on reads the same part of `twin` too, and refuses it where a byte differs: config.json says
+  // that the two are one tensor. REQUIRES: both are there, of the same shape and dtype; no thread reads yet.
+  void tie(std::string_view name, std::string_view twin) const;
 
   // How many different tensors read_as_element and read_rows have converted from a stored type other than
   // Element's, so far.

@@ -180,11 +180,18 @@ void read_experts(KeyReader& keys, ModelConfig& config) {
 // 0.1 m ln s + 1, the attention factor that YaRN's authors recommend.
 double yarn_mscale(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m * log64(factor) + 1.0; }
 
-YarnScaling read_yarn(KeyReader& rope, const ModelConfig& config) {
+// `keys`: the top level's, where transformers looks for the original context too, and takes that one.
+YarnScaling read_yarn(KeyReader& keys, KeyReader& rope, const ModelConfig& config) {
   YarnScaling yarn;
   if (!rope.find("factor")) rope.fail("factor", "missing");
   yarn.factor = rope.real("factor", 1, kYarnFactorRange);
-  yarn.original_max_positions = rope.size("original_max_position_embeddings", config.max_position_embeddings, kMaxPositions);
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const int32_t outer = keys.size(kOriginal, config.max_position_embeddings, kMaxPositions);
+  yarn.original_max_positions = rope.size(kOriginal, outer, kMaxPositions);
+  if (keys.find(kOriginal) && rope.status.ok() && yarn.original_max_positions != outer) {
+    keys.fail(kOriginal,
+              std::to_string(outer) + " is not yarn's own, " + std::to_string(yarn.original_max_positions) + "; remove one");
+  }
   yarn.beta_fast = rope.real("beta_fast", 32, kYarnBetaRange);
   yarn.beta_slow = rope.real("beta_slow", 1, kYarnBetaRange);
   if (yarn.beta_slow > yarn.beta_fast) rope.fail("beta_slow", "is above beta_fast");
@@ -197,32 +204,51 @@ YarnScaling read_yarn(KeyReader& rope, const ModelConfig& config) {
   return yarn;
 }
 
-// One of transformers' two spellings: rope_parameters, or the older rope_scaling beside a top-level rope_theta.
-void read_rope_object(KeyReader& keys, std::string_view name, ModelConfig& config) {
+struct Rope {
+  double theta = 0;
+  std::optional<YarnScaling> yarn;
+
+  bool operator==(const Rope&) const = default;
+};
+
+// One of transformers' two spellings: rope_parameters, or the older rope_scaling beside a top-level rope_theta, here `theta`.
+// Nothing where it is missing or empty, or refused.
+std::optional<Rope> read_rope_object(KeyReader& keys, std::string_view name, double theta, const ModelConfig& config) {
   const JsonValue value = keys.find(name);
-  if (!value) return;
-  if (!value.is(JsonKind::kObject))
-    return keys.fail(name, "must be an object, not " + std::string(json_kind_name(value.kind())));
+  if (!value) return {};
+  if (!value.is(JsonKind::kObject)) {
+    keys.fail(name, "must be an object, not " + std::string(json_kind_name(value.kind())));
+    return {};
+  }
+  if (value.size() == 0) return {};
   for (JsonValue member = value.first(); member; member = member.next()) {  // a kind of layer's own, or a kind of position's
-    if (member.is(JsonKind::kObject) || member.key() == "mrope_section")
-      return keys.refuse(name, in_quotes(member.key()) + " is not supported: rope is the same for all layers and positions");
+    if (!member.is(JsonKind::kObject) && member.key() != "mrope_section") continue;
+    keys.refuse(name, in_quotes(member.key()) + " is not supported: rope is the same for all layers and positions");
+    return {};
   }
   KeyReader rope(keys.file(), value);
+  Rope read;
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (type == "yarn") {
-    config.yarn = read_yarn(rope, config);
+    read.yarn = read_yarn(keys, rope, config);
   } else if (rope.status.ok() && type != "default") {
     keys.refuse(name, "rope type " + in_quotes(type) + " is not supported (default and yarn are)");
   }
   if (rope.real("partial_rotary_factor", 1, 0, 1) != 1) keys.refuse(name, "a partial_rotary_factor is not supported");
-  config.rope_theta = rope.real("rope_theta", config.rope_theta, kRopeThetaRange);
+  read.theta = rope.real("rope_theta", theta, kRopeThetaRange);
   if (keys.status.ok()) keys.status = rope.status;
+  return read;
 }
 
 void read_rope(KeyReader& keys, ModelConfig& config) {
   config.rope_theta = keys.real("rope_theta", 10000, kRopeThetaRange);
-  read_rope_object(keys, "rope_scaling", config);
-  read_rope_object(keys, "rope_parameters", config);
+  const std::optional<Rope> older = read_rope_object(keys, "rope_scaling", config.rope_theta, config);
+  const std::optional<Rope> newer = read_rope_object(keys, "rope_parameters", config.rope_theta, config);
+  if (older && newer && *older != *newer) keys.fail("rope_scaling", "says something else than rope_parameters; remove one");
+  if (const auto& rope = older ? older : newer) {
+    config.rope_theta = rope->theta;
+    config.yarn = rope->yarn;
+  }
   if (config.yarn && config.rope_theta <= 1) keys.fail("rope_theta", "must be above 1 with rope type yarn");
 }
 
@@ -235,6 +261,13 @@ void refuse_variants(KeyReader& keys, const ModelConfig& config) {
   if (config.qk_norm && keys.flag("attention_bias", false)) {
     keys.refuse("attention_bias",
                 "attention biases are not supported for " + std::string(architecture_name(config.architecture)));
+  }
+  // Null too: transformers takes that for false.
+  if (keys.is_null("is_causal") || !keys.flag("is_causal", true)) {
+    keys.refuse("is_causal", "attention to later tokens is not supported");
+  }
+  if (keys.find("transformers_weights")) {
+    keys.refuse("transformers_weights", "weights in a file of another name are not supported");
   }
   if (keys.find("quantization_config")) keys.refuse("quantization_config", "quantised checkpoints are not supported");
   const JsonValue layer_types = keys.find("layer_types");

@@ -2,8 +2,9 @@
 //
 // Known: Qwen2 and Qwen2.5 (model_type qwen2), Qwen3 dense (qwen3) and with experts (qwen3_moe). A missing key has
 // transformers' default. Everything a forward pass would have to treat differently (rope types other than default and yarn,
-// active sliding windows, other activations, quantised weights, other model types) is refused by name. From
-// generation_config.json only the end-of-sequence ids are read.
+// active sliding windows, attention to later tokens, other activations, quantised weights, other model types) is refused by
+// name, and so are keys that contradict each other (rope_scaling and rope_parameters). From generation_config.json only the
+// end-of-sequence ids are read. Where it has no eos_token_id, config.json's counts, while transformers then never stops.
 //
 // Errors: kBadInput "<file>: <key>: <reason>" for wrong contents, kUnsupported likewise for what this build does not do,
 // kIoError where a file cannot be read. Thread safety: values, no shared state.

@@ -7,6 +7,9 @@
 // is matched in normalised text back in its normal form, as this does) up to the age of tables: characters newer than PCRE2's
 // Unicode have no category, and marks newer than Unicode 9 are put in canonical order, as that package does not.
 //
+// Only tokenizer.json is read, as by that package: not tokenizer_config.json with its added_tokens_decoder, nor what
+// transformers' AutoTokenizer makes anew for some models.
+//
 // Anything in the file that would change the result and is not known here is refused by name (kUnsupported); contents that are
 // wrong are kBadInput "<file>: <item>: <reason>".
 // Thread safety: immutable after load; every const function may be called from any number of threads.

@@ -55,6 +55,20 @@ Status check_tensor(const Checkpoint& checkpoint, const ExpectedTensor& expected
   return {};
 }
 
+// REQUIRES: the checkpoint has the embedding.
+Status check_tied_head(const Checkpoint& checkpoint) {
+  const TensorInfo *head = checkpoint.find(kLmHeadWeight), *embedding = checkpoint.find(kEmbeddingWeight);
+  if (!head) return {};
+  if (head->shape != embedding->shape || head->dtype != embedding->dtype) {
+    const auto text = [](const TensorInfo& t) { return std::string(dtype_name(t.dtype)) + " " + shape_text(t.shape); };
+    return bad_item(checkpoint.file_of(kLmHeadWeight), kLmHeadWeight,
+                    "is " + text(*head) + " and " + std::string(kEmbeddingWeight) + " " + text(*embedding) +
+                        ", but config.json's tie_word_embeddings says that they are one");
+  }
+  checkpoint.tie(kEmbeddingWeight, kLmHeadWeight);
+  return {};
+}
+
 }  // namespace
 
 std::string layer_weight(int32_t layer, std::string_view suffix) {
@@ -110,7 +124,7 @@ Status validate_tensors(const ModelConfig& config, const Checkpoint& checkpoint)
                         std::string(architecture_name(config.architecture)) + " model of " + std::to_string(config.num_layers) +
                         " layers");
   }
-  return {};
+  return config.tie_word_embeddings ? check_tied_head(checkpoint) : Status();
 }
 
 }  // namespace otr

@@ -1,6 +1,6 @@
 // Weight names: which tensors a model of a given config consists of, and the check that a checkpoint holds exactly those.
 //
-// Thread safety: pure functions.
+// Thread safety: pure functions, but for what validate_tensors() notes in the checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,9 @@ struct StackedTensor {
 };
 StackedTensor stacked_experts(const ModelConfig& config, std::string_view name);
 
-// Refuses a missing, unexpected or mis-shaped tensor, and one whose dtype cannot be loaded. What is_never_read()
-// is accepted.
+// Refuses a missing, unexpected or mis-shaped tensor, and one whose dtype cannot be loaded. What is_never_read() is accepted. A
+// tied model's lm_head.weight must be a copy of the embedding, since transformers takes it where it is not: shape and dtype are
+// checked here, the values by whoever reads the embedding (Checkpoint::tie).
 Status validate_tensors(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace otr

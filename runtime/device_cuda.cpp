@@ -5,7 +5,9 @@
 namespace otr {
 
 Status Device::choose_gpu(const DeviceOptions& options) {
-  OTR_ASSIGN_OR_RETURN(accelerator_, CudaDevice::open(options.ordinal, options.peers));
+  OTR_ASSIGN_OR_RETURN(const std::shared_ptr<CudaDevice> device, CudaDevice::open(options.ordinal, options.peers));
+  OTR_RETURN_IF_ERROR(load_cuda_kernels(device.get()));
+  accelerator_ = device;
   programs_ = std::make_unique<ProgramPool>(accelerator_.get());
   kernels_ = &cuda_kernels();
   return {};

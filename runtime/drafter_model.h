@@ -8,6 +8,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,10 @@ struct DrafterModel {
   bool in_4_bits = false;
   std::optional<SharedModel> shared = {};  // instead of loading it: another process' model
 };
+
+// What those of the models that `drafters` names need beside the target: pages once a mention, weights once. Errors:
+// open_model's.
+Result<RoomBeside> room_beside(std::span<const DrafterModel> models, std::span<const std::string> drafters);
 
 // kInvalidArgument for anything else than the two forms, and for the names that are always there.
 Result<DrafterModel> parse_drafter_model(std::string_view text);

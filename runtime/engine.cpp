@@ -152,6 +152,7 @@ Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t num_here = options_.worker_processes ? 1 : num_workers;
   add_links();
+  OTR_ASSIGN_OR_RETURN(const RoomBeside room, Worker::room_beside(w));
   for (w.index = 0; w.index < num_here; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
     const int32_t beside = first_beside(w.index);
@@ -177,7 +178,8 @@ Status Engine::add_workers(WorkerOptions w) {
     } else {  // as many pages as the first one's: what one can run, all can
       d.target.num_pages = first->target().page_pool().num_pages();
     }
-    if (owner != nullptr) d.target.share_weights = &owner->target();
+    d.target.beside = room;
+    if (owner != nullptr) d.target.share_weights = &owner->target(), d.target.beside.weight_bytes = 0;
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {
       limits_ = request_limits(*device);

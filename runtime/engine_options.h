@@ -44,7 +44,7 @@ struct EngineOptions {
   std::vector<CostModel> costs;     // by drafter of the policy, instead of measured ones: for proofs
   AcceptanceDial dial = {};         // drafts are made worse: for measurements; not in worker processes
   WorkerProofs proofs;
-  HistoryContent history = HistoryContent::kNone;  // a policy that names it makes it kLogprobs
+  HistoryContent history = HistoryContent::kNone;  // none: what the policy drafts from
   std::string trace_path;                          // "": no trace
   int32_t max_batch = 256;                         // of all workers together
   int32_t prefill_chunk = 512;

@@ -42,7 +42,7 @@ double keep_rate(const DrafterCounts& c, double first = kFirstKeepRate) {
 // Checks what was asked for, and says who drafts on other workers under which name.
 Status Engine::name_decoupled(std::span<const DrafterModel> models, Policy* policy, WorkerOptions* w) {
   const int32_t drafting = options_.num_draft_workers;
-  if (drafting < 0 || 2 * drafting > options_.num_workers)
+  if (drafting < 0 || drafting > options_.num_workers / 2)
     return invalid_argument("num_draft_workers must be between 0 and half of num_workers");
   // What drafters on other workers know of their drafts would be wrong.
   if (drafting > 0 && options_.dial.on()) return unsupported("an acceptance dial where workers draft for others");

@@ -73,6 +73,12 @@ void Progress::add(Sequence* s) {
   s->num_reported = static_cast<int32_t>(end);
 }
 
+int32_t Progress::longest() const {
+  int32_t most = 0;
+  for (const ProgressSegment& s : segments) most = std::max(most, s.count);
+  return most;
+}
+
 void Progress::clear() {
   segments.clear();
   tokens.clear();
@@ -106,8 +112,10 @@ std::unique_ptr<Sequence> restore(const LedgerGroup& g, const LedgerSample& l) {
   s->pages.reserve((l.max_tokens + kPageTokens - 1) / kPageTokens);
   if (g.group->sampling.penalised()) {
     s->penalties.reserve(static_cast<size_t>(l.max_tokens));
-    const int32_t seen = g.group->num_prompt + l.num_accepted();
-    for (int32_t i = 0; i < seen; ++i) s->note_penalty(s->tokens[static_cast<size_t>(i)], i >= g.group->num_prompt);
+    const size_t num_prompt = static_cast<size_t>(g.group->num_prompt);
+    const std::span<const int32_t> seen(s->tokens.data(), num_prompt + static_cast<size_t>(l.num_accepted()));
+    const std::vector<PenaltyEntry> penalties = penalties_of(seen, num_prompt);
+    s->penalties.assign(penalties.begin(), penalties.end());
   }
   s->spec = l.spec;
   s->finish_reason = l.finish_reason;

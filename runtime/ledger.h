@@ -48,7 +48,12 @@ struct Progress {
   void add(Sequence* s);
   void clear();
   bool empty() const { return segments.empty(); }
+  int32_t longest() const;  // segment
 };
+
+// Tokens of one sample: a process that has so many to report does so at once. What is lost with it are fewer, and those of the
+// tick that it was in.
+inline constexpr int32_t kMostUnreported = 8;
 
 struct LedgerSample {
   uint32_t sample = 0;

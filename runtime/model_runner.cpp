@@ -122,37 +122,21 @@ Status ModelRunner::attach_weights(const SharedModel& shared) {
   return {};
 }
 
-// Of all that share them.
-Result<uint64_t> ModelRunner::kv_bytes(const ModelOptions& options) const {
-  constexpr uint64_t kUnknownFree = uint64_t{1} << 30;
-  const std::optional<uint64_t> free = accelerator_ != nullptr ? accelerator_->free_bytes() : free_memory("/");
+Status ModelRunner::create_pages(const ModelOptions& options) {
   const uint64_t page_bytes = static_cast<uint64_t>(layout_.page_bytes());
-  uint64_t bytes = options.num_pages != 0 ? static_cast<uint64_t>(options.num_pages) * page_bytes : options.kv_bytes;
-  if (bytes == 0 && accelerator_ != nullptr) {
-    const uint64_t most = *free / 10 * 9, quantized = static_cast<uint64_t>(weight_bytes()) / 100 * 27;  // 4.25 bits of 16
-    bytes = most > quantized
-                ? (most - quantized) * static_cast<uint64_t>(options.kv_sharers) / static_cast<uint64_t>(options.free_sharers)
-                : 0;
-  } else if (bytes == 0) {
-    bytes = free.value_or(kUnknownFree) / 4;
-  }
-  // On the host pages cost memory only once they are touched: the system would grant far too many, and kill the process much
-  // later.
-  const uint64_t here = bytes / static_cast<uint64_t>(options.kv_sharers) * static_cast<uint64_t>(options.free_sharers);
+  const uint64_t sharers = static_cast<uint64_t>(options.kv_sharers);
+  const KvRoom room{.free = accelerator_ != nullptr ? accelerator_->free_bytes() : free_memory("/"),
+                    .on_device = accelerator_ != nullptr,
+                    .page_bytes = page_bytes,
+                    .weight_bytes = static_cast<uint64_t>(weight_bytes()),
+                    .beside = options.beside,
+                    .sharers = sharers,
+                    .free_sharers = static_cast<uint64_t>(options.free_sharers)};
+  const uint64_t wanted = options.num_pages != 0 ? static_cast<uint64_t>(options.num_pages) * page_bytes : options.kv_bytes;
   // Whoever is told the number of pages by an engine gets those that the engine's options have found room for; a process that
   // takes another one's place comes when others have touched theirs.
   const bool is_settled = options.attach != nullptr && options.num_pages != 0;
-  if (free && here > *free && !is_settled) {
-    return Status(StatusCode::kOutOfMemory,
-                  "kv_bytes of " + std::to_string(bytes) + " is more than the free memory of " + std::to_string(*free));
-  }
-  return bytes;
-}
-
-Status ModelRunner::create_pages(const ModelOptions& options) {
-  OTR_ASSIGN_OR_RETURN(const uint64_t bytes, kv_bytes(options));
-  const uint64_t page_bytes = static_cast<uint64_t>(layout_.page_bytes());
-  const uint64_t sharers = static_cast<uint64_t>(options.kv_sharers);
+  OTR_ASSIGN_OR_RETURN(const uint64_t bytes, kv_bytes(wanted, room, is_settled));
   const uint64_t num_pages = std::min<uint64_t>(bytes / page_bytes / sharers, std::numeric_limits<int32_t>::max() / 2);
   if (num_pages == 0) {
     return invalid_argument("kv_bytes of " + std::to_string(bytes) + " is less than one KV page of " +

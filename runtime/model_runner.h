@@ -122,7 +122,6 @@ class ModelRunner {
   Status load_weights(const ModelOptions& options);
   Status attach_weights(const SharedModel& shared);
   Status make_quantized();
-  Result<uint64_t> kv_bytes(const ModelOptions& options) const;
   Status create_pages(const ModelOptions& options);
   Status create_device_parts(bool moves_pages);
   Status make_page_transfer();

@@ -135,10 +135,11 @@ typedef struct otr_engine_options {
   int32_t num_threads;    /* at most 4096; 0 (default): one per CPU of the calling thread's affinity, or as many as a
                              container's CPU quota (cgroup v1 or v2), rounded up, where those are fewer */
   uint64_t kv_bytes;      /* memory of the KV pages in bytes, at least one page (otr_stats: kv_page_bytes) and at most what is
-                             free; 0 (default): a quarter of the free memory, which is what the system has available, or
+                             free. Drafters with a model of their own have as many pages each, of its size, besides. 0
+                             (default): with theirs, a quarter of the free memory, which is what the system has available, or
                              what a container's limit (cgroup v1 or v2) leaves, if that is less; of a GPU's, nine tenths of
-                             what the weights leave, and a copy of them in 4 bits would. In time all of it is used: what has
-                             ended stays cached, and the pages that were used longest ago make room */
+                             what the weights leave, and drafters' and a copy in 4 bits would. In time all of it is used: what
+                             has ended stays cached, and the pages that were used longest ago make room */
   const char* const* drafters; /* [num_drafters], "NAME=model:PATH": a smaller checkpoint with the same vocabulary that the
                               policy may name; "NAME=w4:PATH": in 4 bits, which drafts faster while samples are few, and is
                               right a little less often. Always there: "self", the model itself in 4 bits; "ngram", which
@@ -146,8 +147,8 @@ typedef struct otr_engine_options {
                               the prompt's samples said in the last epoch (see History) */
   size_t num_drafters;
   int32_t history;          /* what is kept of finished samples for the drafter "history": 0 (default): nothing, unless the
-                               policy names it; 1: tokens; 2: tokens and log-probs, which draft better (12 bytes a token instead
-                               of 8) */
+                               policy drafts from it (one that names it, "specactor", "rhymerl"); 1: tokens; 2: tokens and
+                               log-probs, which draft better (12 bytes a token instead of 8) */
   int32_t pin_threads;      /* 1: each of the engine's threads keeps to one CPU of the calling thread's affinity, which is
                                steadier where nothing else runs; default 0 */
   const char* profile_path; /* what passes cost on this machine, a file that 'outrider profile' wrote; NULL: none. One of
@@ -194,11 +195,13 @@ typedef struct otr_engine_options {
 OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t struct_size);
 
 /* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model. On
- * failure *engine is NULL and otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the model_path
- * missing. OTR_BAD_INPUT: the checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it cannot be read, the
- * trace not be written, or worker_executable not be run. OTR_LOST: a worker process ended, or was not ready in time.
- * OTR_UNSUPPORTED: the model, device or path is not one that this build and machine can run. OTR_OUT_OF_MEMORY: weights, KV
- * pages or threads do not fit, or the system refuses another file to share. */
+ * GPUs let no other thread wait for a whole device (cudaDeviceSynchronize) while an engine is created or woken: CUDA refuses
+ * that while the engine captures its passes, which it then begins again, three times at most. On failure *engine is NULL and
+ * otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the model_path missing. OTR_BAD_INPUT: the
+ * checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it cannot be read, the trace not be written, or
+ * worker_executable not be run. OTR_LOST: a worker process ended, or was not ready in time. OTR_UNSUPPORTED: the model, device
+ * or path is not one that this build and machine can run. OTR_OUT_OF_MEMORY: weights, KV pages or threads do not fit, or the
+ * system refuses another file to share. */
 OTR_API otr_status otr_engine_create(const otr_engine_options* options, otr_engine** engine);
 
 /* Abandons whatever is outstanding and frees the engine, once the tick in progress is over. A thread that is inside otr_wait
@@ -287,7 +290,8 @@ typedef struct otr_group_request {
 
 OTR_API otr_status otr_group_request_init(otr_group_request* request, size_t struct_size);
 
-/* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). OTR_INVALID_ARGUMENT: an id
+/* Queues a group and returns at once; *group_id names it (never 0, never used twice by an engine). Another thread's otr_wait may
+ * give a first sample of it before that: threads that hand requests over tell them by `tag`. OTR_INVALID_ARGUMENT: an id
  * outside the vocabulary, an empty prompt or one at or over the context limit, n < 1, a parameter out of range. OTR_NEVER_FITS:
  * prompt + max_new_tokens exceed all KV pages of a worker. OTR_BUSY: the weights are being replaced, or it sleeps. OTR_LOST:
  * every worker process was given up. */
@@ -308,7 +312,8 @@ typedef struct otr_score_request {
 OTR_API otr_status otr_score_request_init(otr_score_request* request, size_t struct_size);
 
 /* Queues a score and returns at once; one result arrives with this id as its group. Prompt and tokens together may be as
- * long as the model's context. Errors as otr_submit. */
+ * long as the model's context. Scores run all their tokens: they neither use nor leave cached pages. Every token that is scored
+ * wants a row of logits, of which a worker's tick has as many as samples in its batch, and at least 64. Errors as otr_submit. */
 OTR_API otr_status otr_score(otr_engine* engine, const otr_score_request* request, uint64_t* group_id);
 
 /* Ends a group, or a score: its unfinished samples arrive soon, with finish_reason abort and the tokens they have; 0 ends all
@@ -320,8 +325,8 @@ OTR_API otr_status otr_cancel(otr_engine* engine, uint64_t group_id);
 /* Between otr_pause and otr_resume no tick of the engine begins: what is unfinished keeps its tokens and its pages, and goes on
  * later as if nothing had been, unless the weights change or its memory sleeps meanwhile. Processors and GPUs are free
  * meanwhile. otr_pause returns when the running tick has ended; it does not wait for a worker process that is to take another
- * one's place. Submits are queued, cancels take effect at the resume, waits wait: whoever waits without a limit needs another
- * thread that resumes. Pausing a paused engine, or resuming one that runs, is no error. */
+ * one's place (otr_weights_begin does). Submits are queued, cancels take effect at the resume, waits wait: whoever waits
+ * without a limit needs another thread that resumes. Pausing a paused engine, or resuming one that runs, is no error. */
 OTR_API otr_status otr_pause(otr_engine* engine);
 OTR_API otr_status otr_resume(otr_engine* engine);
 
@@ -466,8 +471,9 @@ OTR_API otr_status otr_tensor_init(otr_tensor* tensor, size_t struct_size);
 /* Begins an update to weights of `version` (any number; results carry it. It names weights: of unfinished samples, which go on
  * with the new ones, spans of one number are one), or begins again the one that is under way: it now has this version, what has
  * been put stays put, and what otr_weights_expect_all still misses stays missing. There is no way back: to give an update up,
- * put the old tensors again, and commit. OTR_BUSY: samples are unfinished (results that nobody has taken yet do not matter) and
- * the engine neither paused nor asleep nor without weights, or the weights are asleep. OTR_OUT_OF_MEMORY: none has begun. */
+ * put the old tensors again, and commit. OTR_BUSY: samples are unfinished (results that nobody has taken yet do not matter; what
+ * otr_cancel ends is unfinished until it arrives) and the engine neither paused nor asleep nor without weights, or the weights
+ * are asleep. OTR_OUT_OF_MEMORY: none has begun. */
 OTR_API otr_status otr_weights_begin(otr_engine* engine, uint64_t version);
 
 /* From here on every tensor counts as missing until it is put, so that otr_weights_commit says which one was forgotten.
@@ -541,10 +547,12 @@ OTR_API otr_status otr_kv_import(otr_engine* engine, const void* data, size_t si
 
 /* Writes to a file what the engine owes: every group and score that is unfinished or of which results have not been taken by
  * otr_wait, with the tokens accepted so far. `user_data` goes with it: what the caller needs to know of the results it has
- * taken. The file appears when it is complete and durable, in place of the one before. The engine goes on meanwhile.
- * OTR_INVALID_ARGUMENT: options.keep_checkpoints is 0. OTR_IO_ERROR: the old file is as it was; also where the new one would be
- * above 64 GiB. OTR_OUT_OF_MEMORY: now, or, as the text says then, earlier, when what samples had accepted was to be kept: then
- * no later save of this engine succeeds, and its samples go on. OTR_BUSY as otr_submit. */
+ * taken: so let no other thread take one between that and this. The file appears when it is complete and durable, in place of
+ * the one before. The engine goes on while it is written; what it owes is copied first, and the first save, load, export or
+ * import after an update reads all weights, for their digest. OTR_INVALID_ARGUMENT: options.keep_checkpoints is 0.
+ * OTR_IO_ERROR: the old file is as it was; also where the new one would be above 64 GiB. OTR_OUT_OF_MEMORY: now, or, as the
+ * text says then, earlier, when what samples had accepted was to be kept: then no later save of this engine succeeds, and its
+ * samples go on. OTR_BUSY as otr_submit. */
 OTR_API otr_status otr_checkpoint_save(otr_engine* engine, const char* path, const void* user_data, size_t user_size);
 
 /* Into an engine that owes nothing (else OTR_BUSY): all goes on as if it had been submitted here, under new group ids and with
@@ -553,9 +561,9 @@ OTR_API otr_status otr_checkpoint_save(otr_engine* engine, const char* path, con
  * them. Options that change no sample may differ: workers, batch, policy, pages. Whether the weights are the same their digest
  * decides; the file's version of them becomes the engine's, so that a new process with these weights as its model_path goes on
  * under the number they had. So after an update first put the weights that the checkpoint was saved under, load it, and then
- * update in a pause. OTR_IO_ERROR, OTR_INVALID_ARGUMENT (it is no checkpoint), OTR_BAD_INPUT (torn or damaged),
- * OTR_UNSUPPORTED (of other weights, another instruction-set path or library version), OTR_NEVER_FITS: nothing was taken; the
- * text says what. */
+ * update in a pause. OTR_IO_ERROR, OTR_INVALID_ARGUMENT (it is no checkpoint, or options.keep_checkpoints is 0), OTR_BAD_INPUT
+ * (torn or damaged), OTR_UNSUPPORTED (of other weights, another instruction-set path or library version), OTR_NEVER_FITS:
+ * nothing was taken; the text says what. */
 OTR_API otr_status otr_checkpoint_load(otr_engine* engine, const char* path);
 
 /* Writes the user data of a checkpoint to `buffer`, and its size to *size; too small a buffer is OTR_INVALID_ARGUMENT with
@@ -565,7 +573,7 @@ OTR_API otr_status otr_checkpoint_user_data(const char* path, void* buffer, size
 /* ---- History ----------------------------------------------------------------------------------------------------------- */
 
 /* Training visits a prompt once an epoch, and what its samples say changes slowly. An engine that keeps a history
- * (options.history, or a policy that names "history") drafts a prompt's samples from those of its last visit. It changes speed
+ * (options.history, or a policy that drafts from it) drafts a prompt's samples from those of its last visit. It changes speed
  * alone, never a sample.
  *
  *     otr_history_load(engine, "history");          at the start of a run
@@ -587,7 +595,7 @@ OTR_API otr_status otr_reward(otr_engine* engine, uint64_t group_id, uint32_t sa
 OTR_API otr_status otr_history_commit(otr_engine* engine);
 
 /* Commits, waits for the index and writes the history to a file, which appears only when it is complete. OTR_IO_ERROR: the old
- * file is as it was. OTR_INVALID_ARGUMENT: the engine keeps no history. */
+ * file is as it was, and the commit stands. OTR_INVALID_ARGUMENT: the engine keeps no history. */
 OTR_API otr_status otr_history_save(otr_engine* engine, const char* path);
 
 /* Adds a file's history; its prompts' own are replaced. OTR_IO_ERROR: the file, or a part of it, cannot be read.

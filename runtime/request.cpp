@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <unordered_map>
 #include <utility>
 
 #include "kernels/page/page.h"
@@ -76,19 +77,24 @@ Status check_prompt_length(size_t num_tokens, const RequestLimits& limits) {
                           std::to_string(limits.context_limit));
 }
 
-std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, const int32_t* prompt, size_t num_prompt,
-                                        int64_t max_tokens) {
+std::vector<PenaltyEntry> prompt_penalties(const Group& group, std::span<const int32_t> prompt) {
+  return group.sampling.penalised() ? penalties_of(prompt, prompt.size()) : std::vector<PenaltyEntry>();
+}
+
+std::unique_ptr<Sequence> make_sequence(std::shared_ptr<Group> group, std::span<const int32_t> prompt,
+                                        std::span<const PenaltyEntry> penalties, int64_t max_tokens) {
+  const size_t num_prompt = prompt.size();
   auto s = std::make_unique<Sequence>();
   s->group = std::move(group);
   s->max_tokens = static_cast<int32_t>(max_tokens);
   s->tokens.reserve(static_cast<size_t>(max_tokens));
-  s->tokens.assign(prompt, prompt + num_prompt);
+  s->tokens.assign(prompt.begin(), prompt.end());
   s->logprobs.reserve(static_cast<size_t>(max_tokens) - num_prompt);
   s->raw_logprobs.reserve(static_cast<size_t>(max_tokens) - num_prompt);
   s->pages.reserve(static_cast<int32_t>((max_tokens + kPageTokens - 1) / kPageTokens));
   if (s->group->sampling.penalised()) {
     s->penalties.reserve(static_cast<size_t>(max_tokens));
-    for (size_t i = 0; i < num_prompt; ++i) s->note_penalty(prompt[i], false);
+    s->penalties.assign(penalties.begin(), penalties.end());
   }
   return s;
 }
@@ -106,8 +112,9 @@ Result<std::vector<std::unique_ptr<Sequence>>> build_group(std::span<const int32
   group->stop_ids = group->sampling.stop_token_ids;
   if (!group->sampling.ignore_eos) group->stop_ids.insert(group->stop_ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
   std::sort(group->stop_ids.begin(), group->stop_ids.end());
+  const std::vector<PenaltyEntry> penalties = prompt_penalties(*group, prompt);
   std::vector<std::unique_ptr<Sequence>> sequences;
-  for (int32_t i = 0; i < n; ++i) sequences.push_back(make_sequence(group, prompt.data(), prompt.size(), max_tokens));
+  for (int32_t i = 0; i < n; ++i) sequences.push_back(make_sequence(group, prompt, penalties, max_tokens));
   return sequences;
 }
 
@@ -122,6 +129,17 @@ void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penal
     }
   }
   penalties->push_back({token, count});
+}
+
+std::vector<PenaltyEntry> penalties_of(std::span<const int32_t> tokens, size_t num_prompt) {
+  std::vector<PenaltyEntry> penalties;
+  std::unordered_map<int32_t, size_t> places;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto [place, is_new] = places.emplace(tokens[i], penalties.size());
+    if (is_new) penalties.push_back({tokens[i], 0});
+    penalties[place->second].output_count += i >= num_prompt;
+  }
+  return penalties;
 }
 
 void add_weight_span(size_t first_token, uint64_t version, std::vector<otr_weight_span>* spans) {
@@ -243,7 +261,8 @@ Result<std::unique_ptr<Sequence>> make_score(const otr_score_request& r, const R
   group->num_prompt = static_cast<int32_t>(r.num_prompt_tokens);
   group->is_score = true;
   group->wants_logprobs = r.sampling != nullptr;
-  auto s = make_sequence(group, r.prompt_token_ids, r.num_prompt_tokens, total);
+  const std::span prompt(r.prompt_token_ids, r.num_prompt_tokens);
+  auto s = make_sequence(group, prompt, prompt_penalties(*group, prompt), total);
   s->tokens.insert(s->tokens.end(), r.token_ids, r.token_ids + r.num_tokens);
   if (group->num_unscored() > 0) {
     s->logprobs.push_back(std::nanf(""));

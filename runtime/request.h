@@ -52,6 +52,8 @@ class Race;
 
 // Records that `token` is now part of the history that penalties look at.
 void add_penalty(int32_t token, bool in_output, std::vector<PenaltyEntry>* penalties);
+// The records of all of `tokens`, of which those from num_prompt on were drawn.
+std::vector<PenaltyEntry> penalties_of(std::span<const int32_t> tokens, size_t num_prompt);
 
 // The errors of samples that are at fault themselves: they have them wherever they run.
 inline constexpr const char* kIsNotFinite = "a key, value or logit is NaN or Inf";

@@ -55,9 +55,9 @@ class Suspects {
     bool has_begun = false;
   };
   static constexpr int32_t kSuspicious = 2;  // losses
-  // Tokens: a sample that breaks its processes at one place may bring some before, since a worker's last reports are lost with
-  // it.
-  static constexpr int32_t kFurther = 16;
+  // Tokens: a sample that breaks its processes at one place may bring some before. Those that the first of them had not
+  // reported, and as many for drafts that run past the place.
+  static constexpr int32_t kFurther = 2 * kMostUnreported;
 
   const LedgerSample* unfinished(const SampleName& name, const Ledger& ledger) const;
   bool is_on_trial_at(int32_t worker, const Ledger& ledger) const;

@@ -27,6 +27,14 @@ RowLimits row_limits(const WorkerOptions& o, const ModelRunner& target) {
 
 }  // namespace
 
+// Who drafts for others has pages of its own for that, whatever it drafts for itself.
+Result<RoomBeside> Worker::room_beside(const WorkerOptions& options) {
+  std::vector<std::string> drafters = options.speculation.policy.drafters;
+  std::erase(drafters, options.speculation.decoupled);
+  if (!options.server.model.name.empty()) drafters.push_back(options.server.model.name);
+  return otr::room_beside(options.speculation.models, drafters);
+}
+
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerOptions& options, std::unique_ptr<Device> device) {
   std::unique_ptr<Worker> w(new Worker(options, std::move(device)));
   SpeculatorOptions speculation = options.speculation;

@@ -31,6 +31,8 @@ class Worker final : private BatchHost {
  public:
   // `device`: its target has the bucket of the options. Errors: as Speculator::create.
   static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options, std::unique_ptr<Device> device);
+  // What its drafters' models will need beside the target of its device. Errors: as open_model.
+  static Result<RoomBeside> room_beside(const WorkerOptions& options);
   ~Worker() override;
 
   void begin() {

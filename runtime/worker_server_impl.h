@@ -105,6 +105,7 @@ class WorkerServer final : private WorkerHost, private TraceSink, private NetHos
   WorkerStats stats_;
   WireBytes bytes_, ticks_, net_bytes_;
   std::vector<OwnedFd> files_;                 // that go with pending_
+  int32_t unreported_ = 0;                     // tokens of one sample in it, at most
   bool tries_ = false;                         // a sample is on trial: every tick is told
   bool has_news_ = false, stats_due_ = false;  // stats_ are newer than what was sent; are to be sent
   Clock::time_point reported_ = Clock::now(), counted_ = reported_;

@@ -18,8 +18,8 @@ void WorkerServer::report(int32_t, const WorkerStats& stats, const WorkerLoad& l
   take(report);
   const Clock::time_point now = Clock::now();
   // What one replica has found saves the others its computing; what one on trial has found is not to be blamed on it.
-  const bool is_urgent =
-      !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent || !races_.empty() || tries_;
+  const bool is_urgent = !pending_.finished.empty() || !pending_.given.empty() || pending_.answered || pending_.lent ||
+                         !races_.empty() || tries_ || unreported_ >= kMostUnreported;
   stats_due_ = stats_due_ || !pending_.finished.empty() || now - counted_ >= kStatsPeriod;
   if (is_urgent || now - reported_ >= kReportPeriod) send_report();
 } catch (const std::exception& e) {
@@ -29,6 +29,7 @@ void WorkerServer::report(int32_t, const WorkerStats& stats, const WorkerLoad& l
 void WorkerServer::take(WorkerReport* report) {
   Progress& to = pending_.progress;
   const Progress& from = report->progress;
+  unreported_ += from.longest();
   to.segments.insert(to.segments.end(), from.segments.begin(), from.segments.end());
   to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
   to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
@@ -130,6 +131,7 @@ void WorkerServer::send_report() {
   bytes_.clear();
   encode_report(pending_, &bytes_);
   pending_.clear();
+  unreported_ = 0;
   if (!send(WireType::kReport, bytes_, std::exchange(files_, {})).ok())
     worker_->mailbox().stop();  // nobody is there to work for
   pass(ProtocolStep::kReported);

@@ -111,13 +111,14 @@ int32_t Worker::slot_on_trial() const {
   return found;
 }
 
-// A worker's last reports are lost with it: a sample that breaks it may have to run for as long as these are apart until it
-// does so again.
+// What a process has not reported is lost with it: a sample that breaks one may have to find that again until it breaks the
+// next. Where ticks are long, each is reported.
 void Worker::end_trial() {
-  constexpr std::chrono::milliseconds kTrialTime{10};
+  constexpr std::chrono::milliseconds kTrialTime{80};
   Sequence* s = alone_.is_said ? live_[static_cast<size_t>(alone_.slot)].get() : nullptr;
   if (s == nullptr || s->raw_logprobs.size() <= alone_.accepted) return;
-  if (std::chrono::steady_clock::now() - alone_.since >= kTrialTime) s->is_on_trial = false;
+  const bool has_found_it = s->raw_logprobs.size() - alone_.accepted >= kMostUnreported;
+  if (has_found_it || std::chrono::steady_clock::now() - alone_.since >= kTrialTime) s->is_on_trial = false;
 }
 
 void Worker::break_on(const std::vector<RowRun>& runs) const {

@@ -68,8 +68,9 @@ void furnish(int32_t num_accepted, Sequence* s) {
   s->pages.reserve((s->max_tokens + kPageTokens - 1) / kPageTokens);
   if (!s->group->sampling.penalised()) return;
   s->penalties.reserve(most);
-  for (int32_t i = 0; i < s->num_prompt() + num_accepted; ++i)
-    s->note_penalty(s->tokens[static_cast<size_t>(i)], i >= s->num_prompt());
+  const std::span<const int32_t> seen(s->tokens.data(), prompt + static_cast<size_t>(num_accepted));
+  const std::vector<PenaltyEntry> penalties = penalties_of(seen, prompt);
+  s->penalties.assign(penalties.begin(), penalties.end());
 }
 
 }  // namespace

@@ -396,4 +396,9 @@ Status attention_sm90(const AttentionParams& p, const AttentionWorkspace& worksp
   }
 }
 
+Status load_attention_sm90() {
+  return load_kernels("attention", attention_kernel<32>, attention_kernel<64>, attention_kernel<128>, merge_kernel<32>,
+                      merge_kernel<64>, merge_kernel<128>);
+}
+
 }  // namespace otr

@@ -31,4 +31,6 @@ struct AttentionWorkspace {
 
 Status attention_sm90(const AttentionParams& params, const AttentionWorkspace& workspace, cudaStream_t stream);
 
+Status load_attention_sm90();  // see load_kernels
+
 }  // namespace otr

@@ -15,6 +15,15 @@ inline Status cuda_status(const char* op, cudaError_t error) {
 }
 inline Status launch_status(const char* op) { return cuda_status(op, cudaGetLastError()); }
 
+// Loads kernels on the current device. CUDA does that at their first launch otherwise, when there may be no memory for them.
+template <typename... Kernels>
+Status load_kernels(const char* op, Kernels*... kernels) {
+  cudaFuncAttributes unused;
+  cudaError_t error = cudaSuccess;
+  ((error = error == cudaSuccess ? cudaFuncGetAttributes(&unused, kernels) : error), ...);
+  return cuda_status(op, error);
+}
+
 // Dynamic shared memory of a block at most, on compute capability 9.0: 227 KB.
 inline constexpr int kMostSharedBytes = 232448;
 

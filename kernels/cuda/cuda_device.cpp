@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "kernels/base/caller_context.h"
 #include "kernels/base/clock.h"
@@ -57,29 +60,43 @@ Status CudaDevice::create_stream() {
   return outcome_of(name.c_str(), cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
+// What fetch() has on a device, for good: taking and giving back pinned memory may wait for whatever runs there.
+struct CudaDevice::Fetching {
+  CudaDevice device;
+  void* staged = nullptr;  // [kFetchBytes], pinned
+};
+
 // By pinned memory: a copy to any other returns only when it is done, however long that takes, and cudaMemcpy waits for the
 // default stream too.
 Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>* to) {
   const CallerContext caller;
-  keep_callers_context();
+  make_a_used_device_current();
   cudaPointerAttributes attributes = {};
   if (!succeeded(cudaPointerGetAttributes(&attributes, from)) || attributes.type != cudaMemoryTypeDevice) return {};
   to->resize(bytes);
   if (bytes == 0) return {};
-  CudaDevice device(attributes.device, {});
-  OTR_RETURN_IF_ERROR(device.create_stream());
-  const size_t most = std::min(bytes, kFetchBytes);
-  void* const staged = device.allocate_host(most);
-  if (staged == nullptr) return Status(StatusCode::kOutOfMemory, "no pinned memory for " + std::to_string(most) + " bytes");
-  Status status;
-  for (size_t at = 0; at < bytes && status.ok(); at += most) {
-    const size_t part = std::min(most, bytes - at);
-    device.copy(staged, static_cast<const std::byte*>(from) + at, part);
-    status = device.wait();
-    if (status.ok()) std::memcpy(to->data() + at, staged, part);
+  static std::mutex mutex;
+  static auto& fetching = *new std::map<int, std::unique_ptr<Fetching>>();  // by device; guarded by mutex
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Fetching>& f = fetching[attributes.device];
+  if (f == nullptr) {
+    std::unique_ptr<Fetching> made(new Fetching{CudaDevice(attributes.device, {})});
+    OTR_RETURN_IF_ERROR(made->device.create_stream());
+    made->staged = made->device.allocate_host(kFetchBytes);
+    if (made->staged == nullptr) return Status(StatusCode::kOutOfMemory, "no pinned memory to fetch a tensor by");
+    f = std::move(made);
   }
-  device.release_host(staged);
-  return status;
+  for (size_t at = 0; at < bytes; at += kFetchBytes) {
+    const size_t part = std::min(kFetchBytes, bytes - at);
+    f->device.copy(f->staged, static_cast<const std::byte*>(from) + at, part);
+    if (const Status status = f->device.wait(); !status.ok()) {
+      f->device.release_host(f->staged);
+      f = nullptr;
+      return status;
+    }
+    std::memcpy(to->data() + at, f->staged, part);
+  }
+  return {};
 }
 
 CudaDevice::~CudaDevice() {
@@ -141,7 +158,7 @@ uint64_t CudaDevice::free_bytes() const {
 }
 
 bool CudaDevice::can_copy(const void* data) const {
-  keep_callers_context();
+  make_current();
   cudaPointerAttributes attributes = {};
   const bool known = succeeded(cudaPointerGetAttributes(&attributes, data));
   return !known || attributes.type != cudaMemoryTypeDevice || attributes.device == ordinal_;
@@ -192,35 +209,54 @@ Status CudaDevice::wait() {
   return failure_;
 }
 
+// Another thread that waits for the whole device ends the capture, and CUDA tells both: then it is begun again.
 Result<Capture> CudaDevice::capture(const std::function<void()>& launches) {
+  constexpr int kTries = 3;
   OTR_RETURN_IF_ERROR(wait());
   const uint64_t before = free_bytes();
-  OTR_RETURN_IF_ERROR(outcome_of("capture", cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
-  try {
-    launches();
-  } catch (...) {  // the stream must not go on capturing
-    cudaGraph_t rest = nullptr;
-    (void)succeeded(cudaStreamEndCapture(stream_, &rest));
-    if (rest != nullptr) (void)cudaGraphDestroy(rest);
-    throw;
-  }
-  cudaGraph_t graph = nullptr;
-  const Status ended = outcome_of("capture", cudaStreamEndCapture(stream_, &graph));
-  if (const Status outcome = failure_.ok() ? ended : failure_; !outcome.ok()) {
-    if (graph != nullptr) (void)cudaGraphDestroy(graph);
-    return outcome;
-  }
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
-  (void)cudaGraphDestroy(graph);
-  if (!succeeded(made)) {
-    return Status(made == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal,
-                  std::string("capture: ") + cudaGetErrorString(made));
+  for (int i = 1;; ++i) {
+    cudaError_t end = cudaSuccess;
+    const Status captured = try_capture(launches, &end, &executable);
+    if (captured.ok()) break;
+    const bool was_ended = end == cudaErrorStreamCaptureInvalidated || end == cudaErrorStreamCaptureUnsupported;
+    if (!was_ended || i == kTries) return captured;
   }
-  keep(cuda_status("capture", cudaGraphUpload(executable, stream_)));
   OTR_RETURN_IF_ERROR(wait());
   const uint64_t after = free_bytes();
   return Capture{executable, before > after ? static_cast<int64_t>(before - after) : 0};
+}
+
+// Nothing of a capture has run: whatever fails in one is handed on, and the device is as it was.
+Status CudaDevice::try_capture(const std::function<void()>& launches, cudaError_t* end, cudaGraphExec_t* executable) {
+  OTR_RETURN_IF_ERROR(outcome_of("capture", cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
+  cudaGraph_t graph = nullptr;
+  try {
+    launches();
+  } catch (...) {  // the stream must not go on capturing
+    (void)succeeded(cudaStreamEndCapture(stream_, &graph));
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    failure_ = {};
+    throw;
+  }
+  *end = cudaStreamEndCapture(stream_, &graph);
+  const Status ended = outcome_of("capture", *end), launched = std::exchange(failure_, {});
+  if (!ended.ok() || !launched.ok()) {
+    (void)cudaGetLastError();  // of a launch
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    return launched.ok() ? ended : launched;
+  }
+  const auto outcome = [](cudaError_t error) {
+    if (succeeded(error)) return Status();
+    return Status(error == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal,
+                  std::string("capture: ") + cudaGetErrorString(error));
+  };
+  const Status made = outcome(cudaGraphInstantiate(executable, graph, 0));
+  (void)cudaGraphDestroy(graph);
+  OTR_RETURN_IF_ERROR(made);
+  const Status uploaded = outcome(cudaGraphUpload(*executable, stream_));
+  if (!uploaded.ok()) (void)cudaGraphExecDestroy(*executable);
+  return uploaded;
 }
 
 void CudaDevice::launch(const Capture& capture) {

@@ -14,6 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -59,9 +60,13 @@ class CudaDevice final : public Accelerator {
   void destroy(const Capture& capture) override;
 
  private:
+  struct Fetching;
+
   CudaDevice(int ordinal, std::vector<int> peers) : ordinal_(ordinal), memory_(ordinal, std::move(peers)) {}
   void make_current() const;
   Status create_stream();
+  // `end` is what CUDA says at the end of the capture.
+  Status try_capture(const std::function<void()>& launches, cudaError_t* end, cudaGraphExec_t* executable);
 
   const int ordinal_;
   DeviceMemory memory_;

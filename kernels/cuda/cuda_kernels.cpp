@@ -132,4 +132,14 @@ constexpr KernelTable kTable = {
 
 const KernelTable& cuda_kernels() { return kTable; }
 
+Status load_cuda_kernels(CudaDevice* device) {
+  (void)device->stream();  // makes it current
+  for (Status (*const load)() :
+       {load_embed_sm90, load_rmsnorm_sm90, load_linear_sm90, load_linear_rows_sm90, load_linear_w4_sm90, load_quantize_w4_sm90,
+        load_rope_append_sm90, load_attention_sm90, load_route_sm90, load_sample_sm90, load_candidates_sm90,
+        load_take_tokens_sm90, load_page_sm90})
+    OTR_RETURN_IF_ERROR(load());
+  return {};
+}
+
 }  // namespace otr

@@ -5,33 +5,64 @@
 namespace otr {
 namespace {
 
-struct Contexts {
+struct Driver {
   PFN_cuCtxGetCurrent_v4000 get = nullptr;
   PFN_cuCtxSetCurrent_v4000 set = nullptr;
+  PFN_cuThreadExchangeStreamCaptureMode_v10010 exchange_mode = nullptr;
+  PFN_cuDevicePrimaryCtxGetState_v7000 primary_state = nullptr;
   bool complete = false;
 };
 
-const Contexts& contexts() {
-  static const Contexts found = [] {
-    Contexts c;
-    c.complete = find_driver_function("cuCtxGetCurrent", &c.get) && find_driver_function("cuCtxSetCurrent", &c.set);
-    return c;
+const Driver& driver() {
+  static const Driver found = [] {
+    Driver d;
+    d.complete = find_driver_function("cuCtxGetCurrent", &d.get) && find_driver_function("cuCtxSetCurrent", &d.set) &&
+                 find_driver_function("cuThreadExchangeStreamCaptureMode", &d.exchange_mode) &&
+                 find_driver_function("cuDevicePrimaryCtxGetState", &d.primary_state);
+    return d;
   }();
   return found;
 }
 
-// A driver that has not begun has no context current.
-void* current_context() {
-  CUcontext context = nullptr;
-  return contexts().get(&context) == CUDA_SUCCESS ? context : nullptr;
+// The mode that the thread had; -1 where the driver has not begun.
+int exchange_capture_mode(int mode) {
+  CUstreamCaptureMode m = static_cast<CUstreamCaptureMode>(mode);
+  return driver().exchange_mode(&m) == CUDA_SUCCESS ? static_cast<int>(m) : -1;
 }
 
-void set_current_context(void* context) { (void)contexts().set(static_cast<CUcontext>(context)); }
+// A driver that has not begun has no context current.
+CallerContext::Current take_current() {
+  CUcontext context = nullptr;
+  if (driver().get(&context) != CUDA_SUCCESS) context = nullptr;
+  return {context, exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED)};
+}
+
+void restore_current(const CallerContext::Current& current) {
+  (void)driver().set(static_cast<CUcontext>(current.context));
+  if (current.capture_mode >= 0) (void)exchange_capture_mode(current.capture_mode);
+}
 
 }  // namespace
 
 void keep_callers_context() {
-  if (contexts().complete) CallerContext::before_change(current_context, set_current_context);
+  if (!driver().complete || CallerContext::before_change(take_current, restore_current)) return;
+  thread_local bool is_relaxed = false;
+  if (!is_relaxed) is_relaxed = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED) >= 0;
+}
+
+void make_a_used_device_current() {
+  keep_callers_context();
+  CUcontext context = nullptr;
+  if (!driver().complete || driver().get(&context) != CUDA_SUCCESS || context != nullptr) return;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) (void)cudaGetLastError();
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    unsigned flags = 0;
+    int is_active = 0;
+    if (driver().primary_state(ordinal, &flags, &is_active) != CUDA_SUCCESS || is_active == 0) continue;
+    (void)cudaSetDevice(ordinal);
+    return;
+  }
 }
 
 cudaError_t make_device_current(int ordinal) {

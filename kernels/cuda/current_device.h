@@ -20,10 +20,15 @@ bool find_driver_function(const char* name, Function* function) {
   return error == cudaSuccess && found == cudaDriverEntryPointSuccess;
 }
 
-// Before a call of the runtime that may make a device current: the thread's CallerContext, if it has one, gives back the CUDA
-// context that is current now. By the driver, since a context need not be a device's primary one, and cudaSetDevice would make
-// one on a device that its caller has never used.
+// Before a call of the runtime: the thread's CallerContext, if it has one, gives back the CUDA context that is current now. By
+// the driver, since a context need not be a device's primary one, and cudaSetDevice would make one on a device that its caller
+// has never used. And the thread minds no captures but its own: by default CUDA refuses what may wait or allocate while another
+// thread captures for all, as the host program may, and ends that capture too.
 void keep_callers_context();
+
+// The same, and where the thread has no context, a device with one in use becomes its: the runtime would make one on the first
+// device, which may be nobody's here.
+void make_a_used_device_current();
 
 // Makes device number `ordinal` the calling thread's.
 cudaError_t make_device_current(int ordinal);

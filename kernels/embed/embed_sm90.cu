@@ -47,4 +47,6 @@ Status embed_sm90(const EmbedParams& p, cudaStream_t stream) {
   return launch_status("embed");
 }
 
+Status load_embed_sm90() { return load_kernels("embed", embed_kernel); }
+
 }  // namespace otr

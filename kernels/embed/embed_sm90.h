@@ -13,4 +13,6 @@ namespace otr {
 
 Status embed_sm90(const EmbedParams& params, cudaStream_t stream);
 
+Status load_embed_sm90();  // see load_kernels
+
 }  // namespace otr

@@ -29,4 +29,6 @@ Status linear_rows_sm90(const LinearWeight& weight, bool in_turns, Element* rows
   return launch_status("linear_rows");
 }
 
+Status load_linear_rows_sm90() { return load_kernels("linear_rows", rows_kernel); }
+
 }  // namespace otr

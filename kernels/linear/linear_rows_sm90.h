@@ -15,4 +15,6 @@ namespace otr {
 // in turns of 16; rows has all gates, then all ups.
 Status linear_rows_sm90(const LinearWeight& weight, bool in_turns, Element* rows, cudaStream_t stream);
 
+Status load_linear_rows_sm90();  // see load_kernels
+
 }  // namespace otr

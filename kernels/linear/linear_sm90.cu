@@ -347,8 +347,8 @@ __global__ void __launch_bounds__((kConsumers + 1) * 128, kConsumers == 1 ? 2 : 
 using Kernel = void (*)(KernelParams, CUtensorMap, CUtensorMap);
 
 template <LinearEpilogue kEpilogue>
-Kernel find_kernel(const LinearSm90Config& c) {
-  switch (c.tile_n) {
+Kernel find_kernel(int tile_n) {
+  switch (tile_n) {
     case 8: return linear_kernel<1, 8, kEpilogue, true, false, false>;
     case 16: return linear_kernel<1, 16, kEpilogue, true, false, false>;
     case 32: return linear_kernel<1, 32, kEpilogue, true, false, false>;
@@ -359,8 +359,8 @@ Kernel find_kernel(const LinearSm90Config& c) {
   }
 }
 template <LinearEpilogue kEpilogue>
-Kernel find_experts_kernel(const LinearSm90Config& c) {
-  switch (c.tile_n) {
+Kernel find_experts_kernel(int tile_n) {
+  switch (tile_n) {
     case 8: return linear_kernel<1, 8, kEpilogue, true, false, true>;
     case 16: return linear_kernel<1, 16, kEpilogue, true, false, true>;
     case 32: return linear_kernel<1, 32, kEpilogue, true, false, true>;
@@ -389,7 +389,7 @@ Status run(const LinearSm90Config& c, int32_t num_rows, const LinearWeight& w, c
                           c.tiles(),
                           c.prefetch,
                           {}};
-  return launch_clusters("linear", find_kernel<kEpilogue>(c), c.num_clusters, c.cluster, (c.consumers + 1) * 128,
+  return launch_clusters("linear", find_kernel<kEpilogue>(c.tile_n), c.num_clusters, c.cluster, (c.consumers + 1) * 128,
                          c.shared_bytes, stream, c.prefetch, p, weight_map, x_map);
 }
 
@@ -416,8 +416,15 @@ Status run_experts(const LinearExpertsParams& p, void* out, int64_t out_stride, 
                                c.tiles(),
                                c.prefetch,
                                p.tiles};
-  return launch_clusters("linear_experts", find_experts_kernel<kEpilogue>(c), c.num_clusters, c.cluster,
+  return launch_clusters("linear_experts", find_experts_kernel<kEpilogue>(c.tile_n), c.num_clusters, c.cluster,
                          (c.consumers + 1) * 128, c.shared_bytes, stream, false, params, weight_map, x_map);
+}
+
+template <LinearEpilogue kEpilogue>
+Status load() {
+  for (const int tile_n : {8, 16, 32, 64, 128, 192, 256})
+    OTR_RETURN_IF_ERROR(load_kernels("linear", find_kernel<kEpilogue>(tile_n), find_experts_kernel<kEpilogue>(tile_n)));
+  return {};
 }
 
 }  // namespace
@@ -462,6 +469,11 @@ Status linear_experts_sm90(const LinearExpertsParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return {};
   if (p.gated == nullptr) return run_experts<LinearEpilogue::kLinear>(p, p.out, p.weight.out_features, stream);
   return run_experts<LinearEpilogue::kSiluMul>(p, p.gated, p.gated_stride, stream);
+}
+
+Status load_linear_sm90() {
+  OTR_RETURN_IF_ERROR(load<LinearEpilogue::kLinear>());
+  return load<LinearEpilogue::kSiluMul>();
 }
 
 }  // namespace otr

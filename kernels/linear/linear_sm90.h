@@ -65,4 +65,6 @@ Status check_expert_product(const ExpertProductParams<Weight>& p, int32_t most_t
 // What DeviceLimits are on the current device.
 Result<DeviceLimits> device_limits_sm90();
 
+Status load_linear_sm90();  // see load_kernels
+
 }  // namespace otr

@@ -221,6 +221,7 @@ __global__ void __launch_bounds__(kW4Sm90Warps * 32, 1)
     for (int32_t group = split; group < p.num_groups; group += p.splits, turn.advance(static_cast<uint32_t>(p.num_slots))) {
       ptx::mbarrier_wait(&full[turn.slot], turn.phase);
       multiply_group<kTileN>(slots + turn.slot * kSlotBytes, total);
+      ptx::fence_async_shared();  // what has been read here comes before the copy that takes its place
       __syncwarp();
       if (lane == 0 && next.tile < num_tiles) {
         load_group<kTileN, kExperts>(p, x_map, next, slots + turn.slot * kSlotBytes, &full[turn.slot], weight_policy, x_policy);
@@ -302,6 +303,14 @@ Status linear_w4_experts_sm90(const LinearW4ExpertsParams& p, cudaStream_t strea
                                p.tiles};
   return launch_clusters("linear_w4_experts", find_kernel<true>(c.tile_n, gated), c.num_clusters, c.cluster, kW4Sm90Warps * 32,
                          c.shared_bytes, stream, false, params, x_map);
+}
+
+Status load_linear_w4_sm90() {
+  for (const int tile_n : {8, 16, 32}) {
+    for (const bool gated : {false, true})
+      OTR_RETURN_IF_ERROR(load_kernels("linear_w4", find_kernel<false>(tile_n, gated), find_kernel<true>(tile_n, gated)));
+  }
+  return load_linear_w4_wide_sm90();
 }
 
 }  // namespace otr

@@ -45,4 +45,7 @@ inline Status check_linear_w4_sm90(const LinearW4Params& p) {
   return {};
 }
 
+Status load_linear_w4_sm90();  // both forms: see load_kernels
+Status load_linear_w4_wide_sm90();
+
 }  // namespace otr

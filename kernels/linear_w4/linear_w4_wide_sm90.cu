@@ -317,4 +317,12 @@ Status linear_w4_wide_sm90(const LinearW4Params& p, cudaStream_t stream) {
                          x_map);
 }
 
+Status load_linear_w4_wide_sm90() {
+  for (const int tile_n : {64, 128}) {
+    OTR_RETURN_IF_ERROR(
+        load_kernels("linear_w4", find_kernel<LinearEpilogue::kLinear>(tile_n), find_kernel<LinearEpilogue::kSiluMul>(tile_n)));
+  }
+  return {};
+}
+
 }  // namespace otr

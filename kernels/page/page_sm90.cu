@@ -100,4 +100,6 @@ Status page_zero_sm90(const PageZeroParams& p, cudaStream_t stream) {
   return move("page_zero", p.pages, p.layout, nullptr, p.ids, p.num_ids, stream);
 }
 
+Status load_page_sm90() { return load_kernels("pages", move_kernel, transfer_kernel); }
+
 }  // namespace otr

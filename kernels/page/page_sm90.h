@@ -17,4 +17,6 @@ Status page_zero_sm90(const PageZeroParams& params, cudaStream_t stream);
 Status page_gather_sm90(const PageGatherParams& params, cudaStream_t stream);
 Status page_scatter_sm90(const PageScatterParams& params, cudaStream_t stream);
 
+Status load_page_sm90();  // see load_kernels
+
 }  // namespace otr

@@ -22,8 +22,8 @@ OTR_DEVICE void mbarrier_init(uint64_t* barrier, uint32_t count) {
 // Makes initialised barriers visible to the cluster and to the copy engine.
 OTR_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Orders this thread's ordinary writes to shared memory before what the copy engine and wgmma do there, once a barrier has
-// followed.
+// Orders this thread's ordinary reads and writes of shared memory before what the copy engine and wgmma do there, once a
+// barrier has followed.
 OTR_DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 OTR_DEVICE void mbarrier_arrive(uint64_t* barrier) {

@@ -126,4 +126,6 @@ Status quantize_w4_sm90(const QuantizeW4Params& p, bool paired, cudaStream_t str
   return launch_status("quantize_w4");
 }
 
+Status load_quantize_w4_sm90() { return load_kernels("quantize_w4", quantize_kernel); }
+
 }  // namespace otr

@@ -17,4 +17,6 @@ namespace otr {
 // params.packed: [w4_sm90_packed_bytes], aligned to 16 bytes.
 Status quantize_w4_sm90(const QuantizeW4Params& params, bool paired, cudaStream_t stream);
 
+Status load_quantize_w4_sm90();  // see load_kernels
+
 }  // namespace otr

@@ -51,4 +51,6 @@ Status rmsnorm_sm90(const RmsNormParams& p, cudaStream_t stream) {
   return launch_status("rmsnorm");
 }
 
+Status load_rmsnorm_sm90() { return load_kernels("rmsnorm", rmsnorm_kernel); }
+
 }  // namespace otr

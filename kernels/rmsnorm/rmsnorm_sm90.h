@@ -14,4 +14,6 @@ namespace otr {
 
 Status rmsnorm_sm90(const RmsNormParams& params, cudaStream_t stream);
 
+Status load_rmsnorm_sm90();  // see load_kernels
+
 }  // namespace otr

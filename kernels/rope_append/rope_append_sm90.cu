@@ -108,4 +108,8 @@ Status rope_append_sm90(const RopeAppendParams& p, cudaStream_t stream) {
   return launch_status("rope_append");
 }
 
+Status load_rope_append_sm90() {
+  return load_kernels("rope_append", rope_table_kernel, rope_append_kernel, rope_copies_kernel);
+}
+
 }  // namespace otr

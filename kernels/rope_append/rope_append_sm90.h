@@ -16,4 +16,6 @@ namespace otr {
 Status rope_table_sm90(const RopeTableParams& params, cudaStream_t stream);
 Status rope_append_sm90(const RopeAppendParams& params, cudaStream_t stream);
 
+Status load_rope_append_sm90();  // see load_kernels
+
 }  // namespace otr

@@ -220,4 +220,6 @@ Status combine_experts_sm90(const CombineExpertsParams& p, cudaStream_t stream) 
   return launch_status("combine_experts");
 }
 
+Status load_route_sm90() { return load_kernels("route", route_kernel, gather_kernel, combine_kernel); }
+
 }  // namespace otr

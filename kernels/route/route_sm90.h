@@ -19,4 +19,6 @@ Status route_sm90(const RouteParams& params, cudaStream_t stream);
 Status gather_experts_sm90(const GatherExpertsParams& params, cudaStream_t stream);
 Status combine_experts_sm90(const CombineExpertsParams& params, cudaStream_t stream);
 
+Status load_route_sm90();  // see load_kernels
+
 }  // namespace otr

@@ -188,4 +188,8 @@ Status candidates_sm90(const CandidateParams& p, const CandidateWorkspace& works
   return launch_status("candidates");
 }
 
+Status load_candidates_sm90() {
+  return load_kernels("candidates", scan_kernel<CandidateParams>, list_kernel, finish_candidates_kernel);
+}
+
 }  // namespace otr

@@ -119,4 +119,6 @@ Status sample_sm90(const SampleParams& p, const SampleWorkspaceSm90& workspace, 
   return launch_status("sample");
 }
 
+Status load_sample_sm90() { return load_kernels("sample", scan_kernel<SampleParams>, weigh_kernel, finish_kernel); }
+
 }  // namespace otr

@@ -57,4 +57,10 @@ Status candidates_sm90(const CandidateParams& params, const CandidateWorkspace& 
 
 Status take_tokens_sm90(const TakeTokensParams& params, cudaStream_t stream);
 
+Status load_candidates_sm90();  // see load_kernels
+
+Status load_sample_sm90();  // see load_kernels
+
+Status load_take_tokens_sm90();  // see load_kernels
+
 }  // namespace otr

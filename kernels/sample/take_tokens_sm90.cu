@@ -24,4 +24,6 @@ Status take_tokens_sm90(const TakeTokensParams& p, cudaStream_t stream) {
   return launch_status("take_tokens");
 }
 
+Status load_take_tokens_sm90() { return load_kernels("take_tokens", take_tokens_kernel); }
+
 }  // namespace otr

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,7 +24,8 @@ struct CUstream_st {
   int device = 0;
   Work pending;
   Work* capture = nullptr;
-  int held = 0;  // by work of others: emulated_hold
+  int held = 0;            // by work of others: emulated_hold
+  bool is_broken = false;  // its capture is
 };
 struct CUctx_st {
   int device = 0;
@@ -53,13 +55,35 @@ size_t used = 0;                                               // guarded by mut
 std::map<std::pair<const void*, int>, size_t> allowed_shared;  // of a kernel on a device; guarded by mutex
 int refused_unmaps = 0, refused_releases = 0;                  // calls to come; guarded by mutex
 int default_held = 0;                                          // guarded by mutex
+int broken_captures = 0, refused_uploads = 0;                  // to come; guarded by mutex
+bool is_captured_elsewhere = false, has_broken_it = false;     // guarded by mutex
+std::set<std::pair<const void*, int>> loaded;                  // kernels, on a device; guarded by mutex
+bool is_primary_used[kDevices] = {};                           // guarded by mutex
 CUctx_st primary[kDevices] = {{0}, {1}, {2}};
 thread_local CUcontext current = nullptr;  // the runtime's first device stands for none
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+thread_local cudaError_t last_error = cudaSuccess;
 int current_device() { return current != nullptr ? current->device : 0; }
+void use_primary(int device) {
+  const std::lock_guard lock(mutex);
+  current = primary + device, is_primary_used[device] = true;
+}
 // What needs a context and finds none makes that device's primary one current.
 int used_device() {
-  if (current == nullptr) current = primary;
+  if (current == nullptr) use_primary(0);
   return current->device;
+}
+cudaError_t failed(cudaError_t error) { return last_error = error; }
+// Of a call that may wait or take memory, on a thread that minds others' captures.
+bool breaks_capture_elsewhere() {
+  const std::lock_guard lock(mutex);
+  if (!is_captured_elsewhere || capture_mode != CU_STREAM_CAPTURE_MODE_GLOBAL) return false;
+  return has_broken_it = true;
+}
+// Of a call that queues work.
+cudaError_t queued_on(cudaStream_t stream) {
+  const bool is_lost = stream != nullptr && stream->capture != nullptr && stream->is_broken;
+  return is_lost ? failed(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
 }
 thread_local bool may_be_copying = false;  // the default stream, for this thread, since it was last waited for
 
@@ -119,6 +143,11 @@ void drain(cudaStream_t stream) {
 CUresult emulated_error_text(CUresult, const char** text) { return *text = "refused", CUDA_SUCCESS; }
 CUresult emulated_get_current(CUcontext* context) { return *context = current, CUDA_SUCCESS; }
 CUresult emulated_set_current(CUcontext context) { return current = context, CUDA_SUCCESS; }
+CUresult emulated_exchange_mode(CUstreamCaptureMode* mode) { return std::swap(capture_mode, *mode), CUDA_SUCCESS; }
+CUresult emulated_primary_state(CUdevice device, unsigned* flags, int* active) {
+  const std::lock_guard lock(mutex);
+  return *flags = 0, *active = is_primary_used[device], CUDA_SUCCESS;
+}
 CUresult emulated_create_context(CUcontext* context, unsigned, CUdevice device) {
   return *context = current = new CUctx_st{device}, CUDA_SUCCESS;
 }
@@ -206,7 +235,18 @@ void check_shared(const void* kernel, size_t bytes) {
   const auto set = allowed_shared.find({kernel, used_device()});
   if (bytes > std::max(kAlwaysAllowed, set != allowed_shared.end() ? set->second : 0))
     fail("a launch with more shared memory than its kernel is allowed");
+  const int device = current_device();
+  const auto is_there = [device](const auto& l) { return l.second == device; };
+  if (!loaded.contains({kernel, device}) && std::any_of(loaded.begin(), loaded.end(), is_there))
+    fail("a kernel that was not loaded when others were");
 }
+
+void load(const void* kernel) {
+  const std::lock_guard lock(mutex);
+  loaded.insert({kernel, used_device()});
+}
+
+cudaError_t launched(cudaStream_t stream) { return queued_on(stream); }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   const std::lock_guard lock(mutex);
@@ -216,6 +256,7 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   }
   if (stream->device != current_device()) fail("a launch on another device's stream");
   if (may_be_copying) fail("a launch in a non-blocking stream while the default one may still set or copy memory");
+  if (queued_on(stream) != cudaSuccess) return;
   (stream->capture != nullptr ? *stream->capture : stream->pending).push_back(std::move(work));
 }
 
@@ -227,14 +268,14 @@ cudaError_t cudaGetDeviceCount(int* count) { return *count = kDevices, cudaSucce
 cudaError_t cudaGetDevice(int* device) { return *device = current_device(), cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
-  return current = primary + device, cudaSuccess;
+  return use_primary(device), cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) { return *can = device != peer, cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() {  // of the default stream: nobody asks for more
   may_be_copying = false;
   return cudaSuccess;
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
@@ -253,7 +294,8 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   used_device();
   const std::lock_guard lock(mutex);
   *p = nullptr;
-  if (bytes > kMemory - used) return cudaErrorMemoryAllocation;
+  if (breaks_capture_elsewhere()) return failed(cudaErrorStreamCaptureUnsupported);
+  if (bytes > kMemory - used) return failed(cudaErrorMemoryAllocation);
   void* data = mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
   used += bytes;
@@ -276,6 +318,7 @@ cudaError_t cudaFree(void* p) {
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   used_device();
   const std::lock_guard lock(mutex);
+  if (breaks_capture_elsewhere()) return failed(cudaErrorStreamCaptureUnsupported);
   *p = std::malloc(bytes);
   std::memset(*p, 0x7f, bytes);
   pinned[reinterpret_cast<uintptr_t>(*p)] = bytes;
@@ -322,6 +365,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
       {"cuGetErrorString", reinterpret_cast<void*>(emulated_error_text)},
       {"cuCtxGetCurrent", reinterpret_cast<void*>(emulated_get_current)},
       {"cuCtxSetCurrent", reinterpret_cast<void*>(emulated_set_current)},
+      {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(emulated_exchange_mode)},
+      {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(emulated_primary_state)},
       {"cuCtxCreate", reinterpret_cast<void*>(emulated_create_context)},
       {"cuCtxDestroy", reinterpret_cast<void*>(emulated_destroy_context)},
       {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(emulated_granularity)},
@@ -340,13 +385,14 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 
 // ---- Streams ----
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return *stream = new CUstream_st{used_device(), {}, nullptr, 0}, cudaSuccess;
+  return *stream = new CUstream_st{used_device(), {}, nullptr, 0, false}, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const std::lock_guard lock(mutex);
   if (stream->capture != nullptr) otr::emulator::fail("a stream is waited for while it is captured");
-  if (stream->held > 0) return cudaErrorNotReady;
+  if (breaks_capture_elsewhere()) return failed(cudaErrorStreamCaptureUnsupported);
+  if (stream->held > 0) return failed(cudaErrorNotReady);
   return drain(stream), cudaSuccess;
 }
 void emulated_hold(cudaStream_t stream, int change) {
@@ -357,9 +403,22 @@ void emulated_refuse(int unmaps, int releases) {
   const std::lock_guard lock(mutex);
   refused_unmaps = unmaps, refused_releases = releases;
 }
+void emulated_spoil(int captures, int uploads) {
+  const std::lock_guard lock(mutex);
+  broken_captures = captures, refused_uploads = uploads;
+}
+void emulated_capture_elsewhere(bool begins) {
+  const std::lock_guard lock(mutex);
+  is_captured_elsewhere = begins;
+  if (begins) has_broken_it = false;
+}
+bool emulated_capture_is_broken() {
+  const std::lock_guard lock(mutex);
+  return has_broken_it;
+}
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
   otr::emulator::enqueue(stream, [=] { std::memset(p, value, bytes); });
-  return cudaSuccess;
+  return queued_on(stream);
 }
 // Memory that the system may move is read, or written, before the call returns.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
@@ -372,10 +431,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   otr::emulator::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   if (!known(to) || !known(from)) {
-    if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
+    if (stream->capture != nullptr) return failed(cudaErrorStreamCaptureUnsupported);
     drain(stream);
   }
-  return cudaSuccess;
+  return queued_on(stream);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream) {
@@ -391,9 +450,16 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
 
 // ---- Captures ----
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const std::lock_guard lock(mutex);
+  stream->is_broken = broken_captures > 0;
+  broken_captures -= stream->is_broken ? 1 : 0;
   return stream->capture = new Work, cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (stream->is_broken) {
+    delete std::exchange(stream->capture, nullptr);
+    return *graph = nullptr, failed(cudaErrorStreamCaptureInvalidated);
+  }
   *graph = new CUgraph_st{std::move(*stream->capture)};
   delete std::exchange(stream->capture, nullptr);
   return cudaSuccess;
@@ -401,11 +467,15 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   const std::lock_guard lock(mutex);
   const size_t bytes = graph->work.size() * kNodeBytes;
-  if (bytes > kMemory - used) return cudaErrorMemoryAllocation;
+  if (bytes > kMemory - used) return failed(cudaErrorMemoryAllocation);
   used += bytes;
   return *executable = new CUgraphExec_st{graph->work}, cudaSuccess;
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  const std::lock_guard lock(mutex);
+  if (refused_uploads == 0) return cudaSuccess;
+  return --refused_uploads, failed(cudaErrorMemoryAllocation);
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   for (const auto& piece : executable->work) otr::emulator::enqueue(stream, piece);
   return cudaSuccess;

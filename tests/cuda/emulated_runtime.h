@@ -21,3 +21,11 @@ extern "C" void emulated_hold(cudaStream_t stream, int change);
 
 // The next cuMemUnmap and cuMemRelease calls that fail.
 extern "C" void emulated_refuse(int unmaps, int releases);
+
+// The next captures that another thread ends, by waiting for the device; the next uploads for which there is no memory.
+extern "C" void emulated_spoil(int captures, int uploads);
+
+// Another thread begins, or ends, a capture for all threads: what may wait or take memory is refused, and breaks it, on those
+// that mind it.
+extern "C" void emulated_capture_elsewhere(bool begins);
+extern "C" bool emulated_capture_is_broken();

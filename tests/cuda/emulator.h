@@ -62,7 +62,10 @@ const void* name_of(void (*kernel)(Params...)) {
   return reinterpret_cast<const void*>(kernel);
 }
 void allow_shared(const void* kernel, size_t bytes);
-void check_shared(const void* kernel, size_t bytes);  // ends the program where the launch is refused
+// Ends the program where the launch is refused, or loads its kernel after others were loaded beforehand.
+void check_shared(const void* kernel, size_t bytes);
+void load(const void* kernel);  // on the current device
+cudaError_t launched(cudaStream_t stream);
 
 constexpr uint32_t kSharedWindow = 1u << 18;  // what an operand descriptor can address
 uint8_t* dynamic_shared();                    // of this block
@@ -135,7 +138,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const unsigned cluster = config->numAttrs > 0 ? config->attrs[0].val.clusterDim.x : 1;
   otr::emulator::launch(
       config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes, [=] { kernel(args...); }, config->stream);
-  return cudaSuccess;
+  return otr::emulator::launched(config->stream);
+}
+template <typename... Params>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, void (*kernel)(Params...)) {
+  return otr::emulator::load(otr::emulator::name_of(kernel)), cudaSuccess;
 }
 template <typename... Params>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute, int bytes) {

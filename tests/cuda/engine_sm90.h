@@ -22,8 +22,10 @@ namespace otr {
 // pieces of its own and hands them out later.
 #if defined(OUTRIDER_TEST_EMULATED)
 inline constexpr size_t kAround = 0;
+inline constexpr int64_t kMappedPages = 48;
 #else
 inline constexpr size_t kAround = size_t{64} << 20;
+inline constexpr int64_t kMappedPages = 4096;  // of a small model: several of the device's units, so that memory is mapped
 #endif
 
 struct Trial {

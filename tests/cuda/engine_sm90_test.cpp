@@ -205,6 +205,27 @@ TEST_F(EngineSm90, ASleepGivesMemoryAndAWakeTheSameBits) {
   EXPECT_EQ(difference(expected, engine.run(requests_)), "");
 }
 
+#if !defined(OUTRIDER_TEST_EMULATED)
+// Weights of many units, each mapped: they go, others have the memory, and they come back to the same addresses, behind the
+// pages.
+TEST_F(EngineSm90, MappedWeightsComeBackBehindThePages) {
+  const TinyModel large({.hidden_size = 1024, .intermediate_size = 4096, .num_layers = 8, .num_heads = 8, .head_dim = 128});
+  options_model_ = &large;
+  const TestEngine engine(create({.policy = "fixed:self:2", .num_pages = 1024}));
+  ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+  const Outputs expected = engine.run(requests_);
+  const size_t before = free_memory(), given = large.kv_bytes(1024) + engine.stats()["weight_bytes"].get<size_t>() / 10 * 9;
+  ASSERT_GT(given, 3 * kAround);
+  ASSERT_EQ(otr_sleep(engine.get(), OTR_MEMORY_ALL), OTR_OK) << otr_last_error(engine.get());
+  EXPECT_GT(free_memory() + kAround, before + given);
+  for (void* piece : take_all()) ASSERT_EQ(cudaFree(piece), cudaSuccess);
+  for (const otr_memory what : {OTR_MEMORY_KV, OTR_MEMORY_WEIGHTS})
+    ASSERT_EQ(otr_wake(engine.get(), what), OTR_OK) << otr_last_error(engine.get());
+  put_weights_of(large, engine);
+  EXPECT_EQ(difference(expected, engine.run(requests_)), "");
+}
+#endif
+
 // Pages before weights, weights that only wake in the middle, and one of the two asleep or awake already: each order gives the
 // same bits, and nothing runs before both are there.
 TEST_F(EngineSm90, SleepsAndWakesComeInAnyOrder) {
@@ -265,6 +286,30 @@ TEST_F(EngineSm90, WhatIsNotThereIsRefused) {
   EXPECT_NE(std::string(otr_last_error(nullptr)).find(" CUDA devices"), std::string::npos);
   EXPECT_EQ(create({.num_pages = int64_t{1} << 26}), nullptr);
   EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
+}
+
+// Where nobody says how much, pages leave room for a drafter's: of as many, and larger ones.
+TEST_F(EngineSm90, ByDefaultADrafterFitsBesideThePages) {
+  constexpr size_t kLeft = size_t{256} << 20;
+  const size_t others = free_memory() - kLeft;
+  void* taken = nullptr;
+  ASSERT_EQ(cudaMalloc(&taken, others), cudaSuccess);
+  const TinyModel other({.num_layers = 3, .max_position_embeddings = 512, .seed = 2});
+  for (const bool in_4_bits : {false, true}) {
+    const TestEngine engine(
+        create({.policy = "fixed:other+self:2", .num_pages = 0, .drafter = &other, .drafter_in_4_bits = in_4_bits}));
+    ASSERT_EQ(status_, OTR_OK) << otr_last_error(nullptr);
+    const size_t pages = engine.stats()["kv_pages_total"].get<size_t>();
+    EXPECT_GT(pages * (model_.kv_bytes(1) + other.kv_bytes(1)), kLeft / 10 * 8);
+  }
+  EXPECT_EQ(create({.policy = "fixed:other:2",
+                    .num_pages = static_cast<int64_t>(kLeft / 10 * 8 / model_.kv_bytes(1)),
+                    .drafter = &other}),
+            nullptr);
+  EXPECT_EQ(status_, OTR_OUT_OF_MEMORY);
+  EXPECT_NE(std::string(otr_last_error(nullptr)).find("for drafters beside them"), std::string::npos)
+      << otr_last_error(nullptr);
+  ASSERT_EQ(cudaFree(taken), cudaSuccess);
 }
 
 // Pages leave one engine and come into another, which does not compute their prompt again.
@@ -338,8 +383,9 @@ TEST_F(EngineSm90, PagesFollowTheirSequenceToAnotherDevice) {
   }
   for (const RebuildMode mode : {RebuildMode::kTransfer, RebuildMode::kBothEnds, RebuildMode::kRecompute}) {
     EngineOptions o;
-    o.device = {
-        .isa = kCudaPath, .num_threads = 1, .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(48), .bucket = {}}};
+    o.device = {.isa = kCudaPath,
+                .num_threads = 1,
+                .target = {.path = model_.path(), .kv_bytes = model_.kv_bytes(kMappedPages), .bucket = {}}};
     o.gpus = {0, 1};
     o.num_workers = 2;
     o.policy = "fixed:self:2";

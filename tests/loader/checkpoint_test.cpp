@@ -195,6 +195,42 @@ TEST(Checkpoint, ReadsShards) {
   EXPECT_EQ(out[1], 2.0f);
 }
 
+// Several chunks of 256 KiB, from two files, with and without conversion: whoever reads one compares it, just where it reads.
+TEST(Checkpoint, ComparesTiedTensors) {
+  constexpr int64_t kRows = 400, kColumns = 1000;
+  for (const std::string dtype : {"BF16", "F32"}) {
+    const size_t width = dtype == "F32" ? 4 : 2, row_bytes = kColumns * width;
+    std::string values(kRows * row_bytes, '\0');
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<char>(i * 7 / 5 % 63);
+    for (const int64_t wrong : {int64_t{-1}, int64_t{0}, int64_t{233}, kRows - 1}) {
+      SCOPED_TRACE(dtype + " " + std::to_string(wrong));
+      std::string other = values;
+      if (wrong >= 0) other[static_cast<size_t>(wrong) * row_bytes + row_bytes - 1] ^= 1;
+      const TempFolder folder;
+      folder.write("s1", safetensors_bytes({{"a", dtype, {kRows, kColumns}, values}, tiny("b")}));
+      folder.write("s2", safetensors_bytes({{"twin", dtype, {kRows, kColumns}, other}}, 3));
+      folder.write("model.safetensors.index.json", index_of({{"a", "s1"}, {"b", "s1"}, {"twin", "s2"}}));
+      const auto opened = Checkpoint::open(folder.path());
+      ASSERT_TRUE(opened.ok()) << opened.status().message();
+      const Checkpoint& checkpoint = opened.value();
+      checkpoint.tie("a", "twin");
+      std::vector<Element> out(kRows * kColumns);
+      std::vector<float> floats(kRows * kColumns);
+      const std::array<int64_t, 2> shape{kRows, kColumns};
+      const auto expect = [&](const Status& status, bool is_equal) {
+        expect_error(status, is_equal ? StatusCode::kOk : StatusCode::kBadInput, {});
+        if (!is_equal)
+          expect_error(status, status.code(), {(folder / "s2") + ": twin: differs from a, ", "tie_word_embeddings"});
+      };
+      expect(checkpoint.read_as_element("a", shape, out.data()), wrong < 0);
+      expect(checkpoint.read_as_float("a", shape, floats.data()), wrong < 0);
+      for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 232}, {233, 1}, {234, 165}, {234, 166}, {5, 0}})
+        expect(checkpoint.read_rows("a", shape, first, count, out.data()), wrong < first || wrong >= first + count);
+      EXPECT_TRUE(checkpoint.read_as_element("twin", shape, out.data()).ok());
+    }
+  }
+}
+
 TEST(Checkpoint, ReadErrorsNameFileAndTensor) {
   const TempFolder folder;
   const auto checkpoint = open_single(folder, {tiny("t"), {"q", "I8", {2}, "xx"}, {"none", "F16", {0, 3}, ""}});
@@ -256,6 +292,22 @@ TEST_F(CheckpointIndex, RefusesWrongLists) {
                  {folder_ / "s1.safetensors", ": b: also in " + (folder_ / "s2.safetensors")});
 }
 
+TEST_F(CheckpointIndex, RefusesASingleFileOfAnotherSave) {
+  const std::string shards = index_of({{"a", "s1.safetensors"}, {"b", "s1.safetensors"}, {"c", "s2.safetensors"}});
+  folder_.write("model.safetensors.index.json", shards);
+  EXPECT_TRUE(Checkpoint::open(folder_.path()).ok());
+  folder_.write("model.safetensors", safetensors_bytes({tiny("d")}));
+  const std::string refusal = index_ + ": model.safetensors: is there too";
+  expect_refused(shards, {refusal, "remove the stale one"});
+  expect_refused(index_of({{"a", "s1.safetensors"}, {"b", "s1.safetensors"}}), {refusal});
+  expect_refused(index_of({{"c", "s2.safetensors"}, {"d", "model.safetensors"}}), {refusal});
+  expect_refused(index_of({}), {refusal});
+  folder_.write("model.safetensors.index.json", index_of({{"d", "model.safetensors"}}));
+  const auto one = Checkpoint::open(folder_.path());
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  EXPECT_EQ(one.value().names(), std::vector<std::string_view>{"d"});
+}
+
 TEST_F(CheckpointIndex, RefusesPathsOutOfTheFolder) {
   const TempFolder outside;
   const std::string elsewhere = outside.write("out.safetensors", safetensors_bytes({tiny("a")}));
@@ -305,6 +357,11 @@ TEST(Checkpoint, RefusesBadFolders) {
   expect_error(Checkpoint::open(folder.path()).status(), StatusCode::kBadInput,
                {folder.path(), "holds neither model.safetensors nor model.safetensors.index.json"});
   expect_error(Checkpoint::open(folder / "none").status(), StatusCode::kBadInput, {"none", "holds neither"});
+  const TempFolder adapted;
+  ASSERT_TRUE(open_single(adapted, {tiny("a")}).ok());
+  adapted.write("adapter_config.json", "{}");
+  expect_error(Checkpoint::open(adapted.path()).status(), StatusCode::kUnsupported,
+               {adapted / "adapter_config.json", "is not applied; merge it"});
   // What a Hugging Face cache looks like.
   other.write("blob", safetensors_bytes({tiny("a")}));
   fs::create_symlink(other / "blob", folder / "model.safetensors");

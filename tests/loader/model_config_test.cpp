@@ -138,6 +138,56 @@ TEST(ModelConfig, ReadsYarnInBothSpellings) {
   }
 }
 
+// Of the two transformers takes rope_scaling, whatever the other says.
+TEST(ModelConfig, RefusesRopeSpellingsThatDiffer) {
+  const auto both = [](const std::string& older, const std::string& newer) {
+    return load(with_key(with_key(kQwen2, "rope_scaling", older), "rope_parameters", newer));
+  };
+  const std::string yarn = R"({"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768})";
+  const std::string theta = R"({"rope_type":"default","rope_theta":1000000})";
+  for (const auto& [older, newer] : std::vector<std::pair<std::string, std::string>>{
+           {yarn, theta},
+           {theta, yarn},
+           {yarn, R"({"rope_type":"yarn","factor":2.0,"original_max_position_embeddings":32768})"},
+           {yarn, R"({"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768,"beta_fast":16})"},
+           {R"({"rope_type":"default"})", R"({"rope_type":"default","rope_theta":5})"}}) {
+    expect_error(both(older, newer).status(), StatusCode::kBadInput,
+                 {"/config.json: rope_scaling: says something else than rope_parameters"});
+  }
+  for (const auto& [older, newer] : std::vector<std::pair<std::string, std::string>>{
+           {yarn, yarn},
+           {R"({"type":"yarn","factor":4})", yarn},
+           {yarn, R"({"type":"yarn","factor":4,"rope_theta":1e6,"original_max_position_embeddings":32768})"},
+           {"null", yarn},
+           {yarn, "null"},
+           {"{}", yarn},
+           {yarn, "{}"}}) {
+    const auto config = both(older, newer);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    ASSERT_TRUE(config.value().yarn) << older << newer;
+    EXPECT_EQ(config.value().yarn->factor, 4.0);
+    EXPECT_EQ(config.value().rope_theta, 1e6);
+  }
+  EXPECT_TRUE(both(theta, R"({"rope_type":"default"})").ok()) << "the top level's rope_theta";
+}
+
+TEST(ModelConfig, YarnsOriginalContextMayStandAtTheTopLevel) {
+  const auto with_original = [](const std::string& top, const std::string& rope) {
+    return load(with_key(with_key(kQwen2, "original_max_position_embeddings", top), "rope_scaling", rope));
+  };
+  const std::string bare = R"({"type":"yarn","factor":4})";
+  const auto taken = with_original("8192", bare);
+  ASSERT_TRUE(taken.ok()) << taken.status().message();
+  EXPECT_EQ(taken.value().yarn->original_max_positions, 8192);
+  EXPECT_EQ(with_original("null", bare).value().yarn->original_max_positions, 32768);
+  const std::string own = R"({"type":"yarn","factor":4,"original_max_position_embeddings":8192})";
+  EXPECT_EQ(with_original("8192", own).value().yarn->original_max_positions, 8192);
+  expect_error(with_original("4096", own).status(), StatusCode::kBadInput,
+               {"/config.json: original_max_position_embeddings: 4096 is not yarn's own, 8192"});
+  expect_error(with_original("0", bare).status(), StatusCode::kBadInput, {"original_max_position_embeddings: 0 is outside"});
+  EXPECT_TRUE(with_original("4096", R"({"type":"default"})").ok()) << "of no effect without yarn";
+}
+
 TEST(ModelConfig, GenerationConfigDecidesTheStopIds) {
   const auto list = load(kQwen2, R"({"eos_token_id":[7,3],"temperature":0.7})");
   ASSERT_TRUE(list.ok());
@@ -198,12 +248,16 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotKnow) {
   expect_unsupported(kQwen3, "attention_bias", "true", "attention biases");
   expect_unsupported(kQwen3, "layer_types", R"(["full_attention","sliding_attention"])", "'sliding_attention'");
   expect_unsupported(kQwen2, "quantization_config", R"({"bits":4})", "quantised");
+  expect_unsupported(kQwen2, "transformers_weights", "\"other.safetensors\"", "a file of another name");
+  expect_unsupported(kQwen2, "is_causal", "false", "later tokens");
+  expect_unsupported(kQwen3, "is_causal", "null", "later tokens");
   expect_unsupported(kQwen3, "rope_parameters", R"({"rope_type":"llama3"})", "'llama3'");
   expect_unsupported(kQwen3, "rope_parameters", R"({"rope_type":"default","partial_rotary_factor":0.5})",
                      "partial_rotary_factor");
   expect_unsupported(kQwen3, "rope_parameters", R"({"full_attention":{"rope_type":"yarn","factor":4.0}})", "'full_attention'");
   expect_unsupported(kQwen2, "rope_scaling", R"({"type":"default","mrope_section":[16,24,24]})", "'mrope_section'");
   EXPECT_TRUE(load(with_key(kQwen2, "attention_bias", "true")).ok()) << "Qwen2 has its biases in any case";
+  EXPECT_TRUE(load(with_key(with_key(kQwen2, "is_causal", "true"), "transformers_weights", "null")).ok());
 }
 
 TEST(ModelConfig, ReadsExperts) {
@@ -278,15 +332,23 @@ TEST(ModelConfig, RefusesBrokenFiles) {
 TEST(ModelConfig, SurvivesMutations) {
   std::mt19937 random(1);
   const TempFolder folder;
+  const std::string yarn = R"({"type":"yarn","factor":4.0,"original_max_position_embeddings":8192})";
+  std::string twice(kQwen2);  // of keys that must agree
+  for (const auto& [key, value] : {std::pair<std::string, std::string>{"original_max_position_embeddings", "8192"},
+                                   {"rope_scaling", yarn},
+                                   {"rope_parameters", yarn},
+                                   {"is_causal", "true"}})
+    twice = with_key(twice, key, value);
+  ASSERT_TRUE(load(twice).ok());
   int accepted = 0;
-  for (int i = 0; i < 3000; ++i) {
-    folder.write("config.json", mutated(std::string(i % 2 ? kQwen2 : kQwen3), random));
+  for (int i = 0; i < 4500; ++i) {
+    folder.write("config.json", mutated(i % 3 == 0 ? twice : std::string(i % 3 == 1 ? kQwen2 : kQwen3), random));
     const auto config = load_model_config(folder.path());
     accepted += config.ok();
     if (!config.ok()) expect_error(config.status(), config.status().code(), {"config.json"});
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_LT(accepted, 2000);
+  EXPECT_LT(accepted, 3000);
 }
 
 }  // namespace

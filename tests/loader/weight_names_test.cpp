@@ -116,9 +116,25 @@ TEST(WeightNames, AcceptsCompleteCheckpoints) {
       std::vector<TestTensor> tensors = tensors_of(config);
       EXPECT_TRUE(validate(config, tensors).ok()) << validate(config, tensors).message();
       tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "I64", {1}, "12345678"});
-      if (tied) tensors.push_back({"lm_head.weight", "U8", {1}, "x"});
+      if (tied) tensors.push_back({"lm_head.weight", "BF16", {5, 6}, std::string(60, '\0')});
       EXPECT_TRUE(validate(config, tensors).ok()) << validate(config, tensors).message();
     }
+  }
+}
+
+// Its values are compared where they are read (weight_source_test.cpp).
+TEST(WeightNames, ATiedModelsHeadIsOfTheEmbeddingsShapeAndType) {
+  const ModelConfig config = small_config(Architecture::kQwen2, true);
+  for (const TestTensor& head :
+       {TestTensor{"lm_head.weight", "BF16", {6, 5}, std::string(60, '\0')},
+        TestTensor{"lm_head.weight", "BF16", {4, 6}, std::string(48, '\0')},
+        TestTensor{"lm_head.weight", "F16", {5, 6}, std::string(60, '\0')}, TestTensor{"lm_head.weight", "U8", {1}, "x"}}) {
+    std::vector<TestTensor> tensors = tensors_of(config);
+    tensors.push_back(head);
+    expect_error(validate(config, tensors), StatusCode::kBadInput,
+                 {"/model.safetensors: lm_head.weight: is " + head.dtype + " " + shape_text(head.shape) +
+                      " and model.embed_tokens.weight BF16 [5, 6]",
+                  "tie_word_embeddings"});
   }
 }
 

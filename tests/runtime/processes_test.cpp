@@ -130,6 +130,20 @@ TEST_F(Processes, RandomFaultsChangeNothing) {
   EXPECT_GT(restarts, rounds / 2);
 }
 
+// A process dies in its 20th tick: what is left for its successor does not take 15. Without a bound on what is not reported, a
+// small model's fast ticks are all lost.
+TEST_F(Processes, LoseFewTokensOfASample) {
+  Variant v{.num_workers = 1};
+  for (const auto& [life, tick] : {std::pair(0, 20), std::pair(1, 15)})
+    v.faults.push_back({.worker = 0, .life = life, .step = ProtocolStep::kTick, .occurrence = tick, .kind = FaultKind::kDie});
+  requests_.resize(1);
+  requests_[0].n = 1;
+  requests_[0].sampling.max_new_tokens = 22;
+  requests_[0].sampling.ignore_eos = 1;
+  EXPECT_EQ(run(v).size(), 1u);
+  EXPECT_EQ(count("worker_restarts"), 1);
+}
+
 // From outside, at any moment, again and again.
 TEST_F(Processes, AnyoneMayKillThem) {
   for (Request& r : requests_) r.sampling.max_new_tokens *= 4;

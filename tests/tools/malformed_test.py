@@ -390,6 +390,8 @@ class Malformed(ProgramTest):
             (self.model / name).write_bytes(contents)
         index = self.model / "model.safetensors.index.json"
         index.write_text(json.dumps({"weight_map": good}), encoding="utf-8")
+        self.refused(self.model, "remove the stale one")
+        (self.model / "model.safetensors").unlink()
         self.expect(0, (), "inspect", self.model)
         for name, (contents, needle) in cases.items():
             with self.subTest(name):

@@ -268,6 +268,26 @@ class Module(ProgramTest):
         with self.assertRaisesRegex(TypeError, "struct_size"):
             engine.submit(PROMPT, stream=1, struct_size=8)
 
+    def test_a_group_that_nobody_knows_gives_nothing(self):
+        """A signal came while it was submitted: the call has made it, and has not returned."""
+        engine = self.engine()
+        done = engine._do
+
+        def interrupted(name, *arguments):
+            done(name, *arguments)
+            if name == "submit":
+                raise InterruptedError
+
+        engine._do = interrupted
+        for request in (lambda: engine.submit(PROMPT, n=3, stream=1), lambda: engine.generate([PROMPT], streams=[2], n=2)):
+            with self.assertRaises(InterruptedError):
+                request()
+        engine._do = done
+        self.assertEqual(list(engine.results()), [])
+        (samples,) = engine.generate([PROMPT], streams=[3], n=2, max_new_tokens=4)
+        self.assertEqual([s.sample for s in samples], [0, 1])
+        self.assertEqual((engine._owed, engine._kept, engine._abandoned), ({}, {}, set()))
+
     def test_no_sample_is_lost_by_signals(self):
         """A handler that raises, at any time: what a wait has taken comes with the next one."""
         armed = False

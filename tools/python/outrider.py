@@ -229,10 +229,13 @@ class Engine:
         self._turn, self._waiting = threading.RLock(), 0  # who has _turn takes the next result
         drafters = [drafters] if isinstance(drafters, (str, os.PathLike)) else drafters
         texts = {name: os.fsencode(value) for name, value in options.items() if isinstance(value, (str, os.PathLike))}
+        if isinstance(unique := options.get("nccl_unique_id"), bytes):
+            texts |= {"nccl_unique_id": ctypes.cast(ctypes.create_string_buffer(unique, len(unique)), c_void_p),
+                      "nccl_unique_id_bytes": len(unique)}
         made = _made(EngineOptions, "engine_options_init", model_path=os.fsencode(model_path), num_drafters=len(drafters),
                      drafters=(c_char_p * len(drafters))(*map(os.fsencode, drafters)), **options | texts)
         _check(_library.otr_engine_create(byref(made), byref(self._handle)))
-        self._on_gpus = (made.device or b"").startswith(b"cuda")
+        self._on_gpus = (made.device or b"").startswith(b"cuda") or (made.isa or b"").startswith(b"cuda")
 
     def close(self):
         """Abandons whatever is outstanding. Results that were taken stay."""
@@ -265,6 +268,8 @@ class Engine:
             return group.value
         except BaseException:
             if group.value:  # a signal came, and nobody knows the group
+                with self._lock:
+                    self._owed.setdefault(group.value, set(samples))  # nor, if it came early, what is owed
                 self._abandon(group.value)
             raise
 
@@ -409,7 +414,8 @@ class Engine:
 
     def generate(self, prompts, *, streams, n=1, **sampling):
         """n samples of every prompt: a list a prompt, by sample. `streams`: one a prompt, unique to it and the step. Several threads may do so at
-        once. Interrupted, or where a prompt is refused, it ends what it has begun."""
+        once. Interrupted, or where a prompt is refused, it cancels what it has begun; until that is over, as results() waits for, update_weights() is
+        "busy"."""
         prompts, streams = list(prompts), list(streams)
         if len(prompts) != len(streams) or len(set(streams)) != len(streams):
             raise ValueError("streams: one a prompt, each of its own")

@@ -46,7 +46,8 @@ def train(model, prompt, steps=2):
         for step in range(steps):
             drawn = roll_out(engine, prompt, step)
             for _, turn in drawn:
-                engine.reward(turn, float(turn.finish_reason == "stop"))
+                if turn.finish_reason in ("stop", "length"):  # else it has failed, and is no sample of the policy
+                    engine.reward(turn, float(turn.finish_reason == "stop"))
             engine.commit_history()
             # The rollout's log-probs are the old policy's: what teacher forcing gives, to the last bit.
             for i, (before, turn) in enumerate(drawn):
