@@ -266,7 +266,7 @@ void refuse_variants(KeyReader& keys, const ModelConfig& config) {
   if (keys.is_null("is_causal") || !keys.flag("is_causal", true)) {
     keys.refuse("is_causal", "attention to later tokens is not supported");
   }
-  if (keys.find("transformers_weights")) {
+  if (keys.find("transformers_weights") && keys.text("transformers_weights", "") != "model.safetensors") {
     keys.refuse("transformers_weights", "weights in a file of another name are not supported");
   }
   if (keys.find("quantization_config")) keys.refuse("quantization_config", "quantised checkpoints are not supported");

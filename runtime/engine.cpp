@@ -152,7 +152,12 @@ Status Engine::add_workers(WorkerOptions w) {
   const int32_t num_workers = options_.num_workers;
   const int32_t num_here = options_.worker_processes ? 1 : num_workers;
   add_links();
-  OTR_ASSIGN_OR_RETURN(const RoomBeside room, Worker::room_beside(w));
+  const int32_t num_drafting = options_.num_draft_workers;  // the first ones
+  OTR_ASSIGN_OR_RETURN(const RoomBeside room, Worker::room_beside(w, false));
+  RoomBeside drafting_room;
+  if (num_drafting > 0) {
+    OTR_ASSIGN_OR_RETURN(drafting_room, Worker::room_beside(w, true));
+  }
   for (w.index = 0; w.index < num_here; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
     const int32_t beside = first_beside(w.index);
@@ -178,7 +183,7 @@ Status Engine::add_workers(WorkerOptions w) {
     } else {  // as many pages as the first one's: what one can run, all can
       d.target.num_pages = first->target().page_pool().num_pages();
     }
-    d.target.beside = room;
+    d.target.beside = w.index < num_drafting ? drafting_room : room;
     if (owner != nullptr) d.target.share_weights = &owner->target(), d.target.beside.weight_bytes = 0;
     OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
     if (first == nullptr) {

@@ -461,8 +461,9 @@ typedef struct otr_tensor {
                            trainer's float32 weights need not draw to the bit what a checkpoint of them in bf16 draws) */
   const int64_t* shape; /* [num_dims]; matrices are [out_features, in_features] */
   size_t num_dims;
-  const void* data;  /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's: written by
-                        then, as seen from the host */
+  const void* data;  /* row-major, dense; in host memory, any alignment, or, for an engine on GPUs, in a GPU's (of its
+                        primary context, or of the one current on the calling thread): written by then, as seen from the
+                        host */
   size_t data_bytes; /* what the shape and dtype come to */
 } otr_tensor;
 

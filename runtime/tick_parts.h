@@ -3,7 +3,6 @@
 // Thread safety: values of the worker's thread.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -36,8 +35,7 @@ struct Ending {
 
 // The sample that is on trial (suspects.h), once it runs.
 struct Alone {
-  int32_t slot = -1;  // -1: there is none
-  std::chrono::steady_clock::time_point since = {};
+  int32_t slot = -1;     // -1: there is none
   size_t accepted = 0;   // when it began
   bool has_run = false;  // a row of it has
   bool is_said = false;

@@ -28,10 +28,10 @@ RowLimits row_limits(const WorkerOptions& o, const ModelRunner& target) {
 }  // namespace
 
 // Who drafts for others has pages of its own for that, whatever it drafts for itself.
-Result<RoomBeside> Worker::room_beside(const WorkerOptions& options) {
+Result<RoomBeside> Worker::room_beside(const WorkerOptions& options, bool drafts_for_others) {
   std::vector<std::string> drafters = options.speculation.policy.drafters;
   std::erase(drafters, options.speculation.decoupled);
-  if (!options.server.model.name.empty()) drafters.push_back(options.server.model.name);
+  if (drafts_for_others) drafters.push_back(options.server.model.name);
   return otr::room_beside(options.speculation.models, drafters);
 }
 

@@ -31,8 +31,9 @@ class Worker final : private BatchHost {
  public:
   // `device`: its target has the bucket of the options. Errors: as Speculator::create.
   static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options, std::unique_ptr<Device> device);
-  // What its drafters' models will need beside the target of its device. Errors: as open_model.
-  static Result<RoomBeside> room_beside(const WorkerOptions& options);
+  // What its drafters' models will need beside the target of its device, one by which it drafts for others included. Errors: as
+  // open_model.
+  static Result<RoomBeside> room_beside(const WorkerOptions& options, bool drafts_for_others);
   ~Worker() override;
 
   void begin() {

@@ -128,7 +128,7 @@ Status WorkerServer::make_worker() {
   d.target.kv_bytes = setup_.kv_bytes;
   d.target.bucket = w.bucket();
   d.target.attach = &setup_.target;
-  OTR_ASSIGN_OR_RETURN(d.target.beside, Worker::room_beside(w));
+  OTR_ASSIGN_OR_RETURN(d.target.beside, Worker::room_beside(w, !w.serves.empty()));
   OTR_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(d));
   OTR_ASSIGN_OR_RETURN(worker_, Worker::create(w, std::move(device)));
   weight_files_.clear();

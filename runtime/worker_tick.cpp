@@ -1,7 +1,6 @@
 // The main path: one tick, from the schedule to the committed tokens.
 #include <algorithm>
 #include <cassert>
-#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <utility>
@@ -90,7 +89,7 @@ void Worker::try_alone() {
   end_trial();
   if (const int32_t slot = slot_on_trial(); slot != alone_.slot) {
     stop_alone();
-    alone_ = {.slot = slot, .since = std::chrono::steady_clock::now(), .has_run = stats_.ticks > 0};
+    alone_ = {.slot = slot, .has_run = stats_.ticks > 0};
     if (slot >= 0) alone_.accepted = live(slot).raw_logprobs.size();
   }
   if (alone_.slot < 0 || !alone_.has_run || alone_.is_said) return;
@@ -112,13 +111,10 @@ int32_t Worker::slot_on_trial() const {
 }
 
 // What a process has not reported is lost with it: a sample that breaks one may have to find that again until it breaks the
-// next. Where ticks are long, each is reported.
+// next.
 void Worker::end_trial() {
-  constexpr std::chrono::milliseconds kTrialTime{80};
   Sequence* s = alone_.is_said ? live_[static_cast<size_t>(alone_.slot)].get() : nullptr;
-  if (s == nullptr || s->raw_logprobs.size() <= alone_.accepted) return;
-  const bool has_found_it = s->raw_logprobs.size() - alone_.accepted >= kMostUnreported;
-  if (has_found_it || std::chrono::steady_clock::now() - alone_.since >= kTrialTime) s->is_on_trial = false;
+  if (s != nullptr && s->raw_logprobs.size() >= alone_.accepted + kMostUnreported) s->is_on_trial = false;
 }
 
 void Worker::break_on(const std::vector<RowRun>& runs) const {

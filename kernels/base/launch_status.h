@@ -21,7 +21,10 @@ Status load_kernels(const char* op, Kernels*... kernels) {
   cudaFuncAttributes unused;
   cudaError_t error = cudaSuccess;
   ((error = error == cudaSuccess ? cudaFuncGetAttributes(&unused, kernels) : error), ...);
-  return cuda_status(op, error);
+  if (error == cudaSuccess) return {};
+  (void)cudaGetLastError();
+  if (error != cudaErrorMemoryAllocation) return cuda_status(op, error);
+  return {StatusCode::kOutOfMemory, std::string(op) + ": no memory for the kernels' code"};
 }
 
 // Dynamic shared memory of a block at most, on compute capability 9.0: 227 KB.

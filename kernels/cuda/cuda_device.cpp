@@ -62,39 +62,40 @@ Status CudaDevice::create_stream() {
 
 // What fetch() has on a device, for good: taking and giving back pinned memory may wait for whatever runs there.
 struct CudaDevice::Fetching {
+  std::mutex mutex;
   CudaDevice device;
   void* staged = nullptr;  // [kFetchBytes], pinned
 };
+
+CudaDevice::Fetching& CudaDevice::fetching_on(int ordinal) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<int, std::unique_ptr<Fetching>>();  // by device; guarded by mutex
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Fetching>& f = all[ordinal];
+  if (f == nullptr) f.reset(new Fetching{{}, CudaDevice(ordinal, {})});
+  return *f;
+}
 
 // By pinned memory: a copy to any other returns only when it is done, however long that takes, and cudaMemcpy waits for the
 // default stream too.
 Status CudaDevice::fetch(const void* from, size_t bytes, std::vector<std::byte>* to) {
   const CallerContext caller;
-  make_a_used_device_current();
   cudaPointerAttributes attributes = {};
-  if (!succeeded(cudaPointerGetAttributes(&attributes, from)) || attributes.type != cudaMemoryTypeDevice) return {};
+  if (!make_a_used_device_current() || !succeeded(cudaPointerGetAttributes(&attributes, from)) ||
+      attributes.type != cudaMemoryTypeDevice)
+    return {};
   to->resize(bytes);
   if (bytes == 0) return {};
-  static std::mutex mutex;
-  static auto& fetching = *new std::map<int, std::unique_ptr<Fetching>>();  // by device; guarded by mutex
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Fetching>& f = fetching[attributes.device];
-  if (f == nullptr) {
-    std::unique_ptr<Fetching> made(new Fetching{CudaDevice(attributes.device, {})});
-    OTR_RETURN_IF_ERROR(made->device.create_stream());
-    made->staged = made->device.allocate_host(kFetchBytes);
-    if (made->staged == nullptr) return Status(StatusCode::kOutOfMemory, "no pinned memory to fetch a tensor by");
-    f = std::move(made);
-  }
+  Fetching& f = fetching_on(attributes.device);
+  const std::lock_guard<std::mutex> lock(f.mutex);
+  if (f.device.stream_ == nullptr) OTR_RETURN_IF_ERROR(f.device.create_stream());
+  if (f.staged == nullptr) f.staged = f.device.allocate_host(kFetchBytes);
+  if (f.staged == nullptr) return Status(StatusCode::kOutOfMemory, "no pinned memory to fetch a tensor by");
   for (size_t at = 0; at < bytes; at += kFetchBytes) {
     const size_t part = std::min(kFetchBytes, bytes - at);
-    f->device.copy(f->staged, static_cast<const std::byte*>(from) + at, part);
-    if (const Status status = f->device.wait(); !status.ok()) {
-      f->device.release_host(f->staged);
-      f = nullptr;
-      return status;
-    }
-    std::memcpy(to->data() + at, f->staged, part);
+    f.device.copy(f.staged, static_cast<const std::byte*>(from) + at, part);
+    OTR_RETURN_IF_ERROR(f.device.wait());
+    std::memcpy(to->data() + at, f.staged, part);
   }
   return {};
 }
@@ -236,6 +237,7 @@ Status CudaDevice::try_capture(const std::function<void()>& launches, cudaError_
   } catch (...) {  // the stream must not go on capturing
     (void)succeeded(cudaStreamEndCapture(stream_, &graph));
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();  // of a launch
     failure_ = {};
     throw;
   }

@@ -33,7 +33,8 @@ class CudaDevice final : public Accelerator {
   // kUnsupported, with the reason, where there is no such device of compute capability 9.0.
   static Result<std::shared_ptr<CudaDevice>> open(int ordinal, std::span<const int> peers = {});
   // What lies on any device, and is written by then, to the host; *to stays empty if `from` is the host's memory. The calling
-  // thread's context stays what it is. Waits for nothing else of that device, and for this as wait() does.
+  // thread's context stays what it is. Waits for nothing else of that device but other fetches, and for this as wait() does;
+  // where that has failed once it fails ever after.
   static Status fetch(const void* from, size_t bytes, std::vector<std::byte>* to);
   static constexpr size_t kFetchBytes = size_t{8} << 20;  // at once
   ~CudaDevice() override;
@@ -65,6 +66,7 @@ class CudaDevice final : public Accelerator {
   CudaDevice(int ordinal, std::vector<int> peers) : ordinal_(ordinal), memory_(ordinal, std::move(peers)) {}
   void make_current() const;
   Status create_stream();
+  static Fetching& fetching_on(int ordinal);
   // `end` is what CUDA says at the end of the capture.
   Status try_capture(const std::function<void()>& launches, cudaError_t* end, cudaGraphExec_t* executable);
 

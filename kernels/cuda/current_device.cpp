@@ -34,7 +34,7 @@ int exchange_capture_mode(int mode) {
 CallerContext::Current take_current() {
   CUcontext context = nullptr;
   if (driver().get(&context) != CUDA_SUCCESS) context = nullptr;
-  return {context, exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED)};
+  return {context, exchange_capture_mode(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)};
 }
 
 void restore_current(const CallerContext::Current& current) {
@@ -46,23 +46,23 @@ void restore_current(const CallerContext::Current& current) {
 
 void keep_callers_context() {
   if (!driver().complete || CallerContext::before_change(take_current, restore_current)) return;
-  thread_local bool is_relaxed = false;
-  if (!is_relaxed) is_relaxed = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED) >= 0;
+  thread_local bool is_done = false;
+  if (!is_done) is_done = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) >= 0;
 }
 
-void make_a_used_device_current() {
+bool make_a_used_device_current() {
   keep_callers_context();
   CUcontext context = nullptr;
-  if (!driver().complete || driver().get(&context) != CUDA_SUCCESS || context != nullptr) return;
+  if (!driver().complete || driver().get(&context) != CUDA_SUCCESS || context != nullptr) return context != nullptr;
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) (void)cudaGetLastError();
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     unsigned flags = 0;
     int is_active = 0;
-    if (driver().primary_state(ordinal, &flags, &is_active) != CUDA_SUCCESS || is_active == 0) continue;
-    (void)cudaSetDevice(ordinal);
-    return;
+    if (driver().primary_state(ordinal, &flags, &is_active) == CUDA_SUCCESS && is_active != 0)
+      return cudaSetDevice(ordinal) == cudaSuccess;
   }
+  return false;
 }
 
 cudaError_t make_device_current(int ordinal) {

@@ -26,9 +26,9 @@ bool find_driver_function(const char* name, Function* function) {
 // thread captures for all, as the host program may, and ends that capture too.
 void keep_callers_context();
 
-// The same, and where the thread has no context, a device with one in use becomes its: the runtime would make one on the first
-// device, which may be nobody's here.
-void make_a_used_device_current();
+// The same, and where the thread has no context, a device becomes its whose primary one is in use: the runtime would make one
+// on the first device, which may be nobody's here. False: there is none, and so no memory of a device.
+bool make_a_used_device_current();
 
 // Makes device number `ordinal` the calling thread's.
 cudaError_t make_device_current(int ordinal);

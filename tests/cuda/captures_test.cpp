@@ -108,16 +108,21 @@ TEST(Contexts, AreNotMadeByAsking) {
     EXPECT_EQ(state(device, &flags, &active), CUDA_SUCCESS);
     return active != 0;
   };
-  std::shared_ptr<CudaDevice> device;
-  std::thread([&] { device = CudaDevice::open(1).value(); }).join();
-  if (is_used(0)) GTEST_SKIP() << "another test has made one";
-  std::thread([&] {
+  for (const int device : {0, 1}) {
+    if (is_used(device)) GTEST_SKIP() << "another test has made one";
+  }
+  const auto fetch = [] {
     const int here = 7;
     std::vector<std::byte> there;
     EXPECT_TRUE(CudaDevice::fetch(&here, sizeof here, &there).ok());
     EXPECT_TRUE(there.empty());
-    EXPECT_TRUE(device->can_copy(&here));
-  }).join();
+  };
+  std::thread(fetch).join();
+  EXPECT_FALSE(is_used(0));
+  std::shared_ptr<CudaDevice> device;
+  std::thread([&] { device = CudaDevice::open(1).value(); }).join();
+  std::thread(fetch).join();
+  std::thread([&] { EXPECT_TRUE(device->can_copy(&device)); }).join();
   EXPECT_FALSE(is_used(0));
 }
 

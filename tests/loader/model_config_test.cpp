@@ -258,6 +258,7 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotKnow) {
   expect_unsupported(kQwen2, "rope_scaling", R"({"type":"default","mrope_section":[16,24,24]})", "'mrope_section'");
   EXPECT_TRUE(load(with_key(kQwen2, "attention_bias", "true")).ok()) << "Qwen2 has its biases in any case";
   EXPECT_TRUE(load(with_key(with_key(kQwen2, "is_causal", "true"), "transformers_weights", "null")).ok());
+  EXPECT_TRUE(load(with_key(kQwen2, "transformers_weights", "\"model.safetensors\"")).ok());
 }
 
 TEST(ModelConfig, ReadsExperts) {

@@ -261,15 +261,16 @@ class Engine:
         group = c_uint64()
         try:
             with self._lock:
-                self._do(name, *arguments, byref(group))
-                self._owed[group.value] = set(samples)
+                try:
+                    self._do(name, *arguments, byref(group))
+                finally:  # a signal may have come when the group was there
+                    if group.value:
+                        self._owed[group.value] = set(samples)
                 if groups is not None:
                     groups.append(group.value)
             return group.value
         except BaseException:
-            if group.value:  # a signal came, and nobody knows the group
-                with self._lock:
-                    self._owed.setdefault(group.value, set(samples))  # nor, if it came early, what is owed
+            if group.value:  # nobody knows the group
                 self._abandon(group.value)
             raise
 
