@@ -154,10 +154,7 @@ Status Engine::add_workers(WorkerOptions w) {
   add_links();
   const int32_t num_drafting = options_.num_draft_workers;  // the first ones
   OTR_ASSIGN_OR_RETURN(const RoomBeside room, Worker::room_beside(w, false));
-  RoomBeside drafting_room;
-  if (num_drafting > 0) {
-    OTR_ASSIGN_OR_RETURN(drafting_room, Worker::room_beside(w, true));
-  }
+  OTR_ASSIGN_OR_RETURN(const RoomBeside drafting_room, Worker::room_beside(w, num_drafting > 0));
   for (w.index = 0; w.index < num_here; ++w.index) {
     const Worker* first = workers_.empty() ? nullptr : workers_.front().get();
     const int32_t beside = first_beside(w.index);

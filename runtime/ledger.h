@@ -51,8 +51,7 @@ struct Progress {
   int32_t longest() const;  // segment
 };
 
-// Tokens of one sample: a process that has so many to report does so at once. What is lost with it are fewer, and those of the
-// tick that it was in.
+// Tokens of one sample: a process with so many to report does so at once. Fewer are lost with it, and its last tick's.
 inline constexpr int32_t kMostUnreported = 8;
 
 struct LedgerSample {

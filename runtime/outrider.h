@@ -196,7 +196,7 @@ OTR_API otr_status otr_engine_options_init(otr_engine_options* options, size_t s
 
 /* Loads the checkpoint, allocates everything the engine will ever use, and starts its threads: seconds, for a large model. On
  * GPUs let no other thread wait for a whole device (cudaDeviceSynchronize) while an engine is created or woken: CUDA refuses
- * that while the engine captures its passes, which it then begins again, three times at most. On failure *engine is NULL and
+ * that while the engine captures its passes, which it then begins again, twice at most. On failure *engine is NULL and
  * otr_last_error(NULL) says why. OTR_INVALID_ARGUMENT: an option is out of range, or the model_path missing. OTR_BAD_INPUT: the
  * checkpoint is wrong; the text names file, tensor and reason. OTR_IO_ERROR: it cannot be read, the trace not be written, or
  * worker_executable not be run. OTR_LOST: a worker process ended, or was not ready in time. OTR_UNSUPPORTED: the model, device

@@ -11,7 +11,8 @@ namespace otr {
 
 inline Status cuda_status(const char* op, cudaError_t error) {
   if (error == cudaSuccess) return {};
-  return {StatusCode::kInternal, std::string(op) + ": " + cudaGetErrorString(error)};
+  const bool is_short = error == cudaErrorMemoryAllocation;
+  return {is_short ? StatusCode::kOutOfMemory : StatusCode::kInternal, std::string(op) + ": " + cudaGetErrorString(error)};
 }
 inline Status launch_status(const char* op) { return cuda_status(op, cudaGetLastError()); }
 
@@ -21,10 +22,8 @@ Status load_kernels(const char* op, Kernels*... kernels) {
   cudaFuncAttributes unused;
   cudaError_t error = cudaSuccess;
   ((error = error == cudaSuccess ? cudaFuncGetAttributes(&unused, kernels) : error), ...);
-  if (error == cudaSuccess) return {};
-  (void)cudaGetLastError();
-  if (error != cudaErrorMemoryAllocation) return cuda_status(op, error);
-  return {StatusCode::kOutOfMemory, std::string(op) + ": no memory for the kernels' code"};
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return cuda_status(op, error);
 }
 
 // Dynamic shared memory of a block at most, on compute capability 9.0: 227 KB.

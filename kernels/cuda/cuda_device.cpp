@@ -248,15 +248,10 @@ Status CudaDevice::try_capture(const std::function<void()>& launches, cudaError_
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     return launched.ok() ? ended : launched;
   }
-  const auto outcome = [](cudaError_t error) {
-    if (succeeded(error)) return Status();
-    return Status(error == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal,
-                  std::string("capture: ") + cudaGetErrorString(error));
-  };
-  const Status made = outcome(cudaGraphInstantiate(executable, graph, 0));
+  const Status made = outcome_of("capture", cudaGraphInstantiate(executable, graph, 0));
   (void)cudaGraphDestroy(graph);
   OTR_RETURN_IF_ERROR(made);
-  const Status uploaded = outcome(cudaGraphUpload(*executable, stream_));
+  const Status uploaded = outcome_of("capture", cudaGraphUpload(*executable, stream_));
   if (!uploaded.ok()) (void)cudaGraphExecDestroy(*executable);
   return uploaded;
 }

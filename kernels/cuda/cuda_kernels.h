@@ -14,7 +14,7 @@ inline constexpr const char* kCudaPath = "cuda-sm90a";
 
 const KernelTable& cuda_kernels();
 
-// Loads all of them on the device, before there is no memory left for it. Errors: kInternal, with what CUDA says.
+// Loads all of them on the device, before there is no memory left for it. Errors: as cuda_status says.
 Status load_cuda_kernels(CudaDevice* device);
 
 }  // namespace otr
